@@ -1,0 +1,45 @@
+# Every target installs what it needs into .venv on first use; nothing but Python 3.11+ is assumed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# The test suite stays under ten minutes on two cores.
+TEST_WORKERS ?= 2
+
+.PHONY: demo test lint bench docs clean
+.DEFAULT_GOAL := test
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Horae needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+## Compare the policies on a generated workload: a table, and a page in build/demo.html.
+demo: $(INSTALLED)
+	@mkdir -p build
+	$(BIN)/horae compare --generate plain --cluster 8x4 --jobs 500 --load 1.0 --html build/demo.html
+	@echo "Open $(CURDIR)/build/demo.html"
+
+## The whole test suite; what could not run is listed with its reason.
+test: $(INSTALLED)
+	$(BIN)/pytest -n $(TEST_WORKERS)
+
+## Style, format and types.
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+## Speed and memory, as ratios against a reference in the same run.
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
+
+## Regenerate docs/reference/cli.md, check every link, and write HTML to build/docs.
+docs: $(INSTALLED)
+	$(BIN)/python docs/build.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

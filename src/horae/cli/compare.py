@@ -1,0 +1,183 @@
+"""`horae compare`: many policies on one workload, side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horae.cli import STARTED_S, generation, inputs, options
+from horae.cli.files import check_outputs, written_whole
+from horae.cli.output import Output, note, print_csv, print_json, print_rich
+from horae.cli.progress import progress_bar
+from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from horae.cli.runs import Outcome, Run, Source
+    from horae.core.job import JobSpec
+
+#: What is compared when nobody says otherwise.
+DEFAULT_POLICIES = ("fifo", "fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice", "isolated")
+
+
+@dataclass(frozen=True)
+class TraceSource:
+    """The jobs of a trace, whatever the seed."""
+
+    trace: tuple[JobSpec, ...]
+
+    def jobs(self, seed: int) -> Sequence[JobSpec]:
+        """All jobs of the trace."""
+        return self.trace
+
+
+def command(
+    cluster: options.ClusterOption,
+    trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Jobs to run.")] = None,
+    format: options.FormatOption = None,  # noqa: A002, the option is called so
+    generate: Annotated[
+        str | None, typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {generation.PRESET_HELP}.")
+    ] = None,
+    jobs: generation.JobsOption = None,
+    load: generation.LoadOption = None,
+    rate: generation.RateOption = None,
+    hours_from: generation.HoursOption = None,
+    workload: generation.WorkloadOption = None,
+    seeds: Annotated[
+        int,
+        typer.Option("--seeds", metavar="N", min=1, help="Generate this many workloads; shows 95 % intervals."),
+    ] = 1,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME[:KEY=VALUE,...]", help="A policy, with settings; repeatable."),
+    ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            "--policies", metavar="NAME,...", help=f"Several at once.  [default: {','.join(DEFAULT_POLICIES)}]"
+        ),
+    ] = None,
+    placement: options.PlacementOption = "best-effort",
+    restart_cost: options.RestartCostOption = 30.0,
+    throughputs: options.ThroughputsOption = None,
+    queues: options.QueuesOption = None,
+    faults: options.FaultsOption = None,
+    seed: options.SeedOption = 0,
+    skip_bad: options.SkipBadOption = False,
+    measure_from: options.MeasureFromOption = 0,
+    measure_to: options.MeasureToOption = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", min=1, help="Processes at once.  [default: one a core]")
+    ] = None,
+    html: options.HtmlOption = None,
+    output: options.OutputOption = Output.TABLE,
+) -> None:
+    """Run several policies on the same jobs, in parallel processes, and show them side by side."""
+    from horae.cli.runs import World, run_all
+    from horae.workload.clusters import parse_cluster
+
+    # Whatever can be wrong is found before anything takes time.
+    check_outputs([html], inputs=[trace, throughputs, queues])
+    chosen = read_policies(policy or (), policies)
+    machines = parse_cluster(cluster)
+    speeds = inputs.read_throughputs(throughputs)
+    trouble = inputs.read_faults(faults or ())
+    tree = inputs.read_queues(queues, cluster)
+    source: Source
+    if trace is not None and generate is None:
+        _refuse({"--jobs": jobs, "--load": load, "--rate": rate, "--hours-from": hours_from, "--workload": workload})
+        _refuse({"--seeds": seeds if seeds > 1 else None})
+        source = TraceSource(inputs.read_trace(trace, format, skip_bad, speeds).jobs)
+    elif generate is not None and trace is None:
+        settings = generation.read_workload(generate, jobs, load, rate, hours_from, workload or ())
+        source = generation.GeneratedSource(settings, machines, speeds)
+    else:
+        raise UserError("Name either a trace with --trace FILE or a workload with --generate PRESET.")
+    world = World(source, machines, placement, restart_cost, speeds, tree, trouble, measure_from, measure_to)
+    runs = _plan(chosen, range(seed, seed + seeds), keep_history=html is not None)
+    with progress_bar(f"{len(runs)} runs", output) as advance:
+        outcomes = run_all(world, runs, workers or os.cpu_count() or 1, advance)
+    if html is not None:
+        _write_page(html, outcomes)
+    _print_outcomes(outcomes, seeds, output)
+
+
+def read_policies(words: Sequence[str], listed: str | None) -> list[tuple[str, dict[str, str]]]:
+    """The policies to compare with their settings, each checked; the default ones if none is named.
+
+    A policy with settings is written `las:quantum=300,other=1`.
+    """
+    from horae.policies import make_policy
+
+    names = [name.strip() for name in (listed or "").split(",") if name.strip()]
+    chosen = []
+    for word in [*words, *names] or DEFAULT_POLICIES:
+        name, _, settings = word.partition(":")
+        pairs = inputs.read_pairs("--policy", [pair for pair in settings.split(",") if pair])
+        make_policy(name, pairs)
+        if (name, pairs) in chosen:
+            raise UserError(f"Policy {word!r} is named twice; once is enough.")
+        chosen.append((name, pairs))
+    return chosen
+
+
+def _refuse(given: dict[str, object]) -> None:
+    """A trace is what it is: an option that would change nothing is a mistake worth telling."""
+    for option, value in given.items():
+        if value is not None:
+            raise UserError(f"{option} shapes generated workloads; use it with --generate instead of --trace.")
+
+
+def _plan(chosen: Sequence[tuple[str, dict[str, str]]], seeds: Sequence[int], keep_history: bool) -> list[Run]:
+    """Every policy on every seed; the page shows the first seed."""
+    from horae.cli.runs import Run
+
+    return [Run(name, seed, settings, keep_history and seed == seeds[0]) for name, settings in chosen for seed in seeds]
+
+
+def _write_page(html: Path, outcomes: Sequence[Outcome]) -> None:
+    from horae.report.page import write_page
+
+    with written_whole(html) as path:
+        write_page(path, [(outcome.history, outcome.report) for outcome in outcomes if outcome.history is not None])
+    note(f"page: {html}")
+
+
+def _print_outcomes(outcomes: Sequence[Outcome], seeds: int, output: Output) -> None:
+    """Print one record a policy, or the table of all."""
+    by_policy = [outcomes[first : first + seeds] for first in range(0, len(outcomes), seeds)]
+    match output:
+        case Output.JSON:
+            from horae.report.cost import process_cost
+
+            print_json({"seeds": seeds, "policies": [_record(same) for same in by_policy], **process_cost(STARTED_S)})
+        case Output.CSV:
+            print_csv(_record(same) for same in by_policy)
+        case Output.TABLE:
+            print_rich(_table(by_policy, seeds))
+
+
+def _record(same: Sequence[Outcome]) -> dict[str, Any]:
+    """One policy as JSON and CSV show it: its report, or the mean over seeds with the intervals."""
+    from horae.cli.intervals import interval_record, mean_record
+
+    records = [outcome.report.as_dict() for outcome in same]
+    if len(records) == 1:
+        return records[0]
+    return {**mean_record(records), "ci95": interval_record(records)}
+
+
+def _table(by_policy: Sequence[Sequence[Outcome]], seeds: int) -> RenderableType:
+    if seeds > 1:
+        from horae.cli.intervals import render_intervals
+
+        return render_intervals([[outcome.report for outcome in same] for same in by_policy])
+    from horae.report.tables import render_table
+
+    return render_table([same[0].report for same in by_policy])

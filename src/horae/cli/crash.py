@@ -1,0 +1,62 @@
+"""Crash reports: what a bug of ours leaves behind for whoever mends it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from horae import __version__
+
+HIDDEN = "[hidden]"
+_SECRET = re.compile(r"(?i)(token|secret|passw|credential|api[-_]?key|auth)")
+_URL_LOGIN = re.compile(r"(\w+://)[^/\s@]+@")
+
+
+def write_report(error: BaseException, words: Sequence[str]) -> Path:
+    """Write down an error and how the program was called; returns the file's path."""
+    text = "\n".join(
+        [
+            f"horae {__version__}",
+            f"python {sys.version.split()[0]} on {platform.platform()}",
+            f"command: horae {' '.join(redact(words))}",
+            "",
+            "".join(traceback.format_exception(error)),
+        ]
+    )
+    with _new_report() as file:
+        file.write(text)
+    return Path(file.name)
+
+
+def redact(words: Sequence[str]) -> Iterator[str]:
+    """The words of a command line, without what only their owner should see."""
+    hide_next = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if hide_next:
+            yield HIDDEN
+        elif _SECRET.search(name) and equals:
+            yield f"{name}={HIDDEN}"
+        else:
+            yield _URL_LOGIN.sub(rf"\1{HIDDEN}@", word)
+        hide_next = not hide_next and not equals and word.startswith("-") and bool(_SECRET.search(word))
+
+
+def _new_report() -> tempfile._TemporaryFileWrapper[str]:
+    """A fresh file, readable by its owner alone, in the state folder or else the temporary one."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "horae"
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        return _report_in(state)
+    except OSError:
+        return _report_in(Path(tempfile.gettempdir()))
+
+
+def _report_in(folder: Path) -> tempfile._TemporaryFileWrapper[str]:
+    return tempfile.NamedTemporaryFile("w", dir=folder, prefix="crash-", suffix=".txt", delete=False, encoding="utf-8")

@@ -1,0 +1,94 @@
+"""How the commands read what the user wrote: pairs, faults, traces and tables of speeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horae.cli.output import note
+from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from horae.core.queues import Queue
+    from horae.core.throughputs import Throughputs
+    from horae.simulate.faults import Faults
+    from horae.workload.traces import Trace
+
+
+def read_pairs(option: str, words: Sequence[str]) -> dict[str, str]:
+    """Turn `key=value` words into a dict; the last of two equal keys is an error, not a winner."""
+    pairs: dict[str, str] = {}
+    for word in words:
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not (key and equals and value):
+            raise UserError(f"{option} {word!r} is not of the form key=value, such as {option} quantum=600.")
+        if key in pairs:
+            raise UserError(f"{option} names {key!r} twice; give it once.")
+        pairs[key] = value
+    return pairs
+
+
+def read_faults(words: Sequence[str]) -> Faults | None:
+    """Build the faults of the simulated world from `key=value` words; none at all without words."""
+    if not words:
+        return None
+    from dataclasses import fields
+
+    from horae.simulate.faults import Faults
+
+    known = [field.name for field in fields(Faults)]
+    numbers: dict[str, float] = {}
+    for key, value in read_pairs("--faults", words).items():
+        if key not in known:
+            raise UserError(f"No fault is called {key!r}.{did_you_mean(key, known)} Known are {', '.join(known)}.")
+        numbers[key] = read_number(f"--faults {key}", value)
+    return Faults(**numbers)
+
+
+def read_trace(path: Path, format_name: str | None, skip_bad: bool, throughputs: Throughputs | None) -> Trace:
+    """Load a trace; say on stderr which rows were left out."""
+    from horae.workload.traces import load_trace
+
+    trace = load_trace(path, format_name, skip_bad, throughputs)
+    if trace.skipped:
+        first = trace.skipped[0]
+        note(f"skipped {len(trace.skipped)} bad rows of {path}; the first: {first}")
+    return trace
+
+
+def read_throughputs(path: Path | None) -> Throughputs | None:
+    """Load a table of measured speeds, if one was named."""
+    if path is None:
+        return None
+    from horae.workload.speeds import load_throughputs
+
+    return load_throughputs(path)
+
+
+def read_queues(path: Path | None, cluster: str) -> tuple[Queue, ...]:
+    """Load the queues of a file; without one, those that the cluster's own YAML file holds."""
+    from horae.workload.clusters import load_queues
+
+    if path is None and Path(cluster).suffix in (".yaml", ".yml"):
+        path = Path(cluster)
+    return load_queues(path) if path is not None else ()
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """A hint at the nearest known word, or nothing."""
+    near = get_close_matches(word, known, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def read_number(what: str, text: str) -> float:
+    """A finite number, or a sentence that names the option it was meant for."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise UserError(f"{what}={text} is not a number.") from None
+    if not math.isfinite(value):
+        raise UserError(f"{what}={text} is not a finite number.")
+    return value

@@ -1,0 +1,122 @@
+"""The `horae` command: what it offers, and what becomes of every way it can end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from horae import __version__
+from horae.cli import compare, policies, simulate, trace
+from horae.core.errors import UserError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Horae schedules shared GPU clusters: simulate a policy, compare many, look into traces.",
+    epilog="Start with: horae compare --generate plain --cluster 8x4",
+    # Plain help: rich would double the time that `horae --help` takes.
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+app.command("simulate", short_help="One policy on one trace.")(simulate.command)
+app.command("compare", short_help="Many policies on one workload, side by side.")(compare.command)
+app.add_typer(trace.app, name="trace")
+app.command("policies", short_help="What each policy does, its parameters, its paper.")(policies.command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"horae {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the whole traceback of an error; may stand anywhere.")
+    ] = False,
+) -> None:
+    """Options that every command understands; `main` acts on --debug before the commands are parsed."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 ok, 1 failure, 2 usage, 130 interrupted."""
+    if argv is None:
+        signal.signal(signal.SIGTERM, _terminate)
+    words, debug = _take_debug(sys.argv[1:] if argv is None else argv)
+    code = _run(words, debug)
+    return _flush(code)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Leave in good order when told to: no half-written files, no worker processes left behind."""
+    raise SystemExit(128 + number)
+
+
+def _take_debug(words: Sequence[str]) -> tuple[list[str], bool]:
+    """Split --debug from the rest, wherever it stands before a `--`."""
+    end = words.index("--") if "--" in words else len(words)
+    kept = [word for word in words[:end] if word != "--debug"]
+    return [*kept, *words[end:]], len(kept) < end
+
+
+def _run(words: list[str], debug: bool) -> int:
+    """Run a command; every error becomes one line on stderr and an exit code."""
+    try:
+        typer.main.get_command(app).main(args=words, prog_name="horae")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code == INTERRUPTED:
+            _complain("interrupted; files named for output were left as they were")
+        return code
+    except KeyboardInterrupt:
+        _complain("interrupted; files named for output were left as they were")
+        return INTERRUPTED
+    except UserError as error:
+        if debug:
+            raise
+        _complain(f"error: {_one_line(error)}")
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        from horae.cli.crash import write_report
+
+        path = write_report(error, words)
+        _complain(f"error: this is a bug in horae ({type(error).__name__}); please report it with {path}")
+        return 1
+    return 0
+
+
+def _flush(code: int) -> int:
+    """Flush stdout while a closed pipe (`horae ... | head`) can still be met in silence."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code or 1
+    return code
+
+
+def _one_line(error: UserError) -> str:
+    return " ".join(str(error).split())
+
+
+def _complain(sentence: str) -> None:
+    typer.echo(sentence, err=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from horae.cli.output import Output
+
+CLUSTER_HELP = "15x4, v100:2x4,p100:4x4 (type:nodes x GPUs), a YAML file or a Tiresias cluster CSV."
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Form of the answer on stdout.")]
+FormatOption = Annotated[
+    str | None, typer.Option("--format", metavar="NAME", help="Format of the trace; found out by default.")
+]
+ClusterOption = Annotated[str, typer.Option("--cluster", metavar="SPEC", help=CLUSTER_HELP)]
+PlacementOption = Annotated[
+    str,
+    typer.Option("--placement", metavar="NAME", help="How gangs are put on nodes; `horae policies` lists the ways."),
+]
+RestartCostOption = Annotated[
+    float,
+    typer.Option(
+        "--restart-cost",
+        metavar="SECONDS",
+        min=0.0,
+        callback=_finite,
+        help="Time a preempted job needs to come back, unless the trace says otherwise.",
+    ),
+]
+ThroughputsOption = Annotated[
+    Path | None,
+    typer.Option("--throughputs", metavar="FILE", help="Measured steps/s by job class and GPU type (JSON)."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of everything random.")]
+SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read, and say so.")]
+MeasureFromOption = Annotated[
+    int, typer.Option("--measure-from", metavar="JOB", min=0, help="Measure from this job on, counted by submission.")
+]
+MeasureToOption = Annotated[
+    int | None, typer.Option("--measure-to", metavar="JOB", min=1, help="Measure up to, not including, this job.")
+]
+QueuesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--queues",
+        metavar="FILE",
+        help="Weights and quotas of the queues (YAML); by default those in the cluster's own file.",
+    ),
+]
+FaultsOption = Annotated[
+    list[str] | None,
+    typer.Option("--faults", metavar="KEY=VALUE", help="Trouble in the simulated world; repeatable, none by default."),
+]
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots, all in one file.")
+]

@@ -1,0 +1,94 @@
+"""What the commands print: a table for people, JSON or CSV for programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+class Output(StrEnum):
+    """The forms in which every command can answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document; numbers that JSON cannot hold become null."""
+    typer.echo(json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def print_csv(records: Iterable[Mapping[str, object]]) -> None:
+    """Print one line a record; what is nested becomes columns such as `rho.max`."""
+    rows = [dict(_flat(record)) for record in records]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def print_rich(*parts: RenderableType) -> None:
+    """Print tables and text for people; a pipe gets plain text that is never cut short."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    for part in parts:
+        console.print(part)
+
+
+def note(sentence: str) -> None:
+    """Tell the user something beside the answer, on stderr."""
+    typer.echo(sentence, err=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> RenderableType:
+    """A plain table; columns in which every cell begins with a digit stand on the right."""
+    from rich import box
+    from rich.table import Table
+
+    cells = [[_cell(value) for value in row] for row in rows]
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(columns):
+        numeric = all(row[number][:1].isdigit() for row in cells)
+        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in cells:
+        made.add_row(*row)
+    return made
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _plain(value: object) -> object:
+    """The same value with numbers that are not finite replaced by None, all the way down."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _flat(record: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, object]]:
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

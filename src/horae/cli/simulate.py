@@ -1,0 +1,105 @@
+"""`horae simulate`: one policy on one trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from horae.cli import STARTED_S, inputs, options
+from horae.cli.files import check_outputs, written_whole
+from horae.cli.output import Output, note, print_csv, print_json, print_rich
+from horae.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from horae.core.history import History
+    from horae.report.metrics import Report
+
+
+def command(
+    trace: Annotated[Path, typer.Option("--trace", metavar="FILE", help="Jobs to run; `horae trace info` shows them.")],
+    cluster: options.ClusterOption,
+    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Who runs; `horae policies` lists them.")],
+    format: options.FormatOption = None,  # noqa: A002, the option is called so
+    set: Annotated[  # noqa: A002
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
+    ] = None,
+    placement: options.PlacementOption = "best-effort",
+    restart_cost: options.RestartCostOption = 30.0,
+    throughputs: options.ThroughputsOption = None,
+    queues: options.QueuesOption = None,
+    faults: options.FaultsOption = None,
+    seed: options.SeedOption = 0,
+    skip_bad: options.SkipBadOption = False,
+    measure_from: options.MeasureFromOption = 0,
+    measure_to: options.MeasureToOption = None,
+    jobs_out: Annotated[
+        Path | None, typer.Option("--jobs-out", metavar="FILE.csv", help="Write one row a job: start, end, JCT, rho.")
+    ] = None,
+    html: options.HtmlOption = None,
+    output: options.OutputOption = Output.TABLE,
+) -> None:
+    """Run a trace on a cluster under one policy, in virtual time, and report how it went."""
+    from horae.policies import make_policy
+    from horae.report.metrics import measure
+    from horae.simulate.run import simulate
+    from horae.workload.clusters import parse_cluster
+
+    # Whatever can be wrong is found before anything takes time.
+    settings = inputs.read_pairs("--set", set or ())
+    check_outputs([jobs_out, html], inputs=[trace, throughputs, queues])
+    make_policy(policy, settings)
+    machines = parse_cluster(cluster)
+    trouble = inputs.read_faults(faults or ())
+    tree = inputs.read_queues(queues, cluster)
+    speeds = inputs.read_throughputs(throughputs)
+    jobs = inputs.read_trace(trace, format, skip_bad, speeds).jobs
+    with progress_bar(f"{policy}, {len(jobs):,} jobs", output) as advance:
+        history = simulate(
+            jobs,
+            machines,
+            policy=policy,
+            settings=settings,
+            placement=placement,
+            restart_cost_s=restart_cost,
+            throughputs=speeds,
+            queues=tree,
+            seed=seed,
+            faults=trouble,
+            progress=advance,
+        )
+    report = measure(history, measure_from, measure_to)
+    _write_files(history, report, jobs_out, html)
+    _print_report(report, output)
+
+
+def _write_files(history: History, report: Report, jobs_out: Path | None, html: Path | None) -> None:
+    if jobs_out is not None:
+        from horae.report.tables import write_jobs_csv
+
+        with written_whole(jobs_out) as path:
+            write_jobs_csv(path, history, report)
+        note(f"jobs: {jobs_out}")
+    if html is not None:
+        from horae.report.page import write_page
+
+        with written_whole(html) as path:
+            write_page(path, [(history, report)])
+        note(f"page: {html}")
+
+
+def _print_report(report: Report, output: Output) -> None:
+    """Print the report, with what the whole process has cost so far."""
+    from horae.report.cost import process_cost
+
+    cost = process_cost(STARTED_S)
+    record = {**report.as_dict(), **cost}
+    if output is Output.JSON:
+        print_json(record)
+    elif output is Output.CSV:
+        print_csv([record])
+    else:
+        from horae.report.tables import render_table
+
+        print_rich(render_table([report], costs=[cost]))

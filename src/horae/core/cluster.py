@@ -1,0 +1,128 @@
+"""The machines: nodes, GPU types and the levels of topology."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.errors import UserError
+
+#: Type masks are 64-bit integers.
+MAX_GPU_TYPES = 62
+
+
+class BadCluster(UserError):
+    """A cluster that cannot be."""
+
+
+class Span(IntEnum):
+    """How far apart the GPUs of one placement lie."""
+
+    GPU = 0
+    NODE = 1
+    RACK = 2
+    CLUSTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine with GPUs of one type."""
+
+    name: str
+    gpu_type: str
+    gpus: int
+    rack: str = "rack-0"
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1:
+            raise BadCluster(f"Node {self.name!r} has {self.gpus} GPUs; it needs at least 1.")
+        if not self.name or not self.gpu_type:
+            raise BadCluster("Every node needs a name and a GPU type.")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """All nodes. GPUs are numbered node by node, so a node is a range of GPU numbers."""
+
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise BadCluster("A cluster needs at least one node.")
+        names = [node.name for node in self.nodes]
+        twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
+        if twice:
+            raise BadCluster(f"Node names must differ; {min(twice)!r} is used twice.")
+        if len(self.gpu_types) > MAX_GPU_TYPES:
+            raise BadCluster(f"A cluster may have up to {MAX_GPU_TYPES} GPU types, not {len(self.gpu_types)}.")
+
+    @staticmethod
+    def of(groups: Sequence[tuple[str, int, int]], nodes_per_rack: int = 0) -> Cluster:
+        """Build a cluster from (GPU type, nodes, GPUs a node); one rack unless told otherwise."""
+        nodes: list[Node] = []
+        for gpu_type, count, gpus in groups:
+            for number in range(count):
+                rack = len(nodes) // nodes_per_rack if nodes_per_rack else 0
+                nodes.append(Node(f"{gpu_type}-{number}", gpu_type, gpus, f"rack-{rack}"))
+        return Cluster(tuple(nodes))
+
+    def with_node(self, node: Node) -> Cluster:
+        """The same cluster with one more node at the end."""
+        return Cluster((*self.nodes, node))
+
+    @cached_property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Names of the GPU types, in order of first appearance."""
+        return tuple(dict.fromkeys(node.gpu_type for node in self.nodes))
+
+    @cached_property
+    def racks(self) -> tuple[str, ...]:
+        """Names of the racks, in order of first appearance."""
+        return tuple(dict.fromkeys(node.rack for node in self.nodes))
+
+    @cached_property
+    def node_numbers(self) -> dict[str, int]:
+        """Number of each node by name."""
+        return {node.name: number for number, node in enumerate(self.nodes)}
+
+    @cached_property
+    def first_gpu(self) -> NDArray[np.int64]:
+        """GPU numbers of node k are first_gpu[k] up to first_gpu[k + 1]."""
+        return np.concatenate(([0], np.cumsum([node.gpus for node in self.nodes]))).astype(np.int64)
+
+    @cached_property
+    def node_type(self) -> NDArray[np.int64]:
+        """Number of each node's GPU type."""
+        number = {name: k for k, name in enumerate(self.gpu_types)}
+        return np.array([number[node.gpu_type] for node in self.nodes], dtype=np.int64)
+
+    @cached_property
+    def node_rack(self) -> NDArray[np.int64]:
+        """Number of each node's rack."""
+        number = {name: k for k, name in enumerate(self.racks)}
+        return np.array([number[node.rack] for node in self.nodes], dtype=np.int64)
+
+    @cached_property
+    def gpu_node(self) -> NDArray[np.int64]:
+        """Number of each GPU's node."""
+        return np.repeat(np.arange(len(self.nodes), dtype=np.int64), np.diff(self.first_gpu))
+
+    @cached_property
+    def gpu_type(self) -> NDArray[np.int64]:
+        """Number of each GPU's type."""
+        return self.node_type[self.gpu_node]
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs there are."""
+        return int(self.first_gpu[-1])
+
+    @cached_property
+    def gpus_by_type(self) -> NDArray[np.int64]:
+        """How many GPUs of each type there are."""
+        return np.bincount(self.gpu_type, minlength=len(self.gpu_types)).astype(np.int64)

@@ -1,0 +1,114 @@
+"""What the engine wants done, and the record of a decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.cluster import Span
+
+
+class StopWhy(StrEnum):
+    """Why an attempt has to go."""
+
+    PREEMPTED = "preempted"
+    MOVED = "moved"
+    HELD = "held"
+    CANCELLED = "cancelled"
+    NODE_LOST = "node lost"
+    DRAINED = "drained"
+    STRAY = "stray"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start an attempt of a job on these GPUs; all of them are free now.
+
+    `span` is the distance the placement counts with, `work_done` what the job's
+    checkpoint holds, by what the engine knows.
+    """
+
+    job: str
+    attempt: int
+    gpu_ids: tuple[int, ...]
+    span: Span
+    work_done: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Save and end an attempt; the answer is a JobStopped once its processes are gone.
+
+    `by` is the job that gets (some of) the GPUs, if the stop serves one.
+    """
+
+    job: str
+    attempt: int
+    why: StopWhy
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """GPUs are set aside for a job; its Launch follows when the last of them is free."""
+
+    job: str
+    gpu_ids: tuple[int, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Ask for a decision at this time, if none was needed before. The newest one counts."""
+
+    at_s: float
+
+
+Command = Launch | Stop | WakeAt
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a decision saw, shared by the reasons of all jobs that wait after it."""
+
+    at_s: float
+    #: Free GPUs by node when the decision was done.
+    node_free: NDArray[np.int64]
+    #: The job for which GPUs are held back, if any.
+    head: str = ""
+
+
+#: One write into a policy's memory: column or scalar name, rows (None for a scalar), values.
+MemoryWrite = tuple[str, NDArray[np.int64] | None, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """One decision, whole: journalled before it is performed, enough to recover without a policy."""
+
+    at_s: float
+    #: Whether the policy was asked, or only launches that were due went out.
+    planned: bool
+    stops: tuple[Stop, ...] = ()
+    withdrawn: tuple[str, ...] = ()
+    placed: tuple[Placed, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    #: Rows whose lease now runs until `lease_until_s`.
+    leased: tuple[int, ...] = ()
+    lease_until_s: float = 0.0
+    #: Rows whose reason changed, and the new codes.
+    reason_rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    reason_codes: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    evidence: Evidence | None = None
+    memory: tuple[MemoryWrite, ...] = ()
+    wake_s: float = np.inf
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """What the driver has to perform, in this order."""
+        wake = (WakeAt(self.wake_s),) if self.wake_s < np.inf else ()
+        return (*self.stops, *self.launches, *wake)

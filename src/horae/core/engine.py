@@ -1,0 +1,526 @@
+"""The scheduler as a deterministic state machine: events in, commands out.
+
+`apply` folds one event into the state; `decide` plans, once for all the events of
+an instant. The engine does no I/O, reads no clock and cannot tell a simulation
+from a live cluster. A decision is a record (`Decided`); folding a journal of events
+and decisions gives the same state again, without asking any policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, assert_never
+
+import numpy as np
+
+from horae.core.cluster import Cluster, Span
+from horae.core.commands import Decided, Evidence, Launch, Placed, Stop, StopWhy
+from horae.core.events import (
+    Event,
+    JobCancelled,
+    JobFailed,
+    JobFinished,
+    JobHeld,
+    JobProgressed,
+    JobReleased,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    LaunchFailed,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    NodeObserved,
+    SettingsChanged,
+)
+from horae.core.gpus import GpuLedger
+from horae.core.plan import Memory, Placement, PlacementRule, Plan, Policy, Snapshot, Wishes
+from horae.core.queues import Queue, QueueTree
+from horae.core.reasons import Reason
+from horae.core.states import (
+    ALIVE,
+    CANCELLED,
+    CANCELLING,
+    HELD,
+    HOLDING,
+    LAUNCHING,
+    PLACED,
+    RUNNING,
+    STATES,
+    STOPPING,
+    WAITING,
+    Move,
+    State,
+    after,
+)
+from horae.core.table import JobTable
+from horae.core.throughputs import Throughputs
+
+#: A launch that failed is tried again after 1, 2, 4, ... seconds, at most this many.
+LONGEST_BACKOFF_S = 300.0
+
+_START, _FINISH, _STOPPED, _RETRY, _FAIL = Move.START, Move.FINISH, Move.STOPPED, Move.RETRY, Move.FAIL
+_NOT_WAITING = int(Reason.NONE)
+_STRAY = StopWhy.STRAY
+_BY_POLICY = _PREEMPTED, _MOVED = (StopWhy.PREEMPTED, StopWhy.MOVED)
+
+PolicyMaker = Callable[[str, Mapping[str, str]], Policy]
+_Report = JobStarted | LaunchFailed | JobProgressed | JobStopped | JobFinished | JobFailed
+
+
+class Engine:
+    """State, policy and placement. Two verbs: `apply` and `decide`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        make_policy: PolicyMaker,
+        policy: str,
+        settings: Mapping[str, str],
+        placement: PlacementRule,
+        throughputs: Throughputs | None = None,
+        queues: Iterable[Queue] = (),
+    ) -> None:
+        self.now_s = 0.0
+        self.wake_s = np.inf
+        self.gpus = GpuLedger(cluster)
+        self.queues = QueueTree(queues)
+        self.throughputs = throughputs or Throughputs()
+        self.jobs = JobTable(cluster.gpu_types, self.throughputs, self.queues)
+        self.evidence: Evidence | None = None
+        #: Reports that came from an older attempt, or twice, and were ignored.
+        self.dropped_reports = 0
+        self._make_policy = make_policy
+        self._placement = placement
+        #: Rows with GPUs set aside that are not free yet, and the span they will have.
+        self._pending: dict[int, Span] = {}
+        #: Rows whose attempt has to go whatever the policy says.
+        self._evicted: dict[int, StopWhy] = {}
+        #: Attempts seen alive that should not be.
+        self._strays: list[tuple[str, int]] = []
+        #: Rows whose launch failed, and when to try again.
+        self._backoff: dict[int, float] = {}
+        #: Rate of each launched row once it starts.
+        self._speed: dict[int, float] = {}
+        self._must_plan = False
+        self._vacated = False
+        self._choose_policy(policy, settings)
+
+    # ---------------------------------------------------------------- events
+
+    def apply(self, event: Event | Decided) -> None:
+        """Fold one event, or a recorded decision, into the state."""
+        if event.at_s > self.now_s:
+            self.now_s = event.at_s
+        match event:
+            case JobSubmitted():
+                self._submit(event)
+            case JobStarted() | LaunchFailed() | JobProgressed() | JobStopped() | JobFinished() | JobFailed():
+                self._report(event)
+            case Decided():
+                self._fold(event)
+            case JobCancelled() | JobHeld() | JobReleased():
+                self._request(event)
+            case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved():
+                self._node(event)
+            case SettingsChanged():
+                self._settings(event)
+            case _:
+                assert_never(event)
+
+    def _submit(self, event: JobSubmitted) -> None:
+        if event.spec.id in self.jobs.rows:
+            self.dropped_reports += 1
+            return
+        self.jobs.add(event.spec, self.now_s)
+        self._must_plan = True
+
+    def _report(self, event: _Report) -> None:
+        """What a backend says of an attempt; the attempt number fences off older ones."""
+        row = self.jobs.rows.get(event.job, -1)
+        if row < 0 or self.jobs.attempt[row] != event.attempt or STATES[self.jobs.state[row]] not in ALIVE:
+            self.dropped_reports += 1
+            return
+        match event:
+            case JobStarted():
+                self._started(row)
+            case JobFinished():
+                self._ended(row, _FINISH, work_done=float(self.jobs.work[row]))
+            case JobStopped():
+                self._ended(row, _STOPPED, event.work_done)
+            case JobFailed():
+                self._ended(row, _RETRY if self._may_retry(row, event.exit_code) else _FAIL, event.work_done)
+            case LaunchFailed():
+                self._launch_failed(row)
+            case JobProgressed():
+                self._progressed(row, event.work_done)
+            case _:
+                assert_never(event)
+
+    def _started(self, row: int) -> None:
+        jobs, state = self.jobs, STATES[self.jobs.state[row]]
+        running = after(state, _START)
+        if running is None:
+            self.dropped_reports += 1
+            return
+        jobs.state[row] = int(running)
+        jobs.execute(row, self.now_s, self._speed[row], len(self.gpus.occupied[row]))
+        jobs.first_started_s[row] = min(jobs.first_started_s[row], self.now_s)
+        jobs.launch_failures[row] = 0
+        jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + jobs.min_runtime_s[row])
+
+    def _ended(self, row: int, move: Move, work_done: float) -> None:
+        """An attempt is gone: its GPUs are free, and the job waits again or has ended."""
+        jobs, state = self.jobs, STATES[self.jobs.state[row]]
+        to = after(state, move)
+        assert to is not None, f"{move} from {state} of row {row}"
+        jobs.settle(row, self.now_s)
+        jobs.work_left[row] = max(0.0, jobs.work[row] - work_done)
+        jobs.running_type[row] = -1
+        self._speed.pop(row, None)
+        self._evicted.pop(row, None)
+        self.gpus.vacate(row)
+        self._vacated = True
+        if to is WAITING:
+            self._wait_again(row, state)
+        else:
+            self._leave(row, state, to)
+
+    def _wait_again(self, row: int, before: State) -> None:
+        """Back among those that wait, with GPUs set aside already if the job was moved."""
+        self.jobs.waiting_since_s[row] = self.now_s
+        self.jobs.state[row] = int(PLACED if row in self._pending else WAITING)
+        if before is not STOPPING:
+            self._must_plan = True
+
+    def _leave(self, row: int, before: State, to: State) -> None:
+        """Held, or over: the job wants nothing more."""
+        jobs = self.jobs
+        if row in self._pending:
+            self._withdraw(row)
+        jobs.state[row] = int(to)
+        jobs.reason[row] = int(Reason.HELD if to is HELD else Reason.NONE)
+        if to is not HELD:
+            jobs.ended_s[row] = self.now_s
+        if before not in (HOLDING, CANCELLING, HELD):
+            jobs.deactivate(row)
+        self._must_plan = True
+
+    def _may_retry(self, row: int, exit_code: int) -> bool:
+        spec = self.jobs.specs[row]
+        self.jobs.failures[row] += 1
+        worth = not spec.retry_exit_codes or exit_code in spec.retry_exit_codes
+        return worth and int(self.jobs.failures[row]) <= spec.max_restarts
+
+    def _launch_failed(self, row: int) -> None:
+        work_done = float(self.jobs.work[row] - self.jobs.work_left[row])
+        self.jobs.launch_failures[row] += 1
+        self._ended(row, _RETRY, work_done)
+        if STATES[self.jobs.state[row]] is WAITING:
+            delay_s = min(2.0 ** min(int(self.jobs.launch_failures[row]) - 1, 30), LONGEST_BACKOFF_S)
+            self._backoff[row] = self.now_s + delay_s
+            self.jobs.reason[row] = int(Reason.BACKING_OFF)
+            self._must_plan = True
+
+    def _progressed(self, row: int, work_done: float) -> None:
+        """The truth replaces the straight line; the speed stays what it was believed to be."""
+        jobs = self.jobs
+        rate, gpus, executing = float(jobs.rate[row]), int(jobs.executing_gpus[row]), bool(jobs.executing[row])
+        jobs.settle(row, self.now_s)
+        jobs.work_left[row] = max(0.0, jobs.work[row] - work_done)
+        if executing:
+            jobs.execute(row, self.now_s, rate, gpus)
+
+    def _request(self, event: JobCancelled | JobHeld | JobReleased) -> None:
+        """What a user wants of a job of theirs. Running attempts are stopped by the next decision."""
+        row = self.jobs.rows.get(event.job, -1)
+        move = {JobCancelled: Move.CANCEL, JobHeld: Move.HOLD, JobReleased: Move.RELEASE}[type(event)]
+        state = STATES[self.jobs.state[row]] if row >= 0 else None
+        to = after(state, move) if state is not None else None
+        if state is None or to is None:
+            self.dropped_reports += 1
+            return
+        if move is Move.RELEASE:
+            self.jobs.state[row] = int(to)
+            self.jobs.reason[row] = int(Reason.NOT_YET_CONSIDERED)
+            self.jobs.activate(row)
+            self._must_plan = True
+        elif to in (HELD, CANCELLED):
+            self._backoff.pop(row, None)
+            self._leave(row, state, to)
+        else:
+            self._stop_for_good(row, state, to)
+
+    def _stop_for_good(self, row: int, state: State, to: State) -> None:
+        """A job that is alive has to stop, to be held or cancelled."""
+        if row in self._pending:
+            self._withdraw(row)
+        if state in (LAUNCHING, RUNNING):
+            self._evicted[row] = StopWhy.HELD if to is HOLDING else StopWhy.CANCELLED
+        if state not in (HOLDING, CANCELLING):
+            self.jobs.deactivate(row)
+        self.jobs.state[row] = int(to)
+        self.jobs.reason[row] = int(Reason.HELD if to is HOLDING else Reason.NONE)
+        self._must_plan = True
+
+    # ----------------------------------------------------------------- nodes
+
+    def _node(self, event: NodeJoined | NodeLost | NodeDraining | NodeObserved) -> None:
+        if isinstance(event, NodeJoined):
+            self.gpus.join(event.node)
+            self.jobs.know_types(self.gpus.cluster.gpu_types)
+            self._must_plan = True
+            return
+        if event.node not in self.gpus.cluster.node_numbers:
+            self.dropped_reports += 1
+            return
+        if isinstance(event, NodeObserved):
+            self._observe(event)
+            return
+        lost = isinstance(event, NodeLost)
+        rows = self.gpus.close(event.node, lost)
+        for row in rows:
+            if row in self._pending:
+                self._withdraw(row)
+            elif lost or (isinstance(event, NodeDraining) and event.evict):
+                self._evict(row, StopWhy.NODE_LOST if lost else StopWhy.DRAINED)
+        self._must_plan = True
+
+    def _observe(self, event: NodeObserved) -> None:
+        """Compare what runs on a node with what should; both kinds of difference are stopped."""
+        for job, attempt in event.alive:
+            row = self.jobs.rows.get(job, -1)
+            if row < 0 or self.jobs.attempt[row] != attempt or STATES[self.jobs.state[row]] not in ALIVE:
+                self._strays.append((job, attempt))
+        alive = set(event.alive)
+        for row in self.gpus.on_node(event.node):
+            known = (self.jobs.specs[row].id, int(self.jobs.attempt[row]))
+            if row in self.gpus.occupied and known not in alive:
+                self._evict(row, StopWhy.NODE_LOST)
+
+    def _evict(self, row: int, why: StopWhy) -> None:
+        if STATES[self.jobs.state[row]] in (LAUNCHING, RUNNING) and row not in self._evicted:
+            self._evicted[row] = why
+
+    def _withdraw(self, row: int) -> None:
+        """GPUs that were set aside for a job are not, any more."""
+        del self._pending[row]
+        self.gpus.drop(row)
+        if STATES[self.jobs.state[row]] is PLACED:
+            self.jobs.state[row] = int(WAITING)
+
+    # -------------------------------------------------------------- settings
+
+    def _settings(self, event: SettingsChanged) -> None:
+        if event.policy is not None:
+            self._choose_policy(event.policy, event.settings)
+        self.queues.configure(event.queues)
+        self._must_plan = True
+
+    def _choose_policy(self, name: str, settings: Mapping[str, str]) -> None:
+        self.policy_name, self.policy_settings = name, dict(settings)
+        self.policy = self._make_policy(name, settings)
+        self.memory = Memory(self.policy.memory, len(self.gpus.cluster.gpu_types))
+
+    # -------------------------------------------------------------- decisions
+
+    def due(self, now_s: float) -> bool:
+        """Whether a decision at this time could change anything."""
+        if self._must_plan or now_s >= self.wake_s or self._evicted or self._strays:
+            return True
+        return self._vacated and bool(self._pending)
+
+    def decide(self, now_s: float) -> Decided:
+        """Plan if there is reason to, and say what has to be done. The record comes before the deed."""
+        self.now_s = max(self.now_s, now_s)
+        evictions = self._evictions()
+        for stop in evictions:
+            self._fold_stop(stop)
+        if self._must_plan or self.now_s >= self.wake_s:
+            record = self._plan(evictions)
+        else:
+            record = Decided(self.now_s, False, stops=evictions, launches=self._launches((), ()), wake_s=self.wake_s)
+        self._fold(record, skip_stops=len(evictions))
+        return record
+
+    def _evictions(self) -> tuple[Stop, ...]:
+        if not self._evicted and not self._strays:
+            return ()
+        strays = tuple(Stop(job, attempt, StopWhy.STRAY) for job, attempt in self._strays)
+        return tuple(self._stop(row, why) for row, why in self._evicted.items()) + strays
+
+    def _stop(self, row: int, why: StopWhy, by: int = -1) -> Stop:
+        taker = self.jobs.specs[by].id if by >= 0 else ""
+        return Stop(self.jobs.specs[row].id, int(self.jobs.attempt[row]), why, taker)
+
+    def _plan(self, evictions: tuple[Stop, ...]) -> Decided:
+        """Ask the policy, place its wishes, and write the difference down as a record."""
+        jobs = self.jobs
+        self.memory.fit(len(jobs), len(jobs.gpu_types))
+        snapshot = Snapshot(self.now_s, self._candidates(), jobs, self.gpus, self.queues)
+        wishes = self.policy.plan(snapshot, self.memory)
+        writes = self.memory.drain()
+        plan = self._placement.fit(snapshot, wishes)
+        moved = {placement.row for placement in plan.placed} if plan.stopped else set()
+        withdrawn = tuple(row for row, _ in plan.stopped if row in self._pending)
+        stops = tuple(
+            self._stop(row, _MOVED if row in moved else _PREEMPTED, by)
+            for row, by in plan.stopped
+            if row not in self._pending
+        )
+        leased = (*plan.renewed, *(placement.row for placement in plan.placed))
+        return Decided(
+            at_s=self.now_s,
+            planned=True,
+            stops=evictions + stops,
+            withdrawn=tuple(jobs.specs[row].id for row in withdrawn),
+            placed=tuple(Placed(jobs.specs[one.row].id, one.gpu_ids, one.span) for one in plan.placed if not one.ready),
+            launches=self._launches(plan.placed, withdrawn),
+            leased=leased if wishes.lease_until_s > self.now_s else (),
+            lease_until_s=wishes.lease_until_s if wishes.lease_until_s > self.now_s else 0.0,
+            reason_rows=plan.reason_rows,
+            reason_codes=plan.reason_codes,
+            evidence=Evidence(self.now_s, plan.node_free, jobs.specs[plan.head].id if plan.head >= 0 else ""),
+            memory=writes,
+            wake_s=self._next_wake(wishes, plan),
+        )
+
+    def _candidates(self) -> Any:
+        """Active rows, less those whose launch failed a moment ago."""
+        active = self.jobs.active
+        if not self._backoff:
+            return active
+        later = [row for row, until_s in self._backoff.items() if until_s > self.now_s]
+        return active[~np.isin(active, later)] if later else active
+
+    def _next_wake(self, wishes: Wishes, plan: Plan) -> float:
+        retries = [until_s for until_s in self._backoff.values() if until_s > self.now_s]
+        wake_s = (
+            min(float(wishes.wake_s), plan.unprotected_s, *retries)
+            if retries
+            else min(float(wishes.wake_s), plan.unprotected_s)
+        )
+        assert wake_s > self.now_s, f"{self.policy_name} wants to be woken at {wake_s}, now is {self.now_s}"
+        return wake_s
+
+    def _launches(self, placed: tuple[Placement, ...], withdrawn: tuple[int, ...]) -> tuple[Launch, ...]:
+        """Launches that can go out now: those just placed, and those whose last GPU came free."""
+        ready = [self._launch(one.row, one.gpu_ids, one.span) for one in placed if one.ready]
+        for row, span in self._pending.items():
+            if row not in withdrawn and STATES[self.jobs.state[row]] is PLACED and self.gpus.vacant(row):
+                ready.append(self._launch(row, self.gpus.held[row], span))
+        return tuple(ready)
+
+    def _launch(self, row: int, gpu_ids: tuple[int, ...], span: Span) -> Launch:
+        jobs = self.jobs
+        done = float(jobs.work[row] - jobs.work_left[row])
+        return Launch(jobs.specs[row].id, int(jobs.attempt[row]) + 1, gpu_ids, span, done)
+
+    # ---------------------------------------------------------------- folding
+
+    def _fold(self, record: Decided, skip_stops: int = 0) -> None:
+        """Make a decision true. Live, simulated and recovering engines all pass through here."""
+        jobs = self.jobs
+        for stop in record.stops[skip_stops:]:
+            self._fold_stop(stop)
+        for job in record.withdrawn:
+            self._withdraw(jobs.rows[job])
+        for placed in record.placed:
+            self._fold_placed(placed)
+        for launch in record.launches:
+            self._fold_launch(launch)
+        for row in record.leased:
+            jobs.lease_until_s[row] = record.lease_until_s
+            jobs.protected_until_s[row] = max(jobs.protected_until_s[row], record.lease_until_s)
+        self._evicted.clear()
+        self._strays.clear()
+        self._vacated = False
+        self.wake_s = record.wake_s
+        if record.planned:
+            self._fold_planned(record)
+
+    def _fold_planned(self, record: Decided) -> None:
+        self._must_plan = False
+        if self._backoff:
+            self._backoff = {row: until_s for row, until_s in self._backoff.items() if until_s > record.at_s}
+        self.jobs.reason[record.reason_rows] = record.reason_codes
+        self.evidence = record.evidence
+        if record.memory:
+            self.memory.fit(len(self.jobs), len(self.jobs.gpu_types))
+            for write in record.memory:
+                self.memory.apply(write)
+            self.memory.drain()
+
+    def _fold_stop(self, stop: Stop) -> None:
+        if stop.why is _STRAY:
+            return
+        jobs, row = self.jobs, self.jobs.rows[stop.job]
+        state = STATES[jobs.state[row]]
+        jobs.settle(row, self.now_s)
+        if state in (LAUNCHING, RUNNING):
+            jobs.state[row] = int(STOPPING)
+            jobs.waiting_since_s[row] = self.now_s
+            jobs.preemptions[row] += stop.why in _BY_POLICY
+        self.gpus.drop(row)
+
+    def _fold_placed(self, placed: Placed) -> None:
+        row = self.jobs.rows[placed.job]
+        self.gpus.hold(row, placed.gpu_ids)
+        self._pending[row] = placed.span
+        if STATES[self.jobs.state[row]] is WAITING:
+            self.jobs.state[row] = int(PLACED)
+
+    def _fold_launch(self, launch: Launch) -> None:
+        jobs, row = self.jobs, self.jobs.rows[launch.job]
+        if self._pending.pop(row, None) is None:
+            self.gpus.hold(row, launch.gpu_ids)
+        self.gpus.occupy(row)
+        jobs.state[row] = int(LAUNCHING)
+        jobs.reason[row] = _NOT_WAITING
+        jobs.attempt[row] = launch.attempt
+        gpu_type = int(self.gpus.cluster.gpu_type[launch.gpu_ids[0]])
+        jobs.running_type[row] = gpu_type
+        jobs.protected_until_s[row] = self.now_s + jobs.min_runtime_s[row]
+        self._speed[row] = jobs.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span)
+
+    # ------------------------------------------------------------ restarting
+
+    def outstanding(self) -> tuple[Stop | Launch, ...]:
+        """Commands that were decided and not yet answered: a driver that restarts performs them again.
+
+        Performing a command twice must be harmless; the attempt number tells a backend
+        that it has done so already.
+        """
+        again: list[Stop | Launch] = []
+        for row, gpu_ids in sorted(self.gpus.occupied.items()):
+            state = STATES[self.jobs.state[row]]
+            if state in (LAUNCHING, RUNNING):
+                spec, done = self.jobs.specs[row], float(self.jobs.work[row] - self.jobs.work_left[row])
+                span = Span.GPU if len(gpu_ids) == 1 else Span.NODE
+                again.append(Launch(spec.id, int(self.jobs.attempt[row]), gpu_ids, span, done))
+            elif row not in self._evicted:
+                again.append(self._stop(row, StopWhy.PREEMPTED))
+        return tuple(again)
+
+    def state(self) -> dict[str, Any]:
+        """Everything the engine knows, as plain values and columns: for checkpoints and comparison."""
+        return {
+            "now_s": self.now_s,
+            "wake_s": self.wake_s,
+            "policy": (self.policy_name, self.policy_settings),
+            "jobs": self.jobs.columns(),
+            "active": self.jobs.active.copy(),
+            "holder": self.gpus.holder,
+            "occupant": self.gpus.occupant,
+            "nodes": (tuple(self.gpus.node_up), tuple(self.gpus.node_draining)),
+            "pending": dict(self._pending),
+            "evicted": dict(self._evicted),
+            "strays": list(self._strays),
+            "backoff": dict(self._backoff),
+            "speed": dict(self._speed),
+            "must_plan": self._must_plan,
+            "vacated": self._vacated,
+            "dropped_reports": self.dropped_reports,
+            "queues": self.queues.configured,
+            "memory": self.memory.contents(len(self.jobs)),
+        }

@@ -1,0 +1,142 @@
+"""What happened in a run, as columns: the one thing every report is made from."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isnan, nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.cluster import Cluster, Span
+from horae.core.job import JobSpec
+from horae.core.states import State
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """Every launch of every job: who held which GPUs when. Columns of equal length.
+
+    `gpu_ids[first[i]:first[i + 1]]` are the GPUs of attempt i. An attempt holds
+    its GPUs from `begin_s` to `end_s`; it does work from `work_s` (after loading
+    its checkpoint; NaN if it never came so far) to `stop_s` (when it was told to
+    stop, or ended). `preempted` says that it was running and lost its GPUs.
+    """
+
+    job: NDArray[np.int64]
+    begin_s: NDArray[np.float64]
+    work_s: NDArray[np.float64]
+    stop_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    span: NDArray[np.int64]
+    preempted: NDArray[np.bool_]
+    first: NDArray[np.int64]
+    gpu_ids: NDArray[np.int64]
+
+    @property
+    def gpus(self) -> NDArray[np.int64]:
+        """How many GPUs each attempt held."""
+        return np.diff(self.first)
+
+
+@dataclass(frozen=True)
+class History:
+    """A finished (or interrupted) run. Job columns follow the order of submission.
+
+    `rates[i, k]` is the work per second of job i on its own number of GPUs of type
+    k, as close together as they can be; 0 where it cannot run. Times that never
+    came are NaN.
+    """
+
+    cluster: Cluster
+    jobs: tuple[JobSpec, ...]
+    state: NDArray[np.uint8]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    rates: NDArray[np.float64]
+    attempts: Attempts
+    policy: str
+    settings: dict[str, str] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def submit_s(self) -> NDArray[np.float64]:
+        """When each job was submitted."""
+        return np.array([job.submit_s for job in self.jobs])
+
+    @property
+    def gpus(self) -> NDArray[np.int64]:
+        """How many GPUs each job asked for."""
+        return np.array([job.gpus for job in self.jobs], dtype=np.int64)
+
+    @property
+    def finished(self) -> NDArray[np.bool_]:
+        """Which jobs came to their end."""
+        done: NDArray[np.bool_] = self.state == State.FINISHED
+        return done
+
+
+class Recorder:
+    """Gathers attempts while a driver runs; the driver tells it of launches and ends."""
+
+    def __init__(self) -> None:
+        #: Attempts that have not ended, by job and number.
+        self._open: dict[tuple[int, int], int] = {}
+        self._job, self._span, self._preempted = array("q"), array("q"), array("b")
+        self._begin, self._work, self._stop, self._end = array("d"), array("d"), array("d"), array("d")
+        self._first, self._gpus = array("q", [0]), array("q")
+
+    def launched(self, job: int, number: int, now_s: float, gpu_ids: Sequence[int], span: Span) -> None:
+        """An attempt of a job (its row) got GPUs."""
+        assert (job, number) not in self._open, f"attempt {number} of job {job} launched twice at {now_s}"
+        self._open[job, number] = len(self._job)
+        self._job.append(job)
+        self._span.append(int(span))
+        self._preempted.append(0)
+        self._begin.append(now_s)
+        self._work.append(nan)
+        self._stop.append(nan)
+        self._end.append(nan)
+        self._gpus.extend(gpu_ids)
+        self._first.append(len(self._gpus))
+
+    def started(self, job: int, number: int, now_s: float) -> None:
+        """An attempt began to do work."""
+        attempt = self._open.get((job, number))
+        if attempt is not None and isnan(self._work[attempt]):
+            self._work[attempt] = now_s
+
+    def stopping(self, job: int, number: int, now_s: float, preempted: bool) -> None:
+        """An attempt was told to stop."""
+        attempt = self._open.get((job, number))
+        if attempt is not None and isnan(self._stop[attempt]):
+            self._stop[attempt] = now_s
+            self._preempted[attempt] = preempted
+
+    def ended(self, job: int, number: int, now_s: float) -> None:
+        """An attempt gave its GPUs back, for whatever reason."""
+        attempt = self._open.pop((job, number), None)
+        if attempt is None:
+            return
+        self._end[attempt] = now_s
+        if isnan(self._stop[attempt]):
+            self._stop[attempt] = now_s
+
+    def attempts(self, until_s: float) -> Attempts:
+        """Everything so far; attempts that still run are cut at `until_s`."""
+        end, stop = np.array(self._end), np.array(self._stop)
+        end[np.isnan(end)] = until_s
+        stop[np.isnan(stop)] = until_s
+        return Attempts(
+            job=np.array(self._job, dtype=np.int64),
+            begin_s=np.array(self._begin),
+            work_s=np.array(self._work),
+            stop_s=stop,
+            end_s=end,
+            span=np.array(self._span, dtype=np.int64),
+            preempted=np.array(self._preempted, dtype=bool),
+            first=np.array(self._first, dtype=np.int64),
+            gpu_ids=np.array(self._gpus, dtype=np.int64),
+        )

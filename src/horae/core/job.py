@@ -1,0 +1,114 @@
+"""What a user asks for: a job, as a frozen record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from horae.core.errors import UserError
+
+#: Slow-down of a job by the widest span of its GPUs: one GPU, one node, one rack, the cluster.
+NO_SLOWDOWN = (1.0, 1.0, 1.0, 1.0)
+
+#: Queue of a job that names none.
+DEFAULT_QUEUE = "default"
+
+
+class BadJob(UserError):
+    """A job that no cluster could ever run."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One training job: a gang of GPUs and an amount of work.
+
+    `work` is counted in `unit`. Seconds are seconds on `gpus` GPUs at speed 1;
+    steps need a throughput, from the job itself (`throughput`, steps/s by GPU
+    type on `gpus` GPUs) or from a table by `job_class`.
+
+    A job is rigid unless `gpus_min` or `gpus_max` differ from `gpus`; an
+    elastic job without a measured throughput for some size speeds up linearly.
+    """
+
+    id: str
+    submit_s: float
+    gpus: int
+    work: float
+    unit: Literal["seconds", "steps"] = "seconds"
+    gpus_min: int = 0
+    gpus_max: int = 0
+    job_class: str = ""
+    #: GPU types the job accepts; empty means any.
+    gpu_types: tuple[str, ...] = ()
+    throughput: Mapping[str, float] = field(default_factory=dict)
+    slowdown: tuple[float, float, float, float] = NO_SLOWDOWN
+    weight: float = 1.0
+    #: Jobs of one app finish together; empty means an app of its own.
+    app: str = ""
+    queue: str = DEFAULT_QUEUE
+    #: Seconds to save on preemption and to load on resumption; None takes the run's default.
+    checkpoint_s: float | None = None
+    restore_s: float | None = None
+    #: Seconds between the job's own checkpoints; what a lost node costs. 0 loses nothing.
+    checkpoint_every_s: float = 0.0
+    min_runtime_s: float = 0.0
+    #: Seconds after submission by which the job should be done; None means no deadline.
+    deadline_s: float | None = None
+    max_restarts: int = 0
+    #: Exit codes worth a restart; empty means all of them.
+    retry_exit_codes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.gpus_min == 0:
+            object.__setattr__(self, "gpus_min", self.gpus)
+        if self.gpus_max == 0:
+            object.__setattr__(self, "gpus_max", self.gpus)
+        problem = self._problem()
+        if problem:
+            raise BadJob(f"Job {self.id!r}: {problem}.")
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the scheduler may choose the number of GPUs."""
+        return self.gpus_min != self.gpus_max
+
+    @property
+    def app_id(self) -> str:
+        """The app the job belongs to: the one it names, or one of its own."""
+        return self.app or self.id
+
+    def _problem(self) -> str:
+        """The first thing wrong with the job, or an empty string."""
+        if not self.id:
+            return "it has no id; give it one"
+        if not math.isfinite(self.submit_s) or self.submit_s < 0:
+            return f"submission time {self.submit_s} is not a number of seconds from 0 up"
+        if not math.isfinite(self.work) or self.work <= 0:
+            return f"its work is {self.work} {self.unit}; it must be a finite number above 0"
+        if self.gpus < 1:
+            return f"it asks for {self.gpus} GPUs; ask for at least 1"
+        if not 1 <= self.gpus_min <= self.gpus <= self.gpus_max:
+            return f"GPUs must satisfy 1 <= min <= gpus <= max, not {self.gpus_min}, {self.gpus}, {self.gpus_max}"
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            return f"weight {self.weight} must be a finite number above 0"
+        if self.unit not in ("seconds", "steps"):
+            return f"its work is counted in {self.unit!r}; use seconds or steps"
+        return self._problem_of_extras()
+
+    def _problem_of_extras(self) -> str:
+        """The first thing wrong with the settings that most jobs leave alone."""
+        if len(self.slowdown) != 4 or not all(math.isfinite(s) and s >= 1 for s in self.slowdown):
+            return f"slow-downs {self.slowdown} must be four numbers of at least 1"
+        if any(b < a for a, b in zip(self.slowdown, self.slowdown[1:], strict=False)):
+            return f"slow-downs {self.slowdown} must not fall as the span widens"
+        if any(not (math.isfinite(rate) and rate >= 0) for rate in self.throughput.values()):
+            return "its throughputs must be finite steps/s of at least 0"
+        for name in ("checkpoint_s", "restore_s", "checkpoint_every_s", "min_runtime_s", "deadline_s"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                return f"{name} is {value}; it must be a finite number of at least 0"
+        if not self.queue or any(not part for part in self.queue.split("/")):
+            return f"queue {self.queue!r} is not a path such as org/team/user"
+        return ""

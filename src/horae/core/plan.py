@@ -1,0 +1,272 @@
+"""The talk between engine, policy and placement: snapshot in, wishes out, then a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.cluster import Cluster, Span
+from horae.core.commands import MemoryWrite
+from horae.core.gpus import GpuLedger
+from horae.core.queues import QueueTree
+from horae.core.reasons import Reason
+from horae.core.states import PLACED, RUNNING
+from horae.core.table import JobTable, along
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Snapshot:
+    """What a policy may look at: the jobs that want GPUs now, as read-only columns.
+
+    Position i of every column is the same job, `rows[i]`, in order of submission.
+    Columns are gathered when first asked for, so a policy pays for what it uses.
+    """
+
+    def __init__(self, now_s: float, rows: Ints, table: JobTable, gpus: GpuLedger, queues: QueueTree) -> None:
+        self.now_s = now_s
+        self.rows = rows
+        self.table, self.gpu_ledger, self.queues = table, gpus, queues
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The machines."""
+        return self.gpu_ledger.cluster
+
+    @property
+    def open_gpus(self) -> Ints:
+        """GPUs of each type that take jobs now."""
+        return self.gpu_ledger.open_by_type
+
+    @cached_property
+    def gpus(self) -> Ints:
+        """GPUs each job asked for."""
+        return self.table.gpus[self.rows]
+
+    @cached_property
+    def submit_s(self) -> Floats:
+        """When each job came."""
+        return self.table.submit_s[self.rows]
+
+    @cached_property
+    def waiting_since_s(self) -> Floats:
+        """When each job was submitted or last lost its GPUs."""
+        return self.table.waiting_since_s[self.rows]
+
+    @cached_property
+    def weight(self) -> Floats:
+        """Weight of each job."""
+        return self.table.weight[self.rows]
+
+    @cached_property
+    def rates(self) -> Floats:
+        """Work per second of each job (rows) on its GPUs of each type (columns); 0 where it cannot run."""
+        return self.table.rates[self.rows]
+
+    @cached_property
+    def has_gpus(self) -> NDArray[np.bool_]:
+        """Which jobs run, start up, or have GPUs set aside."""
+        state = self.table.state[self.rows]
+        running: NDArray[np.bool_] = (state >= int(PLACED)) & (state <= int(RUNNING))
+        return running
+
+    @cached_property
+    def running_type(self) -> Ints:
+        """Number of the GPU type each job runs on; -1 if it does not run."""
+        return self.table.running_type[self.rows]
+
+    @cached_property
+    def work_left(self) -> Floats:
+        """Work left of each job, by what the engine knows."""
+        table = self.table
+        return along(self.now_s, self.rows, table.work_left, table.rate, table.since_s, -1.0)
+
+    @cached_property
+    def remaining_s(self) -> Floats:
+        """Seconds each job would still take on its fastest GPU type."""
+        with np.errstate(divide="ignore"):
+            remaining: Floats = self.work_left / self.table.best_rate[self.rows]
+        return remaining
+
+    @cached_property
+    def gpu_seconds(self) -> Floats:
+        """GPU time each job has had while doing work (attained service)."""
+        table = self.table
+        return along(self.now_s, self.rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
+
+    @cached_property
+    def executed_s(self) -> Floats:
+        """Time each job has done work."""
+        table = self.table
+        return along(self.now_s, self.rows, table.executed_s, table.executing, table.since_s, 1.0)
+
+
+@dataclass(frozen=True)
+class MemorySpec:
+    """What a policy wants remembered: columns by job (width 0: one number a job) and scalars."""
+
+    columns: dict[str, int] = field(default_factory=dict)
+    #: Columns with one number for each GPU type.
+    by_type: tuple[str, ...] = ()
+    scalars: dict[str, float] = field(default_factory=dict)
+
+
+class Memory:
+    """A policy's memory. The engine owns it; every write is logged into the decision's record."""
+
+    def __init__(self, spec: MemorySpec, gpu_types: int) -> None:
+        self._spec, self._gpu_types = spec, gpu_types
+        self._scalars: dict[str, float] = dict(spec.scalars)
+        self._columns: dict[str, Floats] = {}
+        self._writes: list[MemoryWrite] = []
+        self.fit(64, gpu_types)
+
+    def fit(self, rows: int, gpu_types: int) -> None:
+        """Make room for so many jobs and GPU types; what is new is 0."""
+        widths = {**self._spec.columns, **dict.fromkeys(self._spec.by_type, gpu_types)}
+        for name, width in widths.items():
+            old = self._columns.get(name)
+            if old is not None and len(old) >= rows and (name not in self._spec.by_type or old.shape[1] == width):
+                continue
+            room = max(
+                rows, 2 * len(old) if old is not None and len(old) < rows else 0, len(old) if old is not None else 0
+            )
+            new = np.zeros((room, width) if width else room)
+            if old is not None:
+                new[tuple(slice(size) for size in old.shape)] = old
+            self._columns[name] = new
+
+    def column(self, name: str, rows: Ints) -> Floats:
+        """The remembered numbers of these jobs."""
+        values: Floats = self._columns[name][rows]
+        return values
+
+    def put(self, name: str, rows: Ints, values: Floats) -> None:
+        """Remember numbers of these jobs."""
+        self.apply((name, rows.copy(), np.array(values)))
+
+    def scalar(self, name: str) -> float:
+        """A remembered number."""
+        return self._scalars[name]
+
+    def put_scalar(self, name: str, value: float) -> None:
+        """Remember one number."""
+        self.apply((name, None, float(value)))
+
+    def apply(self, write: MemoryWrite) -> None:
+        """Perform a write and log it."""
+        name, rows, values = write
+        if rows is None:
+            self._scalars[name] = values
+        else:
+            self._columns[name][rows] = values
+        self._writes.append(write)
+
+    def drain(self) -> tuple[MemoryWrite, ...]:
+        """The writes since the last call."""
+        writes = tuple(self._writes)
+        self._writes.clear()
+        return writes
+
+    def contents(self, rows: int) -> dict[str, Any]:
+        """Everything remembered about the first `rows` jobs: for checkpoints and comparison."""
+        columns = {name: column[:rows] for name, column in self._columns.items()}
+        return {"scalars": dict(self._scalars), "columns": columns}
+
+
+_NO_INTS = np.empty(0, np.int64)
+_NO_FLOATS = np.empty(0, np.float64)
+
+
+def _no_ints() -> Ints:
+    return _NO_INTS
+
+
+def _no_floats() -> Floats:
+    return _NO_FLOATS
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Who should run, as columns: position i wishes GPUs for the job in row `job[i]`.
+
+    The wish with the lowest `key` goes first; equal keys, or no keys at all, keep
+    the given order. A job may stand in several wishes; the first that can be placed
+    wins. An empty column takes what the job itself says.
+    """
+
+    job: Ints
+    key: Floats = field(default_factory=_no_floats)
+    gpu_type: Ints = field(default_factory=_no_ints)
+    gpus_min: Ints = field(default_factory=_no_ints)
+    gpus_max: Ints = field(default_factory=_no_ints)
+    #: Whether running jobs may lose their GPUs to wishes that go before theirs.
+    preempt: bool = True
+    #: Whether the first wish that cannot be placed stops all behind it.
+    blocking: bool = False
+    #: A job that waits this long gets a reservation: what goes before it must not delay it.
+    reserve_after_s: float = np.inf
+    #: Jobs that get or keep GPUs hold them at least until then.
+    lease_until_s: float = -np.inf
+    #: Why a job waits when those ahead of it took the GPUs.
+    waiting: Reason = Reason.NO_FREE_GPUS
+    #: When to ask again even if nothing happens.
+    wake_s: float = np.inf
+
+    def __post_init__(self) -> None:
+        for column in (self.key, self.gpu_type, self.gpus_min, self.gpus_max):
+            assert len(column) in (0, len(self.job)), f"a column of {len(column)} for {len(self.job)} wishes"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """GPUs for one job. `ready` says that all of them are free now."""
+
+    row: int
+    gpu_ids: tuple[int, ...]
+    span: Span
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a placement rule made of the wishes, in rows of the job table."""
+
+    #: (row that loses its GPUs, row that gets them or -1).
+    stopped: tuple[tuple[int, int], ...]
+    placed: tuple[Placement, ...]
+    #: Rows that keep the GPUs they have, with lease expired.
+    renewed: tuple[int, ...]
+    reason_rows: Ints
+    reason_codes: NDArray[np.uint8]
+    node_free: Ints
+    #: Row that GPUs are held back for, or -1.
+    head: int
+    #: When the first protected job that stands in somebody's way loses its protection.
+    unprotected_s: float
+
+
+class Policy(Protocol):
+    """Who should run. Pure: it may cache, but remembers only in the memory it declares."""
+
+    memory: MemorySpec
+
+    def plan(self, now: Snapshot, memory: Memory) -> Wishes:
+        """Turn what is into what should be."""
+        ...
+
+
+class PlacementRule(Protocol):
+    """Where they run. Pure: wishes and GPUs in, plan out."""
+
+    def fit(self, now: Snapshot, wishes: Wishes) -> Plan:
+        """Turn wishes into GPUs."""
+        ...

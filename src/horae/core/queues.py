@@ -1,0 +1,101 @@
+"""The queue tree: who shares with whom, by which rule, within which quota."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.errors import UserError
+
+#: Stands for "no maximum" in the columns.
+UNLIMITED = 1 << 40
+
+
+class BadQueue(UserError):
+    """A queue that contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One node of the tree, named by its path (`org/team/user`).
+
+    `weight` and `rule` act in policies that say so; `gpus_min` (served before
+    anybody else's wishes) and `gpus_max` hold under every policy and cover
+    everything below the node.
+    """
+
+    path: str
+    weight: float = 1.0
+    rule: str = "fairness"
+    gpus_min: int = 0
+    gpus_max: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.path or any(not part for part in self.path.split("/")):
+            raise BadQueue(f"Queue {self.path!r} is not a path such as org/team/user.")
+        if self.rule not in ("fairness", "fifo"):
+            raise BadQueue(f"Queue {self.path!r} has the rule {self.rule!r}; use fairness or fifo.")
+        if not 0 < self.weight < float("inf"):
+            raise BadQueue(f"Queue {self.path!r} has the weight {self.weight}; it must be above 0.")
+        if self.gpus_min < 0 or (self.gpus_max is not None and self.gpus_max < self.gpus_min):
+            raise BadQueue(f"Queue {self.path!r} needs 0 <= gpus_min <= gpus_max.")
+
+
+class QueueTree:
+    """All queues as columns, parents before children. Queue 0 is the root, above every path.
+
+    Queues that a job names but nobody configured are added with the defaults.
+    """
+
+    def __init__(self, queues: Iterable[Queue] = ()) -> None:
+        self.paths: list[str] = [""]
+        self._queues: list[Queue | None] = [None]
+        self._parents: list[int] = [-1]
+        self._numbers: dict[str, int] = {"": 0}
+        self._columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
+        self.configure(queues)
+
+    def configure(self, queues: Iterable[Queue]) -> None:
+        """Set or replace the settings of some queues."""
+        for queue in queues:
+            self._queues[self.number(queue.path)] = queue
+        self._columns = None
+        #: Whether any queue is guaranteed GPUs, and whether any is limited.
+        self.has_minimum = any(queue.gpus_min > 0 for queue in self.configured)
+        self.has_maximum = any(queue.gpus_max is not None for queue in self.configured)
+
+    def number(self, path: str) -> int:
+        """Number of a queue, which is added (with its parents) if it is new."""
+        known = self._numbers.get(path)
+        if known is not None:
+            return known
+        parent = self.number(path.rpartition("/")[0])
+        self._numbers[path] = len(self.paths)
+        self.paths.append(path)
+        self._queues.append(None)
+        self._parents.append(parent)
+        self._columns = None
+        return self._numbers[path]
+
+    def __getitem__(self, number: int) -> Queue:
+        return self._queues[number] or Queue(self.paths[number] or "root")
+
+    @property
+    def configured(self) -> tuple[Queue, ...]:
+        """The queues somebody set."""
+        return tuple(queue for queue in self._queues if queue is not None)
+
+    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Parent, minimum and maximum GPUs of every queue."""
+        if self._columns is None:
+            lows = [queue.gpus_min if queue else 0 for queue in self._queues]
+            tops = [UNLIMITED if queue is None or queue.gpus_max is None else queue.gpus_max for queue in self._queues]
+            self._columns = (
+                np.array(self._parents, dtype=np.int64),
+                np.array(lows, dtype=np.int64),
+                np.array(tops, dtype=np.int64),
+            )
+        return self._columns

@@ -1,0 +1,106 @@
+"""The life of a job as a table of legal moves."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class State(IntEnum):
+    """Where a job stands."""
+
+    HELD = 0
+    WAITING = 1
+    #: GPUs are set aside for it, but the last of them is not free yet.
+    PLACED = 2
+    LAUNCHING = 3
+    RUNNING = 4
+    #: Told to stop, to run again later. Its GPUs are not free yet; nor in the next two.
+    STOPPING = 5
+    HOLDING = 6
+    CANCELLING = 7
+    FINISHED = 8
+    FAILED = 9
+    CANCELLED = 10
+
+
+class Move(IntEnum):
+    """What can befall a job."""
+
+    HOLD = 0
+    RELEASE = 1
+    CANCEL = 2
+    PLACE = 3
+    WITHDRAW = 4
+    LAUNCH = 5
+    START = 6
+    STOP = 7
+    STOPPED = 8
+    RETRY = 9
+    FINISH = 10
+    FAIL = 11
+
+
+# Names of their own: looking a member up in its class is slow, and hot code does it a million times.
+HELD, WAITING, PLACED, LAUNCHING, RUNNING, STOPPING, HOLDING, CANCELLING, FINISHED, FAILED, CANCELLED = State
+#: From number to state.
+STATES: tuple[State, ...] = tuple(State)
+
+_S, _M = State, Move
+
+#: The whole life of a job. A pair that is not here is not legal.
+MOVES: dict[tuple[State, Move], State] = {
+    (_S.WAITING, _M.HOLD): _S.HELD,
+    (_S.WAITING, _M.CANCEL): _S.CANCELLED,
+    (_S.WAITING, _M.PLACE): _S.PLACED,
+    (_S.WAITING, _M.LAUNCH): _S.LAUNCHING,
+    (_S.HELD, _M.RELEASE): _S.WAITING,
+    (_S.HELD, _M.CANCEL): _S.CANCELLED,
+    (_S.PLACED, _M.WITHDRAW): _S.WAITING,
+    (_S.PLACED, _M.LAUNCH): _S.LAUNCHING,
+    (_S.PLACED, _M.HOLD): _S.HELD,
+    (_S.PLACED, _M.CANCEL): _S.CANCELLED,
+    (_S.LAUNCHING, _M.START): _S.RUNNING,
+    (_S.LAUNCHING, _M.FINISH): _S.FINISHED,
+    **{
+        move: to
+        for alive in (_S.LAUNCHING, _S.RUNNING)
+        for move, to in {
+            (alive, _M.STOP): _S.STOPPING,
+            (alive, _M.HOLD): _S.HOLDING,
+            (alive, _M.CANCEL): _S.CANCELLING,
+            (alive, _M.RETRY): _S.WAITING,
+            (alive, _M.FAIL): _S.FAILED,
+        }.items()
+    },
+    (_S.RUNNING, _M.FINISH): _S.FINISHED,
+    (_S.RUNNING, _M.STOPPED): _S.WAITING,
+    (_S.LAUNCHING, _M.STOPPED): _S.WAITING,
+    (_S.STOPPING, _M.STOPPED): _S.WAITING,
+    (_S.STOPPING, _M.HOLD): _S.HOLDING,
+    (_S.STOPPING, _M.CANCEL): _S.CANCELLING,
+    (_S.HOLDING, _M.STOPPED): _S.HELD,
+    (_S.HOLDING, _M.RELEASE): _S.STOPPING,
+    (_S.HOLDING, _M.CANCEL): _S.CANCELLING,
+    (_S.CANCELLING, _M.STOPPED): _S.CANCELLED,
+    **{(ending, _M.FINISH): _S.FINISHED for ending in (_S.STOPPING, _S.HOLDING, _S.CANCELLING)},
+    (_S.STOPPING, _M.RETRY): _S.WAITING,
+    (_S.HOLDING, _M.RETRY): _S.HELD,
+    (_S.STOPPING, _M.FAIL): _S.FAILED,
+    (_S.HOLDING, _M.FAIL): _S.FAILED,
+    (_S.CANCELLING, _M.RETRY): _S.CANCELLED,
+    (_S.CANCELLING, _M.FAIL): _S.CANCELLED,
+}
+
+#: States in which a job's processes may exist and its GPUs are taken.
+ALIVE = (State.LAUNCHING, State.RUNNING, State.STOPPING, State.HOLDING, State.CANCELLING)
+#: States that a job never leaves.
+ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
+
+
+#: The same table by number: a job makes several moves, and there are many jobs.
+_NEXT = tuple(tuple(MOVES.get((state, move)) for move in Move) for state in State)
+
+
+def after(state: State, move: Move) -> State | None:
+    """Where a move leads, or None if it is not legal from here."""
+    return _NEXT[state][move]

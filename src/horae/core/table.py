@@ -1,0 +1,237 @@
+"""The jobs as columns. A job keeps its row, in order of submission, for life.
+
+Rows never move, so that everything else (who holds a GPU, a policy's memory, a
+journal) can name a job by its row. `active` is the sorted list of rows that
+still want something; a snapshot gathers only the columns a policy looks at.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.cluster import Span
+from horae.core.compiled import FLOAT, FLOATS, INTS, compiled
+from horae.core.job import JobSpec
+from horae.core.queues import QueueTree
+from horae.core.reasons import Reason
+from horae.core.states import State
+from horae.core.throughputs import Throughputs
+
+#: Columns and what a fresh row holds.
+_COLUMNS: dict[str, tuple[type, float]] = {
+    "state": (np.uint8, State.WAITING),
+    "reason": (np.uint8, Reason.NOT_YET_CONSIDERED),
+    "attempt": (np.int64, 0),
+    "gpus": (np.int64, 1),
+    "gpus_min": (np.int64, 1),
+    "gpus_max": (np.int64, 1),
+    "types": (np.int64, 0),
+    "queue": (np.int64, 0),
+    "app": (np.int64, 0),
+    "weight": (np.float64, 1),
+    "submit_s": (np.float64, 0),
+    "work": (np.float64, 0),
+    "best_rate": (np.float64, 0),
+    "min_runtime_s": (np.float64, 0),
+    # What was true at `since_s`; `rate` and `executing` say how it changes from there.
+    "since_s": (np.float64, 0),
+    "work_left": (np.float64, 0),
+    "rate": (np.float64, 0),
+    "gpu_seconds": (np.float64, 0),
+    "executing_gpus": (np.float64, 0),
+    "executed_s": (np.float64, 0),
+    "executing": (np.float64, 0),
+    # Moments.
+    "first_started_s": (np.float64, np.inf),
+    "ended_s": (np.float64, np.inf),
+    "waiting_since_s": (np.float64, 0),
+    "lease_until_s": (np.float64, -np.inf),
+    "protected_until_s": (np.float64, -np.inf),
+    # Counts.
+    "preemptions": (np.int64, 0),
+    "failures": (np.int64, 0),
+    "launch_failures": (np.int64, 0),
+    "running_type": (np.int64, -1),
+}
+
+
+@compiled(FLOATS, FLOAT, INTS, FLOATS, FLOATS, FLOATS, FLOAT)
+def along(
+    now_s: float,
+    rows: NDArray[np.int64],
+    base: NDArray[np.float64],
+    slope: NDArray[np.float64],
+    since_s: NDArray[np.float64],
+    sign: float,
+) -> NDArray[np.float64]:
+    """Where each row's straight line stands now: base + sign * slope * (now - since)."""
+    out = np.empty(len(rows))
+    for i in range(len(rows)):
+        row = rows[i]
+        out[i] = base[row] + sign * slope[row] * (now_s - since_s[row])
+    return out
+
+
+class JobTable:
+    """Every job ever submitted, one row each."""
+
+    state: NDArray[np.uint8]
+    reason: NDArray[np.uint8]
+    attempt: NDArray[np.int64]
+    gpus: NDArray[np.int64]
+    gpus_min: NDArray[np.int64]
+    gpus_max: NDArray[np.int64]
+    types: NDArray[np.int64]
+    queue: NDArray[np.int64]
+    app: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    submit_s: NDArray[np.float64]
+    work: NDArray[np.float64]
+    best_rate: NDArray[np.float64]
+    min_runtime_s: NDArray[np.float64]
+    since_s: NDArray[np.float64]
+    work_left: NDArray[np.float64]
+    rate: NDArray[np.float64]
+    gpu_seconds: NDArray[np.float64]
+    executing_gpus: NDArray[np.float64]
+    executed_s: NDArray[np.float64]
+    executing: NDArray[np.float64]
+    first_started_s: NDArray[np.float64]
+    ended_s: NDArray[np.float64]
+    waiting_since_s: NDArray[np.float64]
+    lease_until_s: NDArray[np.float64]
+    protected_until_s: NDArray[np.float64]
+    preemptions: NDArray[np.int64]
+    failures: NDArray[np.int64]
+    launch_failures: NDArray[np.int64]
+    running_type: NDArray[np.int64]
+
+    def __init__(self, gpu_types: tuple[str, ...], throughputs: Throughputs, queues: QueueTree) -> None:
+        self.specs: list[JobSpec] = []
+        self.rows: dict[str, int] = {}
+        self.gpu_types = gpu_types
+        self._throughputs, self._queues = throughputs, queues
+        self._apps: dict[str, int] = {}
+        self._known_rates: dict[tuple[object, ...], NDArray[np.float64]] = {}
+        self._known_speeds: dict[tuple[object, ...], float] = {}
+        self._active, self._active_count = np.empty(64, np.int64), 0
+        for name, (kind, start) in _COLUMNS.items():
+            setattr(self, name, np.full(64, start, kind))
+        self.rates = np.zeros((64, len(gpu_types)))
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    @property
+    def active(self) -> NDArray[np.int64]:
+        """Rows that still want something, in order of submission: a view, valid until the next event."""
+        return self._active[: self._active_count]
+
+    @property
+    def apps(self) -> tuple[str, ...]:
+        """Names of the apps, by number."""
+        return tuple(self._apps)
+
+    def add(self, spec: JobSpec, now_s: float) -> int:
+        """Give a new job its row; it is active at once."""
+        row = len(self.specs)
+        if row == len(self.state):
+            self._grow()
+        self.specs.append(spec)
+        self.rows[spec.id] = row
+        self.gpus[row], self.gpus_min[row], self.gpus_max[row] = spec.gpus, spec.gpus_min, spec.gpus_max
+        self.submit_s[row] = self.waiting_since_s[row] = self.since_s[row] = now_s
+        self.work[row] = self.work_left[row] = spec.work
+        self.weight[row], self.min_runtime_s[row] = spec.weight, spec.min_runtime_s
+        self.queue[row] = self._queues.number(spec.queue)
+        self.app[row] = self._apps.setdefault(spec.app_id, len(self._apps))
+        self.set_rates(row)
+        self.activate(row)
+        return row
+
+    def set_rates(self, row: int) -> None:
+        """Look up how fast a job runs on each GPU type, and so which types it can use."""
+        spec = self.specs[row]
+        rates = self._rates_of(spec)
+        self.rates[row] = rates
+        self.best_rate[row] = rates.max()
+        self.types[row] = sum(1 << k for k, rate in enumerate(rates) if rate > 0)
+
+    def _rates_of(self, spec: JobSpec) -> NDArray[np.float64]:
+        """Rates of a job; jobs that share class, size, types and slow-down share the look-up."""
+        if spec.throughput:
+            return self._throughputs.rates(spec, self.gpu_types)
+        alike = self._likeness(spec)
+        rates = self._known_rates.get(alike)
+        if rates is None:
+            rates = self._known_rates[alike] = self._throughputs.rates(spec, self.gpu_types)
+        return rates
+
+    @staticmethod
+    def _likeness(spec: JobSpec) -> tuple[object, ...]:
+        return (spec.job_class, spec.gpus, spec.gpu_types, spec.unit, spec.slowdown)
+
+    def rate_on(self, row: int, gpu_type: int, gpus: int, span: Span) -> float:
+        """Work per second of a job on so many GPUs of one type, so far apart."""
+        spec = self.specs[row]
+        alike = None if spec.throughput else (gpu_type, gpus, span, *self._likeness(spec))
+        known = self._known_speeds.get(alike) if alike else None
+        if known is None:
+            known = self._throughputs.rate(spec, self.gpu_types[gpu_type], gpus, span)
+            if alike:
+                self._known_speeds[alike] = known
+        return known
+
+    def know_types(self, gpu_types: tuple[str, ...]) -> None:
+        """The cluster got new GPU types: every job's rates are looked up again."""
+        if gpu_types == self.gpu_types:
+            return
+        self.gpu_types = gpu_types
+        self._known_rates.clear()
+        self._known_speeds.clear()
+        self.rates = np.zeros((len(self.state), len(gpu_types)))
+        for row in range(len(self.specs)):
+            self.set_rates(row)
+
+    def activate(self, row: int) -> None:
+        """Put a row among those that want something."""
+        if self._active_count == len(self._active):
+            self._active = np.concatenate((self._active, np.empty_like(self._active)))
+        at = int(np.searchsorted(self.active, row))
+        self._active[at + 1 : self._active_count + 1] = self._active[at : self._active_count]
+        self._active[at] = row
+        self._active_count += 1
+
+    def deactivate(self, row: int) -> None:
+        """Take a row out: it is held or has ended."""
+        at = int(np.searchsorted(self.active, row))
+        assert self._active[at] == row, f"row {row} is not active"
+        self._active[at : self._active_count - 1] = self._active[at + 1 : self._active_count]
+        self._active_count -= 1
+
+    def settle(self, row: int, now_s: float) -> None:
+        """Write down where the row's straight lines stand, and start new flat ones from here."""
+        elapsed = now_s - self.since_s[row]
+        if self.executing[row]:
+            self.work_left[row] = max(0.0, self.work_left[row] - self.rate[row] * elapsed)
+            self.gpu_seconds[row] += self.executing_gpus[row] * elapsed
+            self.executed_s[row] += elapsed
+            self.rate[row] = self.executing_gpus[row] = self.executing[row] = 0.0
+        self.since_s[row] = now_s
+
+    def execute(self, row: int, now_s: float, rate: float, gpus: int) -> None:
+        """The job does work from now on, at this rate on so many GPUs."""
+        self.settle(row, now_s)
+        self.rate[row], self.executing_gpus[row], self.executing[row] = rate, gpus, 1.0
+
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """Every column, cut to the jobs there are: for checkpoints and comparison."""
+        held = {name: getattr(self, name)[: len(self)] for name in _COLUMNS}
+        return {**held, "rates": self.rates[: len(self)]}
+
+    def _grow(self) -> None:
+        for name, (kind, start) in _COLUMNS.items():
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate((old, np.full(len(old), start, kind))))
+        self.rates = np.concatenate((self.rates, np.zeros_like(self.rates)))

@@ -1,0 +1,192 @@
+"""The placement rules by name, and the step from wishes to a plan."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.cluster import Cluster, Span
+from horae.core.errors import UserError
+from horae.core.gpus import GpuLedger
+from horae.core.plan import Placement, Plan, Snapshot, Wishes
+from horae.core.queues import QueueTree
+from horae.core.table import JobTable
+from horae.placement import PLACEMENTS
+from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION
+from horae.placement.fit import CLOSED, Asked, Columns, Pools, Quotas, Result, fit
+
+_RULES = {
+    "consolidated": (CONSOLIDATED, False),
+    "best-effort": (BEST_EFFORT, False),
+    # Where only the count matters, all GPUs of a type are one big node.
+    "anywhere": (CONSOLIDATED, True),
+    "least-fragmentation": (LEAST_FRAGMENTATION, False),
+}
+
+_SPANS = tuple(Span)
+
+
+class UnknownPlacement(UserError):
+    """A placement rule that does not exist."""
+
+    def __init__(self, name: str) -> None:
+        near = get_close_matches(name, PLACEMENTS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"No placement is called {name!r}.{hint} There are: {', '.join(PLACEMENTS)}.")
+
+
+def make_placement(name: str) -> GangPlacement:
+    """The placement rule of this name."""
+    if name not in _RULES:
+        raise UnknownPlacement(name)
+    return GangPlacement(*_RULES[name])
+
+
+class GangPlacement:
+    """Places gangs by one rule. Keeps scratch space and a view of the open GPUs; remembers nothing else."""
+
+    def __init__(self, rule: int, flat: bool) -> None:
+        self._rule, self._flat = rule, flat
+        self._slot = np.full(64, -1, np.int64)
+        self._pools: Pools | None = None
+        self._room: Result | None = None
+        self._columns: Columns | None = None
+        self._seen: tuple[GpuLedger, int] | None = None
+
+    def fit(self, now: Snapshot, wishes: Wishes) -> Plan:
+        """Give GPUs to the wishes in order, within quotas, preempting only for jobs that are then placed."""
+        ledger, table = now.gpu_ledger, now.table
+        if len(self._slot) < len(table.state):
+            self._slot = np.full(len(table.state), -1, np.int64)
+        room = self._room_for(ledger, len(wishes.job))
+        stopped, placed, kept, changed, head, unprotected_s = fit(
+            _asked(now.now_s, wishes),
+            self._columns_of(table),
+            ledger.holder,
+            ledger.occupant,
+            self._pools_of(ledger),
+            _quotas(now.queues),
+            self._slot,
+            room,
+        )
+        renewed: tuple[int, ...] = ()
+        if wishes.lease_until_s > now.now_s:
+            keeping = room.kept[:kept]
+            renewed = tuple(keeping[table.lease_until_s[keeping] <= now.now_s].tolist())
+        everybody_has_gpus = kept + placed >= len(now)
+        return Plan(
+            stopped=tuple(zip(room.stopped[:stopped].tolist(), room.taker[:stopped].tolist(), strict=True)),
+            placed=_placements(room, placed) if placed else (),
+            renewed=renewed,
+            reason_rows=room.changed[:changed].copy(),
+            reason_codes=room.codes[:changed].copy(),
+            node_free=room.node_free.copy(),
+            head=head,
+            unprotected_s=np.inf if everybody_has_gpus else unprotected_s,
+        )
+
+    def _room_for(self, ledger: GpuLedger, wishes: int) -> Result:
+        """Room for an answer, made anew only when the cluster or the number of wishes has outgrown it."""
+        gpus, nodes = len(ledger.holder), len(ledger.cluster.nodes)
+        room = self._room
+        if room is None or len(room.ready) != gpus or len(room.node_free) != nodes or len(room.changed) < wishes:
+            room = self._room = _room(gpus, nodes, 2 * wishes)
+        return room
+
+    def _columns_of(self, table: JobTable) -> Columns:
+        """The table's columns; a table that grows replaces its arrays."""
+        if self._columns is None or self._columns.state is not table.state or self._columns.rates is not table.rates:
+            self._columns = _columns(table)
+        return self._columns
+
+    def _pools_of(self, ledger: GpuLedger) -> Pools:
+        """The open GPUs grouped by pool; rebuilt only when nodes come or go."""
+        if self._pools is None or self._seen != (ledger, ledger.version):
+            self._pools = _pools(ledger.cluster, ledger.gpu_open, self._rule, self._flat)
+            self._seen = (ledger, ledger.version)
+        return self._pools
+
+
+def _asked(now_s: float, wishes: Wishes) -> Asked:
+    """The wishes as compiled code wants them: contiguous columns of exact types."""
+    return Asked(
+        now_s,
+        np.ascontiguousarray(wishes.job, np.int64),
+        np.ascontiguousarray(wishes.key, np.float64),
+        np.ascontiguousarray(wishes.gpu_type, np.int64),
+        np.ascontiguousarray(wishes.gpus_min, np.int64),
+        np.ascontiguousarray(wishes.gpus_max, np.int64),
+        wishes.preempt,
+        wishes.blocking,
+        float(wishes.reserve_after_s),
+        int(wishes.waiting),
+    )
+
+
+def _quotas(queues: QueueTree) -> Quotas:
+    parent, low, top = queues.columns()
+    return Quotas(parent, low, top, np.zeros(len(parent), np.int64), queues.has_minimum, queues.has_maximum)
+
+
+def _room(gpus: int, nodes: int, wishes: int) -> Result:
+    ints = [np.zeros(gpus + 1, np.int64) for _ in range(7)]
+    stopped, taker, row, first, gpu_ids, span, kept = ints
+    changed, codes = np.zeros(max(wishes, 64), np.int64), np.zeros(max(wishes, 64), np.uint8)
+    ready, node_free = np.zeros(gpus, np.bool_), np.zeros(nodes, np.int64)
+    return Result(stopped, taker, row, first, gpu_ids, span, ready, kept, changed, codes, node_free)
+
+
+def _placements(room: Result, count: int) -> tuple[Placement, ...]:
+    cuts = room.first[: count + 1].tolist()
+    ids, spans, ready = room.gpu_ids[: cuts[-1]].tolist(), room.span[:count].tolist(), room.ready[:count].tolist()
+    return tuple(
+        Placement(row, tuple(ids[cuts[p] : cuts[p + 1]]), _SPANS[spans[p]], ready[p])
+        for p, row in enumerate(room.row[:count].tolist())
+    )
+
+
+def _columns(table: JobTable) -> Columns:
+    return Columns(
+        table.state,
+        table.reason,
+        table.gpus_min,
+        table.gpus_max,
+        table.types,
+        table.rates,
+        table.queue,
+        table.protected_until_s,
+        table.waiting_since_s,
+        table.since_s,
+        table.work_left,
+        table.rate,
+        table.best_rate,
+    )
+
+
+def _pools(cluster: Cluster, gpu_open: NDArray[np.bool_], rule: int, flat: bool) -> Pools:
+    """Group GPUs by node, or by type where only the count matters."""
+    gpu_pool = cluster.gpu_type if flat else cluster.gpu_node
+    count = len(cluster.gpu_types) if flat else len(cluster.nodes)
+    open_ids = np.flatnonzero(gpu_open)
+    by_pool = open_ids[np.argsort(gpu_pool[open_ids], kind="stable")]
+    capacity = np.bincount(gpu_pool[open_ids], minlength=count).astype(np.int64)
+    pool_type = np.arange(count, dtype=np.int64) if flat else cluster.node_type
+    return Pools(
+        rule=rule,
+        flat=flat,
+        racks=1 if flat else len(cluster.racks),
+        gpu_pool=np.where(gpu_open, gpu_pool, CLOSED),
+        gpu_type=cluster.gpu_type,
+        gpu_node=cluster.gpu_node,
+        node_rack=cluster.node_rack,
+        first=np.concatenate(([0], np.cumsum(capacity))).astype(np.int64),
+        gpus=by_pool.astype(np.int64),
+        type=pool_type,
+        rack=np.zeros(count, np.int64) if flat else cluster.node_rack,
+        capacity=capacity,
+        by_capacity=np.argsort(-capacity, kind="stable").astype(np.int64),
+        type_capacity=np.bincount(pool_type, weights=capacity, minlength=len(cluster.gpu_types)).astype(np.int64),
+        shrunk=not bool(gpu_open.all()),
+    )

@@ -1,0 +1,66 @@
+"""The policies: one readable file for each policy or family; this dict is the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from horae.core.errors import UserError
+from horae.core.plan import Policy
+from horae.policies.fifo import Fifo, FifoBackfill
+from horae.policies.isolated import Isolated
+from horae.policies.least_attained import LeastAttainedService
+from horae.policies.settings import Parameter, build, parameters_of
+from horae.policies.shortest_first import ShortestRemainingService, ShortestRemainingTime
+from horae.policies.smallest_first import SmallestFirst
+from horae.policies.time_slice import TimeSlice
+
+_CLASSES: dict[str, type] = {
+    "fifo": Fifo,
+    "fifo-backfill": FifoBackfill,
+    "smallest-first": SmallestFirst,
+    "srtf": ShortestRemainingTime,
+    "srsf": ShortestRemainingService,
+    "las": LeastAttainedService,
+    "time-slice": TimeSlice,
+    "isolated": Isolated,
+}
+
+
+@dataclass(frozen=True)
+class PolicyInfo:
+    """A policy, for people."""
+
+    name: str
+    summary: str
+    objective: str
+    unit: str
+    paper: str
+    parameters: tuple[Parameter, ...]
+
+
+class UnknownPolicy(UserError):
+    """A policy that does not exist."""
+
+    def __init__(self, name: str) -> None:
+        near = get_close_matches(name, POLICIES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"No policy is called {name!r}.{hint} `horae policies` lists them.")
+
+
+def _info(name: str, policy: type) -> PolicyInfo:
+    summary = (policy.__doc__ or "").split("\n", 1)[0]
+    about = {field: getattr(policy, field) for field in ("objective", "unit", "paper")}
+    return PolicyInfo(name=name, summary=summary, parameters=parameters_of(policy), **about)
+
+
+POLICIES: dict[str, PolicyInfo] = {name: _info(name, policy) for name, policy in _CLASSES.items()}
+
+
+def make_policy(name: str, settings: Mapping[str, str]) -> Policy:
+    """The policy of this name with these settings."""
+    if name not in _CLASSES:
+        raise UnknownPolicy(name)
+    policy: Policy = build(name, _CLASSES[name], settings)
+    return policy

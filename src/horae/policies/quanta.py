@@ -1,0 +1,11 @@
+"""Time in equal pieces: policies that look again every quantum share one grid."""
+
+from __future__ import annotations
+
+import math
+
+
+def next_quantum_s(now_s: float, quantum_s: float) -> float:
+    """The first multiple of the quantum after now."""
+    after_s = (math.floor(now_s / quantum_s) + 1) * quantum_s
+    return after_s if after_s > now_s else after_s + quantum_s

@@ -1,0 +1,90 @@
+"""A policy's settings are the fields of its dataclass; here they are read from text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from horae.core.errors import UserError
+
+
+class BadSetting(UserError):
+    """A setting a policy does not have, or a value it cannot take."""
+
+
+def setting(default: Any, summary: str, least: float = -math.inf) -> Any:
+    """A field of a policy that users may set; numbers below `least` are refused."""
+    return dataclasses.field(default=default, metadata={"summary": summary, "least": least})
+
+
+#: Big gangs behind small jobs: every ordering policy has this one.
+RESERVE = (
+    "seconds a job waits before GPUs are reserved for it, so that only jobs that do not delay it pass; off for never"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One setting of a policy, for people."""
+
+    name: str
+    default: str
+    summary: str
+
+
+def parameters_of(policy: type) -> tuple[Parameter, ...]:
+    """The settings of a policy class."""
+    return tuple(
+        Parameter(_spoken(field.name), _text(field.default), field.metadata["summary"])
+        for field in dataclasses.fields(policy)
+    )
+
+
+def build(name: str, policy: type, settings: Mapping[str, str]) -> Any:
+    """Make a policy from `key=value` settings, refusing what it does not know."""
+    fields = {_spoken(field.name): field for field in dataclasses.fields(policy)}
+    values: dict[str, Any] = {}
+    for key, text in settings.items():
+        field = fields.get(key.replace("_", "-"))
+        if field is None:
+            raise BadSetting(_unknown(name, key, list(fields)))
+        values[field.name] = _read(name, key, text, field)
+    return policy(**values)
+
+
+def _unknown(policy: str, key: str, known: list[str]) -> str:
+    if not known:
+        return f"Policy {policy!r} has no settings, so {key!r} cannot be set; leave it out."
+    near = get_close_matches(key, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"Policy {policy!r} has no setting {key!r}.{hint} It has: {', '.join(known)}."
+
+
+def _read(policy: str, key: str, text: str, field: dataclasses.Field[Any]) -> Any:
+    """One value, by the type of the field's default."""
+    default: Any = field.default
+    wanted = type(default)
+    try:
+        if wanted is bool:
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+        if wanted is float and text == "off" and default == math.inf:
+            return math.inf
+        value = wanted(text)
+    except (ValueError, KeyError):
+        raise BadSetting(f"{key}={text} is not a value for policy {policy!r}: {field.metadata['summary']}.") from None
+    if wanted in (int, float) and (math.isnan(value) or value < field.metadata["least"]):
+        raise BadSetting(f"{key}={text} is too small for policy {policy!r}: use at least {field.metadata['least']:g}.")
+    return value
+
+
+def _spoken(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _text(default: Any) -> str:
+    if default == math.inf:
+        return "off"
+    return f"{default:g}" if isinstance(default, float) else str(default).lower()

@@ -1,0 +1,181 @@
+"""Reports side by side for people, and as CSV for programs; the jobs file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from horae.core.history import History
+from horae.report.metrics import JOB_COLUMNS, Report, job_rows
+from horae.report.quantities import NOTHING, number, percent, time_unit
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class Kind(Enum):
+    """How a number is written."""
+
+    TIME = "time"
+    SHARE = "share"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One row of a comparison: where the number is, what to call it, and which way is better."""
+
+    path: str
+    label: str
+    kind: Kind = Kind.PLAIN
+    more_is_better: bool = False
+
+    def of(self, report: Report) -> float:
+        """The number in a report."""
+        value: Any = reduce(getattr, self.path.split("."), report)
+        return float(value)
+
+
+#: The rows of a comparison, in the order in which people ask.
+MEASURES = (
+    Measure("finished", "jobs finished", more_is_better=True),
+    Measure("avg_jct_s", "JCT, average", Kind.TIME),
+    Measure("median_jct_s", "JCT, median", Kind.TIME),
+    Measure("p95_jct_s", "JCT, p95", Kind.TIME),
+    Measure("p99_jct_s", "JCT, p99", Kind.TIME),
+    Measure("makespan_s", "makespan", Kind.TIME),
+    Measure("queueing_delay_s.avg", "wait for first start, average", Kind.TIME),
+    Measure("queueing_delay_s.p95", "wait for first start, p95", Kind.TIME),
+    Measure("waiting_s.avg", "waiting in all, average", Kind.TIME),
+    Measure("rho.avg", "slowdown vs fair share (rho), average"),
+    Measure("rho.max", "rho, worst"),
+    Measure("rho.over_1", "rho, share above 1", Kind.SHARE),
+    Measure("rho.jain", "rho, Jain's index", more_is_better=True),
+    Measure("isolated_rho.avg", "slowdown vs isolated run, average"),
+    Measure("isolated_rho.max", "isolated_rho, worst"),
+    Measure("isolated_rho.over_1", "isolated_rho, share above 1", Kind.SHARE),
+    Measure("isolated_rho.jain", "isolated_rho, Jain's index", more_is_better=True),
+    Measure("utilization", "GPU utilisation", Kind.SHARE, more_is_better=True),
+    Measure("fragmentation", "fragmentation of idle GPUs", Kind.SHARE),
+    Measure("preemptions", "preemptions"),
+    Measure("restart_overhead.share", "GPU-time lost to restarts", Kind.SHARE),
+    Measure("gpu_hours", "GPU-hours held"),
+)
+
+#: What a run may cost beside, as `process_cost` names it.
+_COSTS = {"cpu_s": "CPU time (s)", "wall_s": "wall time (s)", "peak_rss_mb": "peak memory (MB)"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measure of several reports as text; `best` are the positions of the best, if any are better than others."""
+
+    label: str
+    cells: tuple[str, ...]
+    best: frozenset[int]
+
+
+def comparison_rows(reports: Sequence[Report], measures: Sequence[Measure] = MEASURES) -> list[Row]:
+    """Each measure of all reports, times of a row in one unit. Equality is judged by what is shown."""
+    return [_row(measure, [measure.of(report) for report in reports]) for measure in measures]
+
+
+def _row(measure: Measure, values: list[float]) -> Row:
+    known = [value for value in values if math.isfinite(value)]
+    label, texts = measure.label, [number(value) for value in values]
+    if measure.kind is Kind.TIME:
+        unit = time_unit(max(known, default=0.0))
+        label = f"{label} ({unit.symbol})"
+        texts = [number(value / unit.seconds) for value in values]
+    elif measure.kind is Kind.SHARE:
+        texts = [percent(value) for value in values]
+    if len(set(texts)) < 2 or not known:
+        return Row(label, tuple(texts), frozenset())
+    top = texts[values.index(max(known) if measure.more_is_better else min(known))]
+    return Row(label, tuple(texts), frozenset(k for k, text in enumerate(texts) if text == top))
+
+
+def run_labels(reports: Sequence[Report]) -> list[str]:
+    """The policies' names, with the settings in which they differ where a name comes twice."""
+    names = [report.policy for report in reports]
+    labels = []
+    for report in reports:
+        twins = [other.settings for other in reports if other.policy == report.policy]
+        told = {key: value for key, value in report.settings.items() if any(t.get(key) != value for t in twins)}
+        settings = ", ".join(f"{key}={value}" for key, value in told.items())
+        labels.append(f"{report.policy} ({settings})" if settings and names.count(report.policy) > 1 else report.policy)
+    return labels
+
+
+def render_table(
+    reports: Sequence[Report],
+    labels: Sequence[str] | None = None,
+    costs: Sequence[Mapping[str, float]] = (),
+) -> Table:
+    """A table for the terminal, one column a report; the best of each row is bold and has a star.
+
+    `labels` replaces the policies' names; `costs` adds what `process_cost` gave for each run.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", overflow="fold", min_width=12)
+    for label in labels or run_labels(reports):
+        table.add_column(Text(label), justify="right", overflow="fold")
+    others = "  " if len(reports) > 1 else ""
+    for row in [*comparison_rows(reports), *_cost_rows(costs)]:
+        cells = [
+            Text(f"{cell} *", style="bold green") if k in row.best else Text(cell + others)
+            for k, cell in enumerate(row.cells)
+        ]
+        table.add_row(row.label, *cells)
+    if len(reports) > 1:
+        table.caption = "* best of the row"
+    return table
+
+
+def _cost_rows(costs: Sequence[Mapping[str, float]]) -> list[Row]:
+    if not costs:
+        return []
+    return [
+        Row(label, tuple(number(cost[key]) if key in cost else NOTHING for cost in costs), frozenset())
+        for key, label in _COSTS.items()
+    ]
+
+
+def render_csv(reports: Sequence[Report]) -> str:
+    """One line a report; what is nested becomes columns such as `rho.max`, in full precision."""
+    lines = [dict(_flat(report.as_dict())) for report in reports]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def write_jobs_csv(path: str | Path, history: History, report: Report | None = None) -> None:
+    """Write the jobs file: one row a job in order of submission.
+
+    Pass the run's report, if there is one, to use what it has worked out already.
+    """
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(JOB_COLUMNS)
+        writer.writerows(job_rows(history, report))

@@ -1,0 +1,202 @@
+"""The simulator: the engine driven by a virtual clock and a model of the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
+from typing import assert_never
+
+import numpy as np
+
+from horae.core.cluster import Cluster
+from horae.core.commands import Decided, Launch, Stop, StopWhy, WakeAt
+from horae.core.engine import Engine
+from horae.core.errors import UserError
+from horae.core.events import (
+    PRECEDENCE,
+    Event,
+    JobFailed,
+    JobFinished,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    LaunchFailed,
+)
+from horae.core.history import History, Recorder
+from horae.core.job import JobSpec
+from horae.core.queues import Queue
+from horae.core.throughputs import Throughputs
+from horae.placement.rules import make_placement
+from horae.policies import make_policy
+from horae.simulate.faults import Faults
+from horae.simulate.world import World
+
+Progress = Callable[[int, int], None]
+#: Called after every event applied and every decision made, with the engine as it then is.
+Watch = Callable[[Engine, Event | Decided], None]
+
+_REPORT_EVERY = 500
+_BY_POLICY = (StopWhy.PREEMPTED, StopWhy.MOVED)
+
+
+class CannotRun(UserError):
+    """A job that this cluster could never run."""
+
+
+def simulate(
+    jobs: Sequence[JobSpec],
+    cluster: Cluster,
+    *,
+    policy: str,
+    settings: Mapping[str, str] | None = None,
+    placement: str = "best-effort",
+    restart_cost_s: float = 30.0,
+    throughputs: Throughputs | None = None,
+    queues: Iterable[Queue] = (),
+    seed: int = 0,
+    faults: Faults | None = None,
+    progress: Progress | None = None,
+) -> History:
+    """Run a workload on a cluster under a policy, in virtual time, to the end."""
+    throughputs = throughputs or Throughputs()
+    check_fit(jobs, cluster, throughputs)
+    rule = make_placement(placement)
+    engine = Engine(cluster, make_policy, policy, settings or {}, rule, throughputs, queues)
+    world = World(engine.jobs, cluster, restart_cost_s, faults, seed)
+    ordered = sorted(jobs, key=lambda job: job.submit_s)
+    driver = Driver(engine, world, [JobSubmitted(job.submit_s, job) for job in ordered])
+    driver.run(progress)
+    return driver.history(
+        {"placement": placement, "restart_cost_s": f"{restart_cost_s:g}", "seed": str(seed), **(settings or {})}
+    )
+
+
+class Driver:
+    """Moves virtual time from event to event. The service has one like it, with a real clock."""
+
+    def __init__(self, engine: Engine, world: World, script: Sequence[Event], watch: Watch | None = None) -> None:
+        self.engine, self._world, self._watch = engine, world, watch
+        #: What users and operators do: submissions, and whatever else a test wants to happen.
+        self._script = sorted(script, key=lambda event: (event.at_s, PRECEDENCE[type(event)]))
+        self._next = 0
+        self._recorder = Recorder()
+        self._submissions = sum(isinstance(event, JobSubmitted) for event in script)
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Go on until every job has ended, or nothing more can happen."""
+        instants = 0
+        while (now_s := self._next_instant()) < inf:
+            for event in self._events(now_s):
+                self._apply(event)
+            while self.engine.due(now_s):
+                self._decide(now_s)
+                for event in self._world.pop(now_s):
+                    self._apply(event)
+            instants += 1
+            if progress and instants % _REPORT_EVERY == 0:
+                progress(*self._done())
+        if progress:
+            progress(*self._done())
+
+    def _next_instant(self) -> float:
+        """The next moment at which something happens; never, once all jobs are done."""
+        scripted_s = self._script[self._next].at_s if self._next < len(self._script) else inf
+        if scripted_s == inf and len(self.engine.jobs.active) == 0 and not self.engine.gpus.occupied:
+            return inf
+        return min(scripted_s, self._world.next_s, max(self.engine.wake_s, self.engine.now_s))
+
+    def _events(self, now_s: float) -> Sequence[Event]:
+        """All events of this instant: completions, then node changes, then arrivals."""
+        events = self._world.pop(now_s)
+        first = self._next
+        while self._next < len(self._script) and self._script[self._next].at_s <= now_s:
+            self._next += 1
+        if events and self._next > first:
+            return sorted((*events, *self._script[first : self._next]), key=lambda event: PRECEDENCE[type(event)])
+        return events or self._script[first : self._next]
+
+    def _apply(self, event: Event) -> None:
+        self.engine.apply(event)
+        match event:
+            case JobStarted():
+                self._recorder.started(self.engine.jobs.rows[event.job], event.attempt, event.at_s)
+            case JobFinished() | JobStopped() | JobFailed() | LaunchFailed():
+                self._recorder.ended(self.engine.jobs.rows[event.job], event.attempt, event.at_s)
+        if self._watch:
+            self._watch(self.engine, event)
+
+    def _decide(self, now_s: float) -> None:
+        record = self.engine.decide(now_s)
+        if self._watch:
+            self._watch(self.engine, record)
+        for command in record.commands:
+            match command:
+                case Launch():
+                    row = self.engine.jobs.rows[command.job]
+                    self._recorder.launched(row, command.attempt, now_s, command.gpu_ids, command.span)
+                    self._world.launch(row, command, now_s)
+                case Stop():
+                    row, preempted = (
+                        self.engine.jobs.rows[command.job],
+                        command.why in _BY_POLICY,
+                    )
+                    self._recorder.stopping(row, command.attempt, now_s, preempted)
+                    self._world.stop(command, now_s)
+                case WakeAt():
+                    pass
+                case _:
+                    assert_never(command)
+
+    def _done(self) -> tuple[int, int]:
+        return len(self.engine.jobs) - len(self.engine.jobs.active), self._submissions
+
+    def history(self, settings: Mapping[str, str]) -> History:
+        """What happened, for reports."""
+        table, n = self.engine.jobs, len(self.engine.jobs)
+        start_s, end_s = table.first_started_s[:n].copy(), table.ended_s[:n].copy()
+        start_s[np.isinf(start_s)] = np.nan
+        end_s[np.isinf(end_s)] = np.nan
+        return History(
+            cluster=self.engine.gpus.cluster,
+            jobs=tuple(table.specs),
+            state=table.state[:n].copy(),
+            start_s=start_s,
+            end_s=end_s,
+            rates=table.rates[:n].copy(),
+            attempts=self._recorder.attempts(self.engine.now_s),
+            policy=self.engine.policy_name,
+            settings=dict(settings),
+            counters={"dropped_reports": self.engine.dropped_reports},
+        )
+
+
+def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughputs) -> None:
+    """Refuse a job that no GPU type of the cluster could ever run, by name."""
+    known: set[tuple[object, ...]] = set()
+    for job in jobs:
+        alike = (job.job_class, job.gpus, job.gpus_min, job.gpu_types, job.unit, bool(job.throughput))
+        if alike in known and not job.throughput:
+            continue
+        rates = throughputs.rates(job, cluster.gpu_types)
+        if not (rates > 0).any():
+            raise CannotRun(_no_speed(job, cluster))
+        most = int(cluster.gpus_by_type[rates > 0].max())
+        if most < job.gpus_min:
+            raise CannotRun(
+                f"Job {job.id!r} needs {job.gpus_min} GPUs of one type and the cluster has {most}: "
+                "give a larger --cluster, or take the job out of the trace."
+            )
+        known.add(alike)
+
+
+def _no_speed(job: JobSpec, cluster: Cluster) -> str:
+    types = ", ".join(cluster.gpu_types)
+    if job.gpu_types and not set(job.gpu_types) & set(cluster.gpu_types):
+        return (
+            f"Job {job.id!r} accepts only {', '.join(job.gpu_types)} and the cluster has {types}: change one of them."
+        )
+    what = f"class {job.job_class!r} on {job.gpus} GPUs" if job.job_class else f"its {job.gpus} GPUs"
+    return (
+        f"Job {job.id!r} counts its work in steps, and no throughput is known for {what} of type {types}: "
+        "give --throughputs FILE, or a cluster whose type names the table knows."
+    )

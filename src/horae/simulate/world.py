@@ -1,0 +1,208 @@
+"""The world behind a simulated cluster: processes that take time, and things that go wrong.
+
+It answers commands as a backend would, with events at the same or later times. It
+knows the truth about every job; the engine hears only the reports.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from math import floor
+
+import numpy as np
+
+from horae.core.cluster import Cluster, Node
+from horae.core.commands import Launch, Stop
+from horae.core.events import (
+    PRECEDENCE,
+    Event,
+    JobFinished,
+    JobProgressed,
+    JobStarted,
+    JobStopped,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+)
+from horae.core.job import JobSpec
+from horae.core.table import JobTable
+from horae.simulate.faults import Faults
+
+_SECONDS_A_DAY = 86400.0
+
+
+@dataclass(slots=True)
+class _Process:
+    """One attempt as it really is. What it had in mind is void once it is not alive."""
+
+    job: str
+    attempt: int
+    gpu_ids: tuple[int, ...]
+    works_from_s: float
+    rate: float
+    done_before: float
+    alive: bool = True
+
+    def done(self, now_s: float) -> float:
+        """Work done by now, this attempt's and those before it."""
+        return self.done_before + self.rate * max(0.0, now_s - self.works_from_s)
+
+
+@dataclass(slots=True)
+class _Truth:
+    """What a job has saved so far, and the attempt that has not been accounted for."""
+
+    spec: JobSpec
+    saved: float = 0.0
+    ran: bool = False
+    process: _Process | None = None
+
+
+class World:
+    """Answers launches and stops; loses nodes and gets them back."""
+
+    def __init__(
+        self, table: JobTable, cluster: Cluster, restart_cost_s: float, faults: Faults | None, seed: int
+    ) -> None:
+        self._table, self._cluster = table, cluster
+        self._restart_cost_s = restart_cost_s
+        self._faults = faults or Faults()
+        self._rng = np.random.default_rng(seed)
+        self._truth: dict[str, _Truth] = {}
+        # What comes: time, precedence, a counter that settles ties, the event, the process
+        # it depends on (if any), and whether it is a report that may still be late or doubled.
+        self._coming: list[tuple[float, int, int, Event, _Process | None, bool]] = []
+        self._counter = 0
+        for node in cluster.nodes:
+            self._lose_later(node, 0.0)
+
+    # ------------------------------------------------------- what comes next
+
+    @property
+    def next_s(self) -> float:
+        """When the next event comes."""
+        return self._coming[0][0] if self._coming else np.inf
+
+    def pop(self, now_s: float) -> list[Event]:
+        """All events up to now, completions before node changes."""
+        events: list[Event] = []
+        while self._coming and self._coming[0][0] <= now_s:
+            at_s, _, _, event, process, fresh = heapq.heappop(self._coming)
+            if process is not None and not process.alive:
+                continue
+            if process is not None:
+                event = self._happen(event, process, at_s)
+            if isinstance(event, NodeLost | NodeJoined):
+                self._change_node(event)
+            if fresh and self._goes_astray(event):
+                continue
+            events.append(event)
+        return events
+
+    def _happen(self, event: Event, process: _Process, at_s: float) -> Event:
+        """Let what a process had in mind come true."""
+        truth = self._truth[process.job]
+        match event:
+            case JobFinished() | LaunchFailed():
+                process.alive, truth.process = False, None
+            case JobStarted():
+                truth.ran = True
+            case JobProgressed():
+                self._progress_later(process, at_s)
+                return replace(event, work_done=process.done(at_s))
+        return event
+
+    def _goes_astray(self, event: Event) -> bool:
+        """Send a second copy of a report, or this one late, as the faults have it."""
+        faults = self._faults
+        if faults.duplicated_reports and self._rng.random() < faults.duplicated_reports:
+            self._resend(event)
+        if faults.late_reports and self._rng.random() < faults.late_reports:
+            self._resend(event)
+            return True
+        return False
+
+    def _resend(self, event: Event) -> None:
+        late = replace(event, at_s=event.at_s + self._rng.uniform(0.0, self._faults.late_s))
+        self._push(late)
+
+    def _push(self, event: Event, process: _Process | None = None, fresh: bool = False) -> None:
+        self._counter += 1
+        heapq.heappush(self._coming, (event.at_s, PRECEDENCE[type(event)], self._counter, event, process, fresh))
+
+    # ---------------------------------------------------------- the commands
+
+    def launch(self, row: int, launch: Launch, now_s: float) -> None:
+        """Start a process: it loads its checkpoint, if it has run before, and then works."""
+        spec = self._table.specs[row]
+        truth = self._truth.setdefault(launch.job, _Truth(spec))
+        assert truth.process is None, f"{launch} while attempt {truth.process} is not gone"
+        load_s = 0.0
+        if truth.ran:
+            load_s = self._restart_cost_s if spec.restore_s is None else spec.restore_s
+        gpu_type = int(self._cluster.gpu_type[launch.gpu_ids[0]])
+        rate = self._table.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span) * self._straggle()
+        process = _Process(launch.job, launch.attempt, launch.gpu_ids, now_s + load_s, rate, truth.saved)
+        truth.process = process
+        if self._faults.launch_failures and self._rng.random() < self._faults.launch_failures:
+            failed_s = now_s + self._faults.launch_failure_s
+            self._push(LaunchFailed(failed_s, launch.job, launch.attempt, "injected"), process, fresh=True)
+            return
+        ends_s = process.works_from_s + max(0.0, spec.work - truth.saved) / rate
+        self._push(JobStarted(process.works_from_s, launch.job, launch.attempt), process, fresh=True)
+        self._push(JobFinished(ends_s, launch.job, launch.attempt), process, fresh=True)
+        self._progress_later(process, process.works_from_s)
+
+    def stop(self, stop: Stop, now_s: float) -> None:
+        """Save and end a process; if it is over already, its last report is on its way."""
+        truth = self._truth.get(stop.job)
+        process = truth.process if truth else None
+        if truth is None or process is None or process.attempt != stop.attempt:
+            return
+        save_s = 0.0
+        if process.alive:
+            truth.saved = min(truth.spec.work, process.done(now_s))
+            save_s = truth.spec.checkpoint_s or 0.0
+        process.alive, truth.process = False, None
+        self._push(JobStopped(now_s + save_s, stop.job, stop.attempt, truth.saved), fresh=True)
+
+    def _straggle(self) -> float:
+        faults = self._faults
+        if faults.stragglers and self._rng.random() < faults.stragglers:
+            return float(self._rng.uniform(faults.straggler_speed, 1.0))
+        return 1.0
+
+    def _progress_later(self, process: _Process, now_s: float) -> None:
+        every_s = self._faults.progress_every_s
+        if every_s > 0:
+            self._push(JobProgressed(now_s + every_s, process.job, process.attempt, 0.0), process, fresh=True)
+
+    # -------------------------------------------------------------- the nodes
+
+    def _change_node(self, event: NodeLost | NodeJoined) -> None:
+        """A node goes, with the processes on it, or comes back."""
+        if isinstance(event, NodeJoined):
+            self._lose_later(event.node, event.at_s)
+            return
+        number = self._cluster.node_numbers[event.node]
+        here = range(int(self._cluster.first_gpu[number]), int(self._cluster.first_gpu[number + 1]))
+        for truth in self._truth.values():
+            process = truth.process
+            if process is not None and process.alive and any(gpu in here for gpu in process.gpu_ids):
+                process.alive = False
+                truth.saved = self._saved(truth.spec, process, event.at_s)
+        away_s = self._rng.exponential(self._faults.node_repair_s)
+        self._push(NodeJoined(event.at_s + away_s, self._cluster.nodes[number]))
+
+    def _saved(self, spec: JobSpec, process: _Process, now_s: float) -> float:
+        """What the job's own last checkpoint holds when its process dies."""
+        worked_s = max(0.0, now_s - process.works_from_s)
+        if spec.checkpoint_every_s > 0:
+            worked_s = floor(worked_s / spec.checkpoint_every_s) * spec.checkpoint_every_s
+        return min(spec.work, process.done_before + process.rate * worked_s)
+
+    def _lose_later(self, node: Node, now_s: float) -> None:
+        if self._faults.node_losses_per_day > 0:
+            in_s = self._rng.exponential(_SECONDS_A_DAY / self._faults.node_losses_per_day)
+            self._push(NodeLost(now_s + in_s, node.name))

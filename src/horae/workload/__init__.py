@@ -1,0 +1,1 @@
+"""Workloads: traces in and out, cluster descriptions, measured speeds and generated jobs."""

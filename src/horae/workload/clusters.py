@@ -1,0 +1,200 @@
+"""Clusters and queues as users write them: a short form, a YAML file, a Tiresias cluster file."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from difflib import get_close_matches
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from horae.core.cluster import BadCluster, Cluster, Node
+from horae.core.queues import BadQueue, Queue
+
+#: GPU type of clusters that name none.
+DEFAULT_TYPE = "gpu"
+
+#: Rack of nodes that name none.
+DEFAULT_RACK = "rack-0"
+
+#: More GPUs than this are a slip of the keyboard, and would fill the memory.
+MAX_GPUS = 1_000_000
+
+NODE_KEYS = ("type", "count", "gpus", "name", "rack", "nodes_per_rack")
+QUEUE_KEYS = ("weight", "rule", "gpus_min", "gpus_max")
+FILE_KEYS = ("nodes", "queues")
+SWITCH_COLUMNS = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
+
+_GROUP = re.compile(r"(?:(?P<type>[A-Za-z0-9_.-]+):)?(?P<nodes>\d{1,12})x(?P<gpus>\d{1,12})", re.IGNORECASE | re.ASCII)
+_HOW_TO = "write nodes x GPUs such as 15x4 or v100:2x4,k80:24x1, or name a YAML or CSV file"
+
+
+def parse_cluster(spec: str) -> Cluster:
+    """Build a cluster from `15x4`, `v100:2x4,p100:4x4` (type:nodes x GPUs), a YAML file or a Tiresias CSV.
+
+    A spec that could be both is the short form; `./15x4` names a file.
+    """
+    groups = [_GROUP.fullmatch(part.strip()) for part in spec.split(",")]
+    if all(groups):
+        return _from_short_form(spec, [group for group in groups if group])
+    path = Path(spec)
+    if os.path.isfile(spec):  # noqa: PTH113, it bears names too long to be paths
+        return _from_switches(path) if _is_switch_file(path) else _from_yaml(path)
+    if os.path.isdir(spec):  # noqa: PTH112
+        raise BadCluster(f"{spec} is a folder; name a cluster file in it.")
+    if path.suffix in (".yaml", ".yml", ".csv") or len(path.parts) > 1:
+        raise BadCluster(f"There is no cluster file {spec}; check the path.")
+    wrong = next(part for part, group in zip(spec.split(","), groups, strict=True) if group is None)
+    raise BadCluster(f"{wrong.strip()!r} in the cluster {spec!r} cannot be read; {_HOW_TO}.")
+
+
+def load_queues(path: str | Path) -> tuple[Queue, ...]:
+    """Read the `queues` of a YAML file, in its order: a map from path to weight, rule, gpus_min and gpus_max."""
+    path = Path(path)
+    queues = _load_yaml(path).get("queues") or {}
+    if not isinstance(queues, dict):
+        raise BadQueue(f"{path}: queues must be a map such as 'org/team: {{weight: 2}}'.")
+    return tuple(_queue(path, name, settings or {}) for name, settings in queues.items())
+
+
+def _from_short_form(spec: str, groups: Sequence[re.Match[str]]) -> Cluster:
+    """The cluster of `type:nodes x GPUs` groups; one type may stand in several."""
+    nodes: list[Node] = []
+    numbers: Counter[str] = Counter()
+    for group in groups:
+        gpu_type, many, gpus = group["type"] or DEFAULT_TYPE, int(group["nodes"]), int(group["gpus"])
+        if many < 1 or gpus < 1:
+            raise BadCluster(f"{group[0]!r} in the cluster {spec!r} has no GPUs; give at least 1x1.")
+        _check_size(spec, many * gpus)
+        nodes.extend(Node(name, gpu_type, gpus, DEFAULT_RACK) for name in _names(gpu_type, many, numbers))
+    return Cluster(tuple(nodes))
+
+
+def _names(prefix: str, many: int, numbers: Counter[str]) -> Iterator[str]:
+    """Names of the next nodes with a prefix: v100-0, v100-1, ..."""
+    first = numbers[prefix]
+    numbers[prefix] += many
+    return (f"{prefix}-{number}" for number in range(first, first + many))
+
+
+def _is_switch_file(path: Path) -> bool:
+    """Whether a file is a table of switches, as Tiresias describes clusters."""
+    with path.open("rb") as file:
+        return path.suffix == ".csv" or file.readline().decode("utf-8-sig", "replace").startswith("num_switch")
+
+
+def _from_switches(path: Path) -> Cluster:
+    """The cluster of a Tiresias CSV: so many switches, nodes a switch and GPUs a node. A switch is a rack."""
+    try:
+        rows = list(csv.DictReader(path.read_text("utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as why:
+        raise BadCluster(f"{path} cannot be read as CSV ({why}); check the file.") from None
+    if len(rows) != 1 or not set(SWITCH_COLUMNS) <= set(rows[0]):
+        raise BadCluster(f"{path} must hold the header {','.join(SWITCH_COLUMNS)} and one row of numbers; fix it.")
+    switches, nodes, gpus = (_cell(path, column, rows[0][column]) for column in SWITCH_COLUMNS)
+    _check_size(str(path), switches * nodes * gpus)
+    return Cluster.of([(DEFAULT_TYPE, switches * nodes, gpus)], nodes_per_rack=nodes)
+
+
+def _cell(path: Path, column: str, text: str | None) -> int:
+    """A number of a Tiresias CSV."""
+    if text is None or not re.fullmatch(r"\s*0*[1-9]\d{0,11}\s*", text, re.ASCII):
+        raise BadCluster(f"{path}: {column} is {text!r}; it must be a whole number from 1 up.")
+    return int(text)
+
+
+def _from_yaml(path: Path) -> Cluster:
+    """The cluster of a YAML file's `nodes`, group by group."""
+    groups = _load_yaml(path).get("nodes")
+    if not isinstance(groups, list) or not groups:
+        raise BadCluster(f"{path} must list its nodes, such as 'nodes: [{{type: v100, count: 8, gpus: 4}}]'.")
+    nodes: list[Node] = []
+    numbers: Counter[str] = Counter()
+    racks = count()
+    for place, group in enumerate(groups, start=1):
+        where = f"{path}, group {place} of nodes"
+        _check_group(where, group)
+        _check_size(where, group.get("count", 1) * group["gpus"])
+        nodes.extend(_nodes(group, numbers, racks))
+    return Cluster(tuple(nodes))
+
+
+def _nodes(group: dict[str, Any], numbers: Counter[str], racks: Iterator[int]) -> Iterator[Node]:
+    """The nodes of one group. A single node with a name bears it; several share it as a prefix."""
+    many, gpu_type = group.get("count", 1), group.get("type", DEFAULT_TYPE)
+    single = "name" in group and many == 1
+    names = [group["name"]] if single else _names(group.get("name", gpu_type), many, numbers)
+    rack = group.get("rack", DEFAULT_RACK)
+    for number, name in enumerate(names):
+        if "nodes_per_rack" in group and number % group["nodes_per_rack"] == 0:
+            # One counter for the whole file, so that no two groups fill the same rack by accident.
+            rack = f"{gpu_type}-rack-{next(racks)}"
+        yield Node(name, gpu_type, group["gpus"], rack)
+
+
+def _check_group(where: str, group: Any) -> None:
+    """Refuse a group of nodes that is not written as the documentation says."""
+    if not isinstance(group, dict):
+        raise BadCluster(f"{where} must be a map such as {{type: v100, count: 8, gpus: 4}}.")
+    _check_keys(where, group, NODE_KEYS)
+    if "gpus" not in group:
+        raise BadCluster(f"{where} does not say how many gpus a node has; add it.")
+    if "rack" in group and "nodes_per_rack" in group:
+        raise BadCluster(f"{where} has both rack and nodes_per_rack; keep one of them.")
+    for key in ("count", "gpus", "nodes_per_rack"):
+        if key in group and (type(group[key]) is not int or group[key] < 1):
+            raise BadCluster(f"{where}: {key} is {group[key]!r}; it must be a whole number from 1 up.")
+    for key in ("type", "name", "rack"):
+        if key in group and (not isinstance(group[key], str) or not group[key]):
+            raise BadCluster(f"{where}: {key} is {group[key]!r}; it must be a name (quote what looks like a number).")
+
+
+def _check_size(where: str, gpus: int) -> None:
+    if gpus > MAX_GPUS:
+        raise BadCluster(f"{where} describes {gpus:,} GPUs; write at most {MAX_GPUS:,}.")
+
+
+def _queue(path: Path, name: Any, settings: Any) -> Queue:
+    """One queue of a YAML file."""
+    where = f"{path}, queue {name!r}"
+    if not isinstance(name, str):
+        raise BadQueue(f"{where}: its path must be a name such as org/team (in quotes if it looks like a number).")
+    if not isinstance(settings, dict):
+        raise BadQueue(f"{where} must be a map such as {{weight: 2, gpus_max: 64}}.")
+    _check_keys(where, settings, QUEUE_KEYS)
+    for key in ("gpus_min", "gpus_max"):
+        if settings.get(key) is not None and type(settings[key]) is not int:
+            raise BadQueue(f"{where}: {key} is {settings[key]!r}; it must be a whole number.")
+    if type(settings.get("weight", 1)) not in (int, float):
+        raise BadQueue(f"{where}: weight is {settings['weight']!r}; it must be a number.")
+    given = {key: value for key, value in settings.items() if value is not None}
+    return Queue(name, **given)
+
+
+def _load_yaml(path: Path) -> dict[str, Any]:
+    """The map at the top of a YAML file, with no key but the known ones."""
+    import yaml  # imported late: most runs name their cluster in the short form
+
+    try:
+        content = yaml.safe_load(path.read_text("utf-8-sig"))
+    except FileNotFoundError:
+        raise BadCluster(f"There is no file {path}; check the path.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as why:
+        raise BadCluster(f"{path} cannot be read as YAML ({' '.join(str(why).split())}); fix it.") from None
+    if not isinstance(content, dict):
+        raise BadCluster(f"{path} must begin with 'nodes:' and list the groups of nodes below.")
+    _check_keys(str(path), content, FILE_KEYS)
+    return content
+
+
+def _check_keys(where: str, given: Collection[Any], known: Sequence[str]) -> None:
+    """Refuse a key nobody would read, and name the one that was probably meant."""
+    for key in given:
+        if key not in known:
+            near = get_close_matches(str(key), known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise BadCluster(f"{where} has an unknown key {key!r}.{hint} Known are {', '.join(known)}.")

@@ -1,0 +1,166 @@
+"""Traces in and out: jobs from a file of any known format, and back into Horae's own.
+
+A row that cannot be a job is never dropped in silence: it is reported with file,
+line and reason, and left out only when asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from horae.core.errors import UserError
+from horae.core.job import JobSpec
+from horae.core.throughputs import Throughputs
+from horae.workload.formats import native
+from horae.workload.formats.elasticflow import ELASTICFLOW
+from horae.workload.formats.gavel import GAVEL
+from horae.workload.formats.native import HORAE
+from horae.workload.formats.philly import PHILLY
+from horae.workload.formats.table import BadTrace, Format, Table, is_parquet
+from horae.workload.formats.tiresias import TIRESIAS
+
+_FORMATS = {known.name: known for known in (HORAE, TIRESIAS, GAVEL, PHILLY, ELASTICFLOW)}
+
+#: Every format by name, with one line on what it looks like.
+FORMATS: dict[str, str] = {name: known.summary for name, known in _FORMATS.items()}
+
+#: How many bad rows an error quotes.
+ROWS_QUOTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be a job: where it stands and why."""
+
+    path: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The jobs of a file, by submission time; jobs submitted together keep the file's order."""
+
+    jobs: tuple[JobSpec, ...]
+    format: str
+    skipped: tuple[BadRow, ...] = ()
+
+
+class BadRows(UserError):
+    """Rows that cannot be jobs, told together: the first few and how many there are."""
+
+    def __init__(self, path: Path, bad: Sequence[BadRow], rows: int) -> None:
+        quoted = "; ".join(f"line {row.line}: {row.reason}" for row in bad[:ROWS_QUOTED])
+        more = f"; and {len(bad) - ROWS_QUOTED:,} more" if len(bad) > ROWS_QUOTED else ""
+        super().__init__(
+            f"{len(bad):,} of {rows:,} rows in {path} cannot be jobs ({quoted}{more}). "
+            "Fix them, or pass --skip-bad to leave them out."
+        )
+        self.rows = tuple(bad)
+
+
+def load_trace(
+    path: str | Path,
+    format: str | None = None,  # noqa: A002, the word every user of traces expects
+    skip_bad: bool = False,
+    throughputs: Throughputs | None = None,
+) -> Trace:
+    """Read the jobs of a trace file; without a format name, its first line tells the format.
+
+    Raises a UserError that quotes the first bad rows, unless `skip_bad` is set:
+    then they are left out and returned as `Trace.skipped`. `throughputs` matter
+    only for deadlines in Gavel's traces, which are multiples of a duration.
+    """
+    path = Path(path)
+    chosen = detect_format(path) if format is None else _format_called(format, path)
+    table = chosen.read(path)
+    if not table.rows:
+        raise BadTrace(f"{path} has a header but no jobs; add at least one row.")
+    jobs, bad = _read_rows(table, chosen, throughputs)
+    if bad and not (skip_bad and jobs):
+        raise BadRows(path, bad, len(table.rows))
+    return Trace(tuple(sorted(jobs, key=lambda job: job.submit_s)), chosen.name, tuple(bad))
+
+
+def save_trace(path: str | Path, jobs: Sequence[JobSpec]) -> None:
+    """Write jobs in Horae's own format: CSV or Parquet, as the file's name ends.
+
+    Only the columns that say more than a default are written.
+    """
+    path = Path(path)
+    writers = {".csv": native.write_csv, ".parquet": native.write_parquet}
+    if path.suffix not in writers:
+        raise UserError(f"A trace is written as .csv or .parquet, not as {path.name!r}; rename the file.")
+    try:
+        writers[path.suffix](path, jobs)
+    except OSError as why:
+        raise UserError(f"{path} cannot be written ({why.strerror or why}); choose another path.") from None
+
+
+def detect_format(path: Path) -> Format:
+    """Tell a file's format from its first bytes or its first line."""
+    _check_file(path)
+    if is_parquet(path):
+        return HORAE
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        line = next((line.rstrip("\r\n") for line in file if line.strip()), None)
+    if line is None:
+        raise BadTrace(f"{path} is empty; give a trace with at least one job.")
+    for known in _FORMATS.values():
+        if known.recognises(line):
+            return known
+    raise BadTrace(
+        f"{path} starts with {_shortened(line)!r}, which no known format does; "
+        f"name one with --format ({', '.join(_FORMATS)}) or add the missing columns."
+    )
+
+
+def _format_called(name: str, path: Path) -> Format:
+    """The format of that name, for a file that is there."""
+    if name not in _FORMATS:
+        near = get_close_matches(name, _FORMATS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"No trace format is called {name!r}.{hint} Choose one of {', '.join(_FORMATS)}.")
+    _check_file(path)
+    return _FORMATS[name]
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a path that holds no file."""
+    if os.path.isdir(path):  # noqa: PTH112, it bears names too long to be paths
+        raise BadTrace(f"{path} is a folder; name a trace file in it.")
+    if not os.path.exists(path):  # noqa: PTH110
+        raise BadTrace(f"There is no trace file {path}; check the path.")
+    if not os.access(path, os.R_OK):
+        raise BadTrace(f"The trace file {path} may not be read; change its permissions.")
+
+
+def _read_rows(table: Table, chosen: Format, throughputs: Throughputs | None) -> tuple[list[JobSpec], list[BadRow]]:
+    """The jobs of a table, and the rows that are none."""
+    read = chosen.row_reader(table, throughputs)
+    jobs: list[JobSpec] = []
+    bad: list[BadRow] = []
+    line_of: dict[str, int] = {}
+    for number, (line, row) in enumerate(zip(table.lines, table.rows, strict=True)):
+        try:
+            if len(row) != table.width:
+                raise BadTrace(f"it has {len(row)} columns instead of {table.width}")
+            job = read(number, row)
+            if line_of.setdefault(job.id, line) != line:
+                raise BadTrace(f"job id {job.id!r} is taken by line {line_of[job.id]}")
+        except UserError as why:
+            bad.append(BadRow(str(table.path), line, str(why).rstrip(".")))
+        else:
+            jobs.append(job)
+    return jobs, bad
+
+
+def _shortened(line: str, most: int = 60) -> str:
+    return line if len(line) <= most else line[:most] + "..."

@@ -1,0 +1,96 @@
+"""`horae compare`: policies side by side."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from horae.cli.compare import DEFAULT_POLICIES, read_policies
+from horae.core.errors import UserError
+from horae.policies import POLICIES
+
+from .conftest import Horae
+
+GENERATED = ["compare", "--generate", "plain", "--jobs", "20", "--cluster", "2x8"]
+
+
+def test_policies_on_one_trace_side_by_side(horae: Horae, trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ["--policy", "fifo", "--policy", "las:quantum=60", "--html", page, "-o", "json"]
+    answer = horae("compare", "--trace", trace, "--cluster", "1x4", *words)
+    assert answer.code == 0
+    fifo, las = answer.json["policies"]
+    assert (fifo["policy"], las["policy"]) == ("fifo", "las")
+    assert las["settings"]["quantum"] == "60"
+    assert {"cpu_s", "wall_s", "peak_rss_mb"} <= set(answer.json)
+    assert page.read_text().rstrip().endswith("</html>")
+
+
+def test_a_comparison_agrees_with_the_single_run(horae: Horae, trace: Path) -> None:
+    alone = horae("simulate", "--trace", trace, "--cluster", "1x4", "--policy", "srtf", "-o", "json").json
+    words = ["--policies", "fifo,srtf", "-o", "json"]
+    together = horae("compare", "--trace", trace, "--cluster", "1x4", *words).json["policies"][1]
+    assert together["avg_jct_s"] == alone["avg_jct_s"]
+    assert together["rho"] == alone["rho"]
+
+
+def test_seeds_give_means_and_intervals(horae: Horae) -> None:
+    words = [*GENERATED, "--policies", "fifo", "-o", "json"]
+    single = [horae(*words, "--seed", seed).json["policies"][0]["avg_jct_s"] for seed in (0, 1, 2)]
+    (record,) = horae(*words, "--seeds", 3).json["policies"]
+    assert record["avg_jct_s"] == pytest.approx(sum(single) / 3)
+    assert record["ci95"]["avg_jct_s"] > 0
+    assert record["jobs"] == 20
+
+
+def test_the_table_shows_intervals(horae: Horae) -> None:
+    answer = horae(*GENERATED, "--policies", "fifo,srtf", "--seeds", "2")
+    assert answer.code == 0
+    assert "±" in answer.out
+    assert "means of 2 seeds" in answer.out
+
+
+def test_csv_is_one_line_a_policy(horae: Horae) -> None:
+    rows = list(csv.DictReader(horae(*GENERATED, "--policies", "fifo,srtf", "-o", "csv").out.splitlines()))
+    assert [row["policy"] for row in rows] == ["fifo", "srtf"]
+
+
+def test_the_default_policies_exist() -> None:
+    assert set(DEFAULT_POLICIES) <= set(POLICIES)
+    assert [name for name, _ in read_policies((), None)] == list(DEFAULT_POLICIES)
+
+
+def test_a_policy_may_come_twice_with_other_settings_only() -> None:
+    assert len(read_policies(["las", "las:quantum=60"], None)) == 2
+    with pytest.raises(UserError, match="named twice"):
+        read_policies(["las"], "las")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--cluster", "1x4"], "--trace FILE"),
+        (["--cluster", "1x4", "--trace", "trace.csv", "--generate", "plain"], "either"),
+        (["--cluster", "1x4", "--trace", "trace.csv", "--seeds", "3"], "--seeds"),
+        (["--cluster", "1x4", "--trace", "trace.csv", "--jobs", "3"], "--jobs"),
+        (["--cluster", "1x4", "--generate", "plane"], "plain"),
+        (["--cluster", "1x8", "--generate", "gavel"], "throughputs"),
+        (["--cluster", "1x8", "--generate", "plain", "--load", "1", "--rate", "2"], "either"),
+        (["--cluster", "1x8", "--generate", "plain", "--load", "nan"], "load"),
+        (["--cluster", "1x8", "--generate", "plain", "--workload", "teams=1.5"], "whole number"),
+        (["--cluster", "1x8", "--generate", "plain", "--workload", "jobs=5"], "--jobs"),
+        (["--cluster", "1x8", "--generate", "plain", "--policy", "lass"], "las"),
+        (["--cluster", "1x2", "--trace", "trace.csv", "--policies", "fifo"], "'2'"),
+        (["--cluster", "1x8", "--generate", "plain", "--html", "missing/page.html"], "missing"),
+    ],
+)
+def test_a_wrong_input_gets_one_sentence(
+    words: list[str], told: str, horae: Horae, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trace.parent)
+    answer = horae("compare", *words)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+    assert told in answer.err
+    assert [path.name for path in trace.parent.iterdir()] == ["trace.csv"]

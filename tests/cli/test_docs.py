@@ -1,0 +1,71 @@
+"""The documentation is true: its commands run, its output is what they print, its links lead somewhere."""
+
+import importlib.util
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from horae.core.cluster import Cluster
+from horae.core.job import JobSpec
+from horae.policies import _CLASSES
+from horae.simulate.run import simulate
+
+from .conftest import Horae
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def build_script() -> ModuleType:
+    """docs/build.py, which is no package."""
+    spec = importlib.util.spec_from_file_location("docs_build", DOCS / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def sessions(page: Path) -> list[tuple[str, list[str]]]:
+    """The commands of a page's console blocks, each with the lines shown below it."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ horae "):
+                found.append((line.removeprefix("$ horae "), []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+def words_of(line: str) -> str:
+    return " ".join(line.split())
+
+
+def test_the_tutorial_prints_what_it_says(horae: Horae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = sessions(DOCS / "tutorial.md")
+    assert len(commands) >= 8
+    for command, shown in commands:
+        answer = horae(*shlex.split(command))
+        assert answer.code == 0, f"{command}: {answer.err}"
+        printed = {words_of(line) for line in (answer.out + answer.err).splitlines()}
+        assert [line for line in shown if words_of(line) not in printed] == [], command
+
+
+def test_the_command_reference_is_up_to_date() -> None:
+    assert (DOCS / "reference" / "cli.md").read_text() == build_script().command_reference(), "run `make docs`"
+
+
+def test_the_policy_of_the_how_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    (source,) = re.findall(r"```python\n(.*?)```", (DOCS / "how-to.md").read_text(), flags=re.DOTALL)
+    module = ModuleType("heaviest_first")
+    monkeypatch.setitem(sys.modules, "heaviest_first", module)
+    exec(source, module.__dict__)
+    monkeypatch.setitem(_CLASSES, "heaviest-first", module.__dict__["HeaviestFirst"])
+    jobs = [JobSpec("light", 0, 1, 100), JobSpec("middle", 1, 1, 100, weight=2), JobSpec("heavy", 2, 1, 100, weight=3)]
+    history = simulate(jobs, Cluster.of([("gpu", 1, 1)]), policy="heaviest-first", restart_cost_s=0)
+    assert sorted(range(3), key=lambda job: history.end_s[job]) == [2, 1, 0]

@@ -1,0 +1,171 @@
+"""`horae simulate`: the contract that scripts rely on, and every way to call it wrongly."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import TRACE, Horae
+
+#: What the JSON of a run holds at least.
+FIELDS = set(
+    "policy jobs finished avg_jct_s median_jct_s p95_jct_s p99_jct_s makespan_s utilization preemptions rho "
+    "isolated_rho cpu_s wall_s peak_rss_mb".split()
+)
+JOB_COLUMNS = "job_id submit_s start_s end_s jct_s gpus gpu_seconds preemptions rho isolated_rho".split()
+
+
+def test_json_alone_on_stdout_with_every_field_of_the_contract(horae: Horae, trace: Path) -> None:
+    answer = horae("simulate", "--trace", trace, "--cluster", "1x4", "--policy", "fifo", "-o", "json")
+    assert (answer.code, answer.err) == (0, "")
+    assert set(answer.json) >= FIELDS
+    assert set(answer.json["rho"]) >= {"avg", "max", "over_1"}
+    assert set(answer.json["isolated_rho"]) >= {"avg", "max", "over_1"}
+    assert (answer.json["policy"], answer.json["jobs"], answer.json["finished"]) == ("fifo", 5, 5)
+
+
+def test_fifo_on_four_gpus_by_hand(horae: Horae, trace: Path, tmp_path: Path) -> None:
+    # The gang of four waits for the first two (to 210) and blocks those behind it until 260.
+    jobs = tmp_path / "jobs.csv"
+    words = ["--placement", "anywhere", "--restart-cost", "0", "--jobs-out", jobs, "-o", "json"]
+    answer = horae("simulate", "--trace", trace, "--cluster", "1x4", "--policy", "fifo", *words)
+    rows = list(csv.DictReader(jobs.read_text().splitlines()))
+    assert list(rows[0]) == JOB_COLUMNS
+    assert [(float(row["start_s"]), float(row["end_s"])) for row in rows] == [
+        (0, 100), (10, 210), (210, 260), (260, 660), (260, 280),
+    ]  # fmt: skip
+    assert answer.json["makespan_s"] == 660
+    assert answer.json["avg_jct_s"] == pytest.approx((100 + 200 + 240 + 630 + 240) / 5)
+    assert answer.json["preemptions"] == 0
+
+
+def test_csv_is_one_line(horae: Horae, trace: Path) -> None:
+    answer = horae("simulate", "--trace", trace, "--cluster", "1x4", "--policy", "srtf", "-o", "csv")
+    (row,) = csv.DictReader(answer.out.splitlines())
+    assert row["policy"] == "srtf"
+    assert float(row["rho.max"]) > 0
+
+
+def test_the_table_speaks_of_completion_and_fairness(horae: Horae, trace: Path) -> None:
+    answer = horae("simulate", "--trace", trace, "--cluster", "1x4", "--policy", "las", "--set", "quantum=60")
+    assert answer.code == 0
+    assert all(word in answer.out for word in ("las", "JCT", "rho", "utilisation"))
+
+
+def test_the_page_is_whole_and_needs_nothing_else(horae: Horae, trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    answer = horae("simulate", "--trace", trace, "--cluster", "1x4", "--policy", "las", "--html", page)
+    assert answer.code == 0
+    text = page.read_text()
+    assert text.rstrip().endswith("</html>")
+    assert 'src="http' not in text
+
+
+def test_a_window_measures_some_jobs_only(horae: Horae, trace: Path) -> None:
+    words = ["--cluster", "1x4", "--policy", "fifo", "--measure-from", "1", "--measure-to", "3", "-o", "json"]
+    assert horae("simulate", "--trace", trace, *words).json["jobs"] == 2
+
+
+def test_faults_cost_time_and_leave_every_job_finished(horae: Horae, trace: Path) -> None:
+    words = ["simulate", "--trace", trace, "--cluster", "2x4", "--policy", "fifo", "-o", "json"]
+    calm = horae(*words).json
+    rough = horae(*words, "--faults", "launch_failures=0.5").json
+    assert rough["finished"] == 5
+    assert rough["avg_jct_s"] > calm["avg_jct_s"]
+
+
+def test_the_same_seed_gives_the_same_answer(horae: Horae, trace: Path) -> None:
+    words = ["simulate", "--trace", trace, "--cluster", "2x4", "--policy", "las", "--seed", "7", "-o", "json"]
+    first, second = horae(*words).json, horae(*words).json
+    costs = ("cpu_s", "wall_s", "peak_rss_mb")
+    assert {k: v for k, v in first.items() if k not in costs} == {k: v for k, v in second.items() if k not in costs}
+
+
+def test_skipped_rows_are_told_on_stderr(horae: Horae, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE + "5,1,50,1,vgg19,nan,1\n")
+    words = ["simulate", "--trace", path, "--cluster", "1x4", "--policy", "fifo", "--skip-bad", "-o", "json"]
+    answer = horae(*words)
+    assert answer.json["jobs"] == 5
+    assert "skipped 1 bad row" in answer.err
+    assert ":7:" in answer.err
+
+
+WRONG: dict[str, tuple[dict[str, str], str]] = {
+    "missing file": ({"--trace": "nowhere.csv"}, "nowhere.csv"),
+    "unknown policy": ({"--policy": "fif"}, "Did you mean 'fifo'?"),
+    "unknown placement": ({"--placement": "best-efort"}, "Did you mean 'best-effort'?"),
+    "unknown format": ({"--format": "philli"}, "philly"),
+    "no cluster at all": ({"--cluster": "many"}, "15x4"),
+    "no GPUs in the cluster": ({"--cluster": "4x0"}, "GPUs"),
+    "setting without a value": ({"--policy": "las", "--set": "quantum"}, "key=value"),
+    "unknown setting": ({"--policy": "las", "--set": "quantumm=3"}, "quantum"),
+    "bad setting": ({"--policy": "las", "--set": "quantum=soon"}, "soon"),
+    "negative setting": ({"--policy": "las", "--set": "quantum=-5"}, "quantum"),
+    "unknown fault": ({"--faults": "node_loses_per_day=1"}, "No fault is called"),
+    "fault that is no number": ({"--faults": "launch_failures=often"}, "often"),
+    "empty window": ({"--measure-from": "99"}, "99"),
+    "no such table": ({"--throughputs": "nowhere.json"}, "nowhere.json"),
+    "no such queues": ({"--queues": "nowhere.yaml"}, "nowhere.yaml"),
+    "gang larger than the cluster": ({"--cluster": "1x2"}, "'2'"),
+    "page in a missing folder": ({"--html": "missing/page.html"}, "missing"),
+    "page onto a folder": ({"--html": "."}, "not a regular file"),
+    "page onto the trace": ({"--html": "trace.csv"}, "named twice"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_input_gets_one_sentence(case: str, horae: Horae, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trace.parent)
+    changes, told = WRONG[case]
+    options = {"--trace": "trace.csv", "--cluster": "1x4", "--policy": "fifo", "--jobs-out": "jobs.csv"} | changes
+    answer = horae("simulate", *(word for pair in options.items() for word in pair))
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+    assert told in answer.err
+    assert "bug" not in answer.err
+    assert sorted(path.name for path in trace.parent.iterdir()) == ["trace.csv"], "nothing half-written"
+    assert trace.read_text() == TRACE
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("5,1,50,1,vgg19,nan,1", "line 7"),
+        ("5,0,50,1,vgg19,10,1", "line 7"),
+        ("5,1,50,1,vgg19,-3,1", "line 7"),
+        ("5,1,inf,1,vgg19,10,1", "line 7"),
+        ("5,1.5,50,1,vgg19,10,1", "line 7"),
+        ("4,1,50,1,vgg19,10,1", "line 7"),
+        ("5,1", "line 7"),
+    ],
+)
+def test_a_bad_row_is_told_with_its_line(row: str, told: str, horae: Horae, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"{TRACE}{row}\n")
+    answer = horae("simulate", "--trace", path, "--cluster", "1x4", "--policy", "fifo", "-o", "json")
+    assert (answer.code, answer.out) == (1, "")
+    assert told in answer.err
+    assert "--skip-bad" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "option", [["--restart-cost", "nan"], ["--restart-cost", "-1"], ["--seed", "-1"], ["--seed", "x"]]
+)
+def test_an_option_out_of_range_is_wrong_usage(option: list[str], horae: Horae, trace: Path) -> None:
+    answer = horae("simulate", "--trace", trace, "--cluster", "1x4", "--policy", "fifo", *option)
+    assert (answer.code, answer.out) == (2, "")
+    assert option[0] in answer.err
+
+
+def test_the_program_as_a_user_starts_it(trace: Path) -> None:
+    words = ["simulate", "--trace", trace, "--cluster", "1x4", "--policy", "srsf", "-o", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "horae.cli.main", *map(str, words)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert '"policy": "srsf"' in done.stdout
