@@ -95,7 +95,7 @@ class Engine:
         #: Rows with GPUs set aside that are not free yet, and the span they will have.
         self._pending: dict[int, Span] = {}
         #: Rows whose attempt has to go whatever the policy says.
-        self._evicted: dict[int, StopWhy] = {}
+        self.evicted: dict[int, StopWhy] = {}
         #: Attempts seen alive that should not be.
         self._strays: list[tuple[str, int]] = []
         #: Rows whose launch failed, and when to try again.
@@ -178,7 +178,7 @@ class Engine:
         jobs.work_left[row] = max(0.0, jobs.work[row] - work_done)
         jobs.running_type[row] = -1
         self._speed.pop(row, None)
-        self._evicted.pop(row, None)
+        self.evicted.pop(row, None)
         self.gpus.vacate(row)
         self._vacated = True
         if to is WAITING:
@@ -256,7 +256,7 @@ class Engine:
         if row in self._pending:
             self._withdraw(row)
         if state in (LAUNCHING, RUNNING):
-            self._evicted[row] = StopWhy.HELD if to is HOLDING else StopWhy.CANCELLED
+            self.evicted[row] = StopWhy.HELD if to is HOLDING else StopWhy.CANCELLED
         if state not in (HOLDING, CANCELLING):
             self.jobs.deactivate(row)
         self.jobs.state[row] = int(to)
@@ -299,8 +299,8 @@ class Engine:
                 self._evict(row, StopWhy.NODE_LOST)
 
     def _evict(self, row: int, why: StopWhy) -> None:
-        if STATES[self.jobs.state[row]] in (LAUNCHING, RUNNING) and row not in self._evicted:
-            self._evicted[row] = why
+        if STATES[self.jobs.state[row]] in (LAUNCHING, RUNNING) and row not in self.evicted:
+            self.evicted[row] = why
 
     def _withdraw(self, row: int) -> None:
         """GPUs that were set aside for a job are not, any more."""
@@ -326,7 +326,7 @@ class Engine:
 
     def due(self, now_s: float) -> bool:
         """Whether a decision at this time could change anything."""
-        if self._must_plan or now_s >= self.wake_s or self._evicted or self._strays:
+        if self._must_plan or now_s >= self.wake_s or self.evicted or self._strays:
             return True
         return self._vacated and bool(self._pending)
 
@@ -344,10 +344,10 @@ class Engine:
         return record
 
     def _evictions(self) -> tuple[Stop, ...]:
-        if not self._evicted and not self._strays:
+        if not self.evicted and not self._strays:
             return ()
         strays = tuple(Stop(job, attempt, StopWhy.STRAY) for job, attempt in self._strays)
-        return tuple(self._stop(row, why) for row, why in self._evicted.items()) + strays
+        return tuple(self._stop(row, why) for row, why in self.evicted.items()) + strays
 
     def _stop(self, row: int, why: StopWhy, by: int = -1) -> Stop:
         taker = self.jobs.specs[by].id if by >= 0 else ""
@@ -432,7 +432,7 @@ class Engine:
         for row in record.leased:
             jobs.lease_until_s[row] = record.lease_until_s
             jobs.protected_until_s[row] = max(jobs.protected_until_s[row], record.lease_until_s)
-        self._evicted.clear()
+        self.evicted.clear()
         self._strays.clear()
         self._vacated = False
         self.wake_s = record.wake_s
@@ -498,7 +498,7 @@ class Engine:
                 spec, done = self.jobs.specs[row], float(self.jobs.work[row] - self.jobs.work_left[row])
                 span = Span.GPU if len(gpu_ids) == 1 else Span.NODE
                 again.append(Launch(spec.id, int(self.jobs.attempt[row]), gpu_ids, span, done))
-            elif row not in self._evicted:
+            elif row not in self.evicted:
                 again.append(self._stop(row, StopWhy.PREEMPTED))
         return tuple(again)
 
@@ -514,7 +514,7 @@ class Engine:
             "occupant": self.gpus.occupant,
             "nodes": (tuple(self.gpus.node_up), tuple(self.gpus.node_draining)),
             "pending": dict(self._pending),
-            "evicted": dict(self._evicted),
+            "evicted": dict(self.evicted),
             "strays": list(self._strays),
             "backoff": dict(self._backoff),
             "speed": dict(self._speed),

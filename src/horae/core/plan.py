@@ -151,7 +151,8 @@ class Memory:
 
     def put(self, name: str, rows: Ints, values: Floats) -> None:
         """Remember numbers of these jobs."""
-        self.apply((name, rows.copy(), np.array(values)))
+        if len(rows):
+            self.apply((name, rows.copy(), np.array(values)))
 
     def scalar(self, name: str) -> float:
         """A remembered number."""

@@ -21,7 +21,7 @@ the part of `free` that may be used beyond the time of a reservation.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -39,8 +39,8 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 
-#: A job with GPUs whose turn has not come; one that keeps them; one that lost them.
-_UNDECIDED, _KEEPS, _DISPLACED = 0, 1, 2
+#: A job with GPUs whose turn has not come; one that keeps them; one that lost them; one that got others instead.
+_UNDECIDED, _KEEPS, _DISPLACED, _MOVES = 0, 1, 2, 3
 #: A wish whose turn never came, and one that was granted.
 _UNREACHED, _GRANTED = 255, 254
 #: The pool of a GPU that takes no jobs.
@@ -135,6 +135,36 @@ class Result(NamedTuple):
     node_free: Ints
 
 
+# -------------------------------------------------------------------- quotas
+
+
+@compiled(BOOL, INT, INT, INTS, INTS, INTS)
+def _within_top(queue: int, gpus: int, parent: Ints, top: Ints, used: Ints) -> bool:
+    """Whether a queue and all above it may have so many GPUs more."""
+    while queue >= 0:
+        if used[queue] + gpus > top[queue]:
+            return False
+        queue = parent[queue]
+    return True
+
+
+@compiled(BOOL, INT, INT, INTS, INTS, INTS)
+def _below_low(queue: int, gpus: int, parent: Ints, low: Ints, used: Ints) -> bool:
+    """Whether a queue or one above it would still be within what it is guaranteed."""
+    while queue >= 0:
+        if used[queue] + gpus <= low[queue]:
+            return True
+        queue = parent[queue]
+    return False
+
+
+@compiled("void", INT, INT, INTS, INTS)
+def _use(queue: int, gpus: int, parent: Ints, used: Ints) -> None:
+    while queue >= 0:
+        used[queue] += gpus
+        queue = parent[queue]
+
+
 # ------------------------------------------------------------------- holders
 
 
@@ -207,6 +237,31 @@ def _last_in_pool(
     return last
 
 
+@compiled(
+    BOOL, INT, INT, INTS, INTS, INTS, FLOATS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INT,
+)  # fmt: skip
+def _make_room(
+    pool: int, gpus: int, free: Ints, type_free: Ints, status: Ints, key: Floats, position: Ints, first: Ints,
+    held: Ints, gpu_pool: Ints, pool_type: Ints, n_holders: int, holder_row: Ints, queue: Ints, parent: Ints,
+    used: Ints, wishless: int,
+) -> bool:  # fmt: skip
+    """Take GPUs from undecided holders of a pool, the last in order first, until so many are free.
+
+    Those with no wish of their own (their position is `wishless`) were counted against
+    their quotas from the start, and are no more. Says whether anybody lost GPUs.
+    """
+    anybody = False
+    while free[pool] < gpus:
+        victim = _last_in_pool(pool, n_holders, status, key, position, first, held, gpu_pool)
+        assert victim >= 0
+        status[victim] = _DISPLACED
+        _shift(victim, 1, first, held, gpu_pool, pool_type, free, type_free)
+        if position[victim] == wishless:
+            _use(queue[holder_row[victim]], first[victim] - first[victim + 1], parent, used)
+        anybody = True
+    return anybody
+
+
 @compiled(BOOL, INT, INTS, INTS, INTS, INTS)
 def _fits_back(h: int, first: Ints, gpus: Ints, gpu_pool: Ints, counts: Ints) -> bool:
     """Whether the pools of a holder's GPUs could give them all back."""
@@ -221,36 +276,6 @@ def _fits_back(h: int, first: Ints, gpus: Ints, gpu_pool: Ints, counts: Ints) ->
         if pool != CLOSED:
             counts[pool] += 1
     return fits
-
-
-# -------------------------------------------------------------------- quotas
-
-
-@compiled(BOOL, INT, INT, INTS, INTS, INTS)
-def _within_top(queue: int, gpus: int, parent: Ints, top: Ints, used: Ints) -> bool:
-    """Whether a queue and all above it may have so many GPUs more."""
-    while queue >= 0:
-        if used[queue] + gpus > top[queue]:
-            return False
-        queue = parent[queue]
-    return True
-
-
-@compiled(BOOL, INT, INT, INTS, INTS, INTS)
-def _below_low(queue: int, gpus: int, parent: Ints, low: Ints, used: Ints) -> bool:
-    """Whether a queue or one above it would still be within what it is guaranteed."""
-    while queue >= 0:
-        if used[queue] + gpus <= low[queue]:
-            return True
-        queue = parent[queue]
-    return False
-
-
-@compiled("void", INT, INT, INTS, INTS)
-def _use(queue: int, gpus: int, parent: Ints, used: Ints) -> None:
-    while queue >= 0:
-        used[queue] += gpus
-        queue = parent[queue]
 
 
 # ------------------------------------------------------------------ choosing
@@ -313,7 +338,7 @@ def _reserve(
             for pair in range(given_first[at - n_holders], given_first[at - n_holders + 1]):
                 counts[given_pool[pair]] += given_take[pair]
                 by_type[pool_type[given_pool[pair]]] += given_take[pair]
-        elif status[at] != _DISPLACED:
+        elif status[at] < _DISPLACED:
             _shift(at, 1, first, held, gpu_pool, pool_type, counts, by_type)
         for gpu_type in range(len(by_type)):
             if taken == 0 and mask >> gpu_type & 1 and by_type[gpu_type] >= gpus:
@@ -382,13 +407,24 @@ def _span(ids: Ints, start: int, stop: int, flat: bool, gpu_node: Ints, node_rac
 
 @njit(cache=True)
 def fit(
-    asked: Asked, jobs: Columns, holder: Ints, occupant: Ints, pools: Pools, quotas: Quotas, slot: Ints, result: Result
+    asked_columns: tuple[Any, ...],
+    job_columns: tuple[Any, ...],
+    holder: Ints,
+    occupant: Ints,
+    pool_columns: tuple[Any, ...],
+    quota_columns: tuple[Any, ...],
+    slot: Ints,
+    result_columns: tuple[Any, ...],
 ) -> tuple[int, int, int, int, int, float]:
-    """Walk the wishes. `slot` is scratch space, -1 everywhere before and after.
+    """Walk the wishes: the columns are those of `Asked`, `Columns`, `Pools`, `Quotas` and `Result`, in order.
 
-    Gives how many were stopped, placed and kept, how many reasons changed, the row with a
-    reservation (or -1), and the first moment at which a protected job may be preempted.
+    They come as plain tuples, for a compiled function that is kept on disk must not name
+    classes that another release may not have. `slot` is scratch space, -1 everywhere before
+    and after. Gives how many were stopped, placed and kept, how many reasons changed, the row
+    with a reservation (or -1), and the first moment at which a protected job may be preempted.
     """
+    asked, jobs, pools = Asked(*asked_columns), Columns(*job_columns), Pools(*pool_columns)
+    quotas, result = Quotas(*quota_columns), Result(*result_columns)
     now_s, n, all_gpus = asked.now_s, len(asked.job), len(holder)
     types, n_pools = len(pools.type_capacity), len(pools.type)
     gpu_pool, pool_type = pools.gpu_pool, pools.type
@@ -417,6 +453,14 @@ def fit(
         if asked.preempt:
             unprotected_s = min(unprotected_s, jobs.protected_until_s[rows[h]])
 
+    # Whoever has GPUs but no wish counts against its quotas until somebody takes them.
+    if counted:
+        _rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
+        ranked = True
+        for h in range(n_holders):
+            if status[h] == _UNDECIDED and holder_position[h] == n:
+                _use(jobs.queue[rows[h]], first[h + 1] - first[h], parent, used)
+
     # 2. The wishes in order.
     given_row, given_first = result.row, np.zeros(all_gpus + 1, np.int64)
     given_top = np.empty(all_gpus, np.int64)
@@ -434,7 +478,8 @@ def fit(
     blocked, reserved, head, reserved_s = False, False, -1, np.inf
     for sweep in range(0 if quotas.guaranteed else 1, 2):
         for turn in range(n):
-            if _capacity(-1, 0, type_reach, types) == 0 or (blocked and not asked.preempt):
+            nothing_left = _capacity(-1, 0, type_reach, types) == 0
+            if (nothing_left and not quotas.limited) or (blocked and not asked.preempt):
                 break
             i = turn
             if keyed:
@@ -444,7 +489,7 @@ def fit(
                 i = order[turn]
             row = asked.job[i]
             h = slot[row]
-            if h < -1 or (h >= 0 and status[h] == _KEEPS):
+            if h < -1 or (h >= 0 and (status[h] == _KEEPS or status[h] == _MOVES)):
                 continue
             gpus = asked.gpus_min[i] if len(asked.gpus_min) else jobs.gpus_min[row]
             top = asked.gpus_max[i] if len(asked.gpus_max) else jobs.gpus_max[row]
@@ -474,19 +519,17 @@ def fit(
                         _use(jobs.queue[row], has, parent, used)
                     continue
                 if suits and _fits_back(h, first, held, gpu_pool, late if reserved else reach):
+                    if not ranked:
+                        _rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
+                        ranked = True
                     for at in range(first[h], first[h + 1]):
                         pool = gpu_pool[held[at]]
                         if pool == CLOSED:
                             continue
-                        while free[pool] < 1:
-                            if not ranked:
-                                _rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
-                                ranked = True
-                            victim = _last_in_pool(
-                                pool, n_holders, status, holder_key, holder_position, first, held, gpu_pool
-                            )
-                            status[victim] = _DISPLACED
-                            _shift(victim, 1, first, held, gpu_pool, pool_type, free, type_free)
+                        _make_room(
+                            pool, 1, free, type_free, status, holder_key, holder_position, first, held, gpu_pool,
+                            pool_type, n_holders, rows, jobs.queue, parent, used, n,
+                        )  # fmt: skip
                         free[pool] -= 1
                         type_free[pool_type[pool]] -= 1
                         late[pool] = min(late[pool], free[pool])
@@ -534,16 +577,14 @@ def fit(
                         failed_reach[gpu_type, gpus] = True
                     tried |= 1 << gpu_type
                     gpu_type = _next_type(row, mask, tried, jobs.rates)
+                if taken > 0 and not ranked:
+                    _rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
+                    ranked = True
                 for at in range(taken):
-                    while free[out_pool[at]] < out_take[at]:
-                        if not ranked:
-                            _rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
-                            ranked = True
-                        victim = _last_in_pool(
-                            out_pool[at], n_holders, status, holder_key, holder_position, first, held, gpu_pool
-                        )
-                        status[victim] = _DISPLACED
-                        _shift(victim, 1, first, held, gpu_pool, pool_type, free, type_free)
+                    if _make_room(
+                        out_pool[at], out_take[at], free, type_free, status, holder_key, holder_position, first, held,
+                        gpu_pool, pool_type, n_holders, rows, jobs.queue, parent, used, n,
+                    ):  # fmt: skip
                         failed_free.fill(False)
 
             # It waits: say why, and reserve GPUs for it if it has waited long.
@@ -583,10 +624,11 @@ def fit(
                 _use(jobs.queue[row], gpus, parent, used)
             if h < 0:
                 slot[row] = -1 - n_given
-            elif status[h] == _UNDECIDED:
-                status[h] = _DISPLACED
-                _shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
-                failed_free.fill(False)
+            else:
+                if status[h] == _UNDECIDED:
+                    _shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
+                    failed_free.fill(False)
+                status[h] = _MOVES
 
     # 3. Elastic jobs grow within their pools, in order.
     spare = late if reserved else free
@@ -608,12 +650,11 @@ def fit(
     owner = np.full(all_gpus, -1, np.int64)
     n_kept, n_stopped = 0, 0
     for h in range(n_holders):
-        if status[h] != _DISPLACED:
+        if status[h] < _DISPLACED:
             result.kept[n_kept] = rows[h]
             n_kept += 1
             for at in range(first[h], first[h + 1]):
                 owner[held[at]] = rows[h]
-    moved = np.zeros(n_holders, np.bool_)
     result.first[0] = 0
     for p in range(n_given):
         start = result.first[p]
@@ -629,13 +670,11 @@ def fit(
         ready = jobs.state[given_row[p]] != _STOPPING
         for at in range(start, stop):
             ready = ready and occupant[result.gpu_ids[at]] < 0
-        h = slot[given_row[p]]
-        if h >= 0:
-            moved[h] = True
+        if slot[given_row[p]] >= 0:
             ready = ready and jobs.state[given_row[p]] == _PLACED
         result.ready[p] = ready
     for h in range(n_holders):
-        if status[h] == _DISPLACED:
+        if status[h] >= _DISPLACED:
             result.stopped[n_stopped], result.taker[n_stopped] = rows[h], -1
             for at in range(first[h], first[h + 1]):
                 if owner[held[at]] >= 0 and owner[held[at]] != rows[h]:
@@ -654,9 +693,9 @@ def fit(
         if settled and code == _UNREACHED and jobs.reason[row] == asked.waiting:
             continue
         h = slot[row]
-        if h >= 0 and status[h] != _DISPLACED:
+        if h >= 0 and status[h] < _DISPLACED:
             code = _VACATING if jobs.state[row] == _PLACED or jobs.state[row] == _STOPPING else _NONE
-        elif h >= 0 and moved[h]:
+        elif h >= 0 and status[h] == _MOVES:
             code = _VACATING
         elif h < -1:
             code = _NONE if result.ready[-2 - h] else _VACATING

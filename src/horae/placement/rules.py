@@ -62,14 +62,14 @@ class GangPlacement:
             self._slot = np.full(len(table.state), -1, np.int64)
         room = self._room_for(ledger, len(wishes.job))
         stopped, placed, kept, changed, head, unprotected_s = fit(
-            _asked(now.now_s, wishes),
-            self._columns_of(table),
+            tuple(_asked(now.now_s, wishes)),
+            tuple(self._columns_of(table)),
             ledger.holder,
             ledger.occupant,
-            self._pools_of(ledger),
-            _quotas(now.queues),
+            tuple(self._pools_of(ledger)),
+            tuple(_quotas(now.queues)),
             self._slot,
-            room,
+            tuple(room),
         )
         renewed: tuple[int, ...] = ()
         if wishes.lease_until_s > now.now_s:

@@ -110,6 +110,7 @@ class Driver:
         events = self._world.pop(now_s)
         first = self._next
         while self._next < len(self._script) and self._script[self._next].at_s <= now_s:
+            self._world.heed(self._script[self._next])
             self._next += 1
         if events and self._next > first:
             return sorted((*events, *self._script[first : self._next]), key=lambda event: PRECEDENCE[type(event)])
@@ -136,11 +137,8 @@ class Driver:
                     self._recorder.launched(row, command.attempt, now_s, command.gpu_ids, command.span)
                     self._world.launch(row, command, now_s)
                 case Stop():
-                    row, preempted = (
-                        self.engine.jobs.rows[command.job],
-                        command.why in _BY_POLICY,
-                    )
-                    self._recorder.stopping(row, command.attempt, now_s, preempted)
+                    row = self.engine.jobs.rows.get(command.job, -1)
+                    self._recorder.stopping(row, command.attempt, now_s, command.why in _BY_POLICY)
                     self._world.stop(command, now_s)
                 case WakeAt():
                     pass

@@ -131,6 +131,11 @@ class World:
         self._counter += 1
         heapq.heappush(self._coming, (event.at_s, PRECEDENCE[type(event)], self._counter, event, process, fresh))
 
+    def heed(self, event: Event) -> None:
+        """Learn what an operator does to the machines themselves."""
+        if isinstance(event, NodeJoined) and event.node.name not in self._cluster.node_numbers:
+            self._cluster = self._cluster.with_node(event.node)
+
     # ---------------------------------------------------------- the commands
 
     def launch(self, row: int, launch: Launch, now_s: float) -> None:

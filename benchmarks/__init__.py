@@ -1,0 +1,1 @@
+"""Speed and memory of Horae, measured: `make bench`, or `python -m benchmarks --help`."""

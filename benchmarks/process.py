@@ -1,0 +1,48 @@
+"""Runs `horae simulate` as a user would, and says what the process has cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_PER_MB = 2**20 if sys.platform == "darwin" else 2**10
+
+
+class CommandFailed(Exception):
+    """A run that gave no result."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A finished process: what the system says it took, children included, and the JSON it printed."""
+
+    cpu_s: float
+    wall_s: float
+    peak_rss_mb: float
+    report: dict[str, Any]
+
+
+def simulate(trace: Path, cluster: str, policy: str, placement: str, numba_cache: Path) -> Cost:
+    """Run one simulation in a process of its own; restarts cost nothing."""
+    arguments = ["simulate", "--trace", trace, "--cluster", cluster, "--policy", policy]
+    arguments += ["--placement", placement, "--restart-cost", "0", "-o", "json"]
+    command = [sys.executable, "-m", "horae.cli.main", *map(str, arguments)]
+    with tempfile.TemporaryFile("w+") as answer:
+        began_s = time.perf_counter()
+        process = subprocess.Popen(command, stdout=answer, env={**os.environ, "NUMBA_CACHE_DIR": str(numba_cache)})
+        # Not `process.wait()`: only wait4 tells what this one child has used.
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - began_s
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise CommandFailed(f"{' '.join(command)} ended with exit code {process.returncode}")
+        answer.seek(0)
+        report = json.load(answer)
+    return Cost(usage.ru_utime + usage.ru_stime, wall_s, usage.ru_maxrss / _PER_MB, report)

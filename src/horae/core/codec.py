@@ -1,0 +1,106 @@
+"""Events and decisions as plain records, for journals. Formats carry a version and change by addition.
+
+A record is a dict that JSON can hold: `{"v": 1, "kind": "JobStarted", "at_s": 3.0, ...}`.
+A field that an older record lacks takes its default; one that a newer record adds is ignored.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from horae.core.commands import Decided, Evidence, Launch, Placed, Stop
+from horae.core.events import PRECEDENCE, Event
+
+VERSION = 1
+
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in PRECEDENCE}
+
+
+class UnreadableRecord(ValueError):
+    """A record of a kind or version that this release does not know."""
+
+
+def encode(record: Event | Decided) -> dict[str, Any]:
+    """An event or decision as a plain record."""
+    if isinstance(record, Decided):
+        return {"v": VERSION, "kind": "Decided", **_encode_decided(record)}
+    kind = type(record)
+    return {"v": VERSION, "kind": kind.__name__, **_adapter(kind).dump_python(record, mode="json")}
+
+
+def decode(record: dict[str, Any]) -> Event | Decided:
+    """The event or decision that a plain record stands for."""
+    if record.get("v") != VERSION:
+        raise UnreadableRecord(f"Journal records of version {record.get('v')!r} need another release of Horae.")
+    fields = {name: value for name, value in record.items() if name not in ("v", "kind")}
+    if record["kind"] == "Decided":
+        return _decode_decided(fields)
+    kind = _KINDS.get(record["kind"])
+    if kind is None:
+        raise UnreadableRecord(f"Journal records of kind {record['kind']!r} need another release of Horae.")
+    event: Event = _adapter(kind).validate_python(fields)
+    return event
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _encode_decided(record: Decided) -> dict[str, Any]:
+    evidence = record.evidence
+    return {
+        "at_s": record.at_s,
+        "planned": record.planned,
+        "stops": _dump(tuple[Stop, ...], record.stops),
+        "withdrawn": list(record.withdrawn),
+        "placed": _dump(tuple[Placed, ...], record.placed),
+        "launches": _dump(tuple[Launch, ...], record.launches),
+        "leased": list(record.leased),
+        "lease_until_s": record.lease_until_s,
+        "reason_rows": record.reason_rows.tolist(),
+        "reason_codes": record.reason_codes.tolist(),
+        "evidence": evidence
+        and {"at_s": evidence.at_s, "node_free": evidence.node_free.tolist(), "head": evidence.head},
+        "memory": [
+            [name, rows if rows is None else rows.tolist(), np.asarray(v).tolist()] for name, rows, v in record.memory
+        ],
+        "wake_s": record.wake_s if record.wake_s < np.inf else None,
+    }
+
+
+def _decode_decided(fields: dict[str, Any]) -> Decided:
+    evidence = fields.get("evidence")
+    return Decided(
+        at_s=fields["at_s"],
+        planned=fields["planned"],
+        stops=_load(tuple[Stop, ...], fields["stops"]),
+        withdrawn=tuple(fields["withdrawn"]),
+        placed=_load(tuple[Placed, ...], fields["placed"]),
+        launches=_load(tuple[Launch, ...], fields["launches"]),
+        leased=tuple(fields["leased"]),
+        lease_until_s=fields["lease_until_s"],
+        reason_rows=np.array(fields["reason_rows"], np.int64),
+        reason_codes=np.array(fields["reason_codes"], np.uint8),
+        evidence=evidence and Evidence(evidence["at_s"], np.array(evidence["node_free"], np.int64), evidence["head"]),
+        memory=tuple(_memory_write(*write) for write in fields["memory"]),
+        wake_s=np.inf if fields["wake_s"] is None else fields["wake_s"],
+    )
+
+
+def _memory_write(name: str, rows: list[int] | None, values: Any) -> tuple[str, Any, Any]:
+    if rows is None:
+        return name, None, float(values)
+    return name, np.array(rows, np.int64), np.array(values, np.float64)
+
+
+def _dump(kind: Any, values: Any) -> Any:
+    return _adapter(kind).dump_python(values, mode="json") if values else []
+
+
+def _load(kind: Any, values: Any) -> Any:
+    return _adapter(kind).validate_python(values) if values else ()

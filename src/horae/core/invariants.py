@@ -1,0 +1,92 @@
+"""What must hold after every event, whatever happens. Checked by tests and, on request, by drivers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from horae.core.engine import Engine
+from horae.core.queues import UNLIMITED
+from horae.core.states import ALIVE, ENDED, LAUNCHING, PLACED, RUNNING, STATES, STOPPING, WAITING
+
+_ACTIVE = (WAITING, PLACED, LAUNCHING, RUNNING, STOPPING)
+
+
+class Broken(AssertionError):
+    """An invariant does not hold: a bug of ours, with the values that show it."""
+
+
+def check(engine: Engine, quotas_fixed: bool = True) -> None:
+    """Raise `Broken` unless every invariant holds.
+
+    A quota that was lowered binds from the next decision on and stops nobody by itself,
+    so a driver that changes quotas checks with `quotas_fixed=False`.
+    """
+    _check_gpus(engine)
+    _check_jobs(engine)
+    if quotas_fixed:
+        _check_quotas(engine)
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise Broken(what)
+
+
+def _check_gpus(engine: Engine) -> None:
+    """No GPU held twice; the two views of who has what agree; gangs are whole and of one type."""
+    gpus, jobs = engine.gpus, engine.jobs
+    for name, by_row, by_gpu in (("held", gpus.held, gpus.holder), ("occupied", gpus.occupied, gpus.occupant)):
+        seen: dict[int, int] = {}
+        for row, ids in by_row.items():
+            for gpu in ids:
+                _require(gpu not in seen, f"GPU {gpu} is {name} by rows {seen.get(gpu)} and {row}")
+                _require(by_gpu[gpu] == row, f"GPU {gpu} is {name} by {by_gpu[gpu]}, not by {row}")
+                seen[gpu] = row
+            _require(
+                bool(jobs.gpus_min[row] <= len(ids) <= jobs.gpus_max[row]),
+                f"row {row} has {len(ids)} GPUs, not {jobs.gpus_min[row]} to {jobs.gpus_max[row]}",
+            )
+            types = {int(gpus.cluster.gpu_type[gpu]) for gpu in ids}
+            _require(len(types) == 1, f"row {row} has GPUs of types {types}")
+            allowed = all(int(jobs.types[row]) >> gpu_type & 1 for gpu_type in types)
+            _require(allowed, f"row {row} has GPUs of types {types}, which it cannot use")
+        _require(int((by_gpu >= 0).sum()) == len(seen), f"{name} GPUs are not accounted for")
+
+
+def _check_jobs(engine: Engine) -> None:
+    """One live attempt, no job lost: where a job stands and what it has agree."""
+    jobs, gpus = engine.jobs, engine.gpus
+    active = set(engine.jobs.active.tolist())
+    _require(bool((np.diff(jobs.active) > 0).all()), "active rows are not in order")
+    for row in range(len(jobs)):
+        state = STATES[jobs.state[row]]
+        name = f"row {row} ({state.name})"
+        _require((row in active) == (state in _ACTIVE), f"{name} is wrongly {'in' if row in active else 'active'}")
+        _require((row in gpus.occupied) == (state in ALIVE), f"{name} has the GPUs {gpus.occupied.get(row)}")
+        if state in (LAUNCHING, RUNNING):
+            _require(
+                gpus.held.get(row) is gpus.occupied[row] or row in engine.evicted, f"{name} sits where it should not"
+            )
+        if state is PLACED:
+            _require(row in gpus.held and row not in gpus.occupied, f"{name} has no GPUs set aside")
+        if state is WAITING or state in ENDED:
+            _require(row not in gpus.held, f"{name} holds {gpus.held.get(row)}")
+        executing = bool(jobs.executing[row])
+        _require(not executing or state is RUNNING or row in engine.evicted, f"{name} does work")
+        _require(bool(0 <= jobs.work_left[row] <= jobs.work[row]), f"{name} has {jobs.work_left[row]} left")
+        _require(state is not RUNNING or jobs.attempt[row] > 0, f"{name} runs without an attempt")
+
+
+def _check_quotas(engine: Engine) -> None:
+    """No queue, and no subtree, holds more than its maximum."""
+    parent, _, top = engine.queues.columns()
+    if (top >= UNLIMITED).all():
+        return
+    used = np.zeros(len(parent), np.int64)
+    for row, ids in engine.gpus.held.items():
+        queue = int(engine.jobs.queue[row])
+        while queue >= 0:
+            used[queue] += len(ids)
+            queue = int(parent[queue])
+    over = np.flatnonzero(used > top)
+    _require(len(over) == 0, f"queues {[engine.queues.paths[q] for q in over]} hold {used[over]} of {top[over]}")

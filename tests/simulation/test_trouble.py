@@ -1,0 +1,26 @@
+"""Everything goes wrong at once, from many seeds. `make soak` runs 2,000 of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.simulation.trouble import Trouble
+
+SEEDS = int(os.environ.get("HORAE_SEEDS", "60"))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_invariants_hold_every_job_ends_and_the_journal_tells_it_all(seed: int) -> None:
+    trouble = Trouble(seed)
+    engine = trouble.run()
+    assert len(engine.jobs) == trouble.jobs
+    assert not trouble.unfinished(engine)
+
+
+def test_the_same_seed_gives_the_same_journal_byte_for_byte() -> None:
+    first, second = Trouble(7), Trouble(7)
+    first.run()
+    second.run()
+    assert first.journal == second.journal
+    assert len(first.journal) > 100
