@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # The test suite stays under ten minutes on two cores.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test soak lint bench docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -14,6 +14,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 		{ echo "Horae needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@# Compile the hot loops now, so that no later run has to.
+	$(BIN)/python -c 'import horae.simulate.run'
 	@touch $@
 
 ## Compare the policies on a generated workload: a table, and a page in build/demo.html.
@@ -25,6 +27,10 @@ demo: $(INSTALLED)
 ## The whole test suite; what could not run is listed with its reason.
 test: $(INSTALLED)
 	$(BIN)/pytest -n $(TEST_WORKERS)
+
+## 2,000 seeds of random workloads with every fault; `make test` runs a slice of it.
+soak: $(INSTALLED)
+	HORAE_SEEDS=2000 $(BIN)/pytest -n $(TEST_WORKERS) -q tests/simulation
 
 ## Style, format and types.
 lint: $(INSTALLED)

@@ -45,24 +45,27 @@ class Bench:
         self, policy: str, jobs: int | None = None, cluster: str = CLUSTER, placement: str = "anywhere"
     ) -> Cost:
         """What a simulation of the first jobs (by default all) costs with all code compiled before."""
-        whole = len(self.workload.jobs)
-        key = (policy, jobs or whole, cluster, placement)
+        count = jobs or len(self.workload.jobs)
+        key = (policy, count, cluster, placement)
         if key not in self._costs:
-            compiled_before = self._compiled(after=self.start)
-            note(f"{policy}, {jobs or whole:,} jobs, {placement}, {cluster}")
-            path = self.workload.path if jobs in (None, whole) else self._prefix(jobs)
-            self._costs[key] = process.simulate(path, cluster, policy, placement, self._cache)
-            assert self._compiled() == compiled_before, f"{key} compiled code that the first run had not"
+            self._costs[key] = self._simulate(*key)
         return self._costs[key]
 
-    def _prefix(self, jobs: int | None) -> Path:
-        return write_prefix(self.workload.jobs, jobs or 0, self.folder)
+    def _simulate(self, policy: str, count: int, cluster: str, placement: str) -> Cost:
+        whole = count == len(self.workload.jobs)
+        path = self.workload.path if whole else write_prefix(self.workload.jobs, count, self.folder)
+        assert self.start, "compiles everything there is to compile"
+        compiled = self._compiled()
+        note(f"{policy}, {count:,} jobs, {placement}, {cluster}")
+        cost = process.simulate(path, cluster, policy, placement, self._cache)
+        assert self._compiled() == compiled, f"{policy} compiled what the first run had not"
+        return cost
 
     @property
     def _cache(self) -> Path:
         return self.folder / "numba"
 
-    def _compiled(self, after: object = None) -> int:
+    def _compiled(self) -> int:
         """How many pieces of compiled code are kept."""
         return sum(1 for _ in self._cache.rglob("*.nbc"))
 

@@ -32,9 +32,7 @@ def cluster(spec: str = "1x4", nodes_per_rack: int = 0) -> Cluster:
     nodes = parse_cluster(spec).nodes
     if not nodes_per_rack:
         return Cluster(nodes)
-    return Cluster(
-        tuple(Node(n.name, n.gpu_type, n.gpus, f"rack-{k // nodes_per_rack}") for k, n in enumerate(nodes))
-    )
+    return Cluster(tuple(Node(n.name, n.gpu_type, n.gpus, f"rack-{k // nodes_per_rack}") for k, n in enumerate(nodes)))
 
 
 class Cell:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from horae.core.history import History
     from horae.report.metrics import Report
 
+#: Unfinished jobs that are named.
+_SHOWN = 3
+
 
 def command(
     trace: Annotated[Path, typer.Option("--trace", metavar="FILE", help="Jobs to run; `horae trace info` shows them.")],
@@ -72,6 +75,15 @@ def command(
     report = measure(history, measure_from, measure_to)
     _write_files(history, report, jobs_out, html)
     _print_report(report, output)
+    _tell_unfinished(history)
+
+
+def _tell_unfinished(history: History) -> None:
+    """Name a few of the jobs that never ended, and why; silence would look like success."""
+    for job, why in list(history.waiting.items())[:_SHOWN]:
+        note(f"job {job} did not finish: {why}")
+    if len(history.waiting) > _SHOWN:
+        note(f"... and {len(history.waiting) - _SHOWN:,} more jobs did not finish")
 
 
 def _write_files(history: History, report: Report, jobs_out: Path | None, html: Path | None) -> None:

@@ -6,7 +6,6 @@ A field that an older record lacks takes its default; one that a newer record ad
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,9 +45,15 @@ def decode(record: dict[str, Any]) -> Event | Decided:
     return event
 
 
-@cache
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+    """Made once for each kind: building one takes longer than using it a thousand times."""
+    known = _adapters.get(kind)
+    if known is None:
+        known = _adapters[kind] = TypeAdapter(kind)
+    return known
 
 
 def _encode_decided(record: Decided) -> dict[str, Any]:

@@ -483,6 +483,10 @@ class Engine:
         jobs.protected_until_s[row] = self.now_s + jobs.min_runtime_s[row]
         self._speed[row] = jobs.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span)
 
+    def retry_s(self, row: int) -> float:
+        """When a job whose launch failed is tried again; now, if it is not one."""
+        return self._backoff.get(row, self.now_s)
+
     # ------------------------------------------------------------ restarting
 
     def outstanding(self) -> tuple[Stop | Launch, ...]:

@@ -60,6 +60,8 @@ class History:
     policy: str
     settings: dict[str, str] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
+    #: Why each job that had not ended was waiting, by job id.
+    waiting: dict[str, str] = field(default_factory=dict)
 
     @property
     def submit_s(self) -> NDArray[np.float64]:

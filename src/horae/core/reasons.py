@@ -36,9 +36,10 @@ SENTENCES: dict[Reason, str] = {
     Reason.NONE: "The job is not waiting.",
     Reason.NOT_YET_CONSIDERED: "No decision has been made since the job came; the next one will look at it.",
     Reason.HELD: "The job is held; release it to let it run.",
-    Reason.NO_FREE_GPUS: "It needs {gpus} GPUs and {free} of the types it accepts are free; it starts when enough end.",
-    Reason.FRAGMENTED: "{free} GPUs are free, but not close enough together for {gpus} (at most {most} on one node); "
-    "another placement rule, or a smaller gang, would start sooner.",
+    Reason.NO_FREE_GPUS: "It needs {gpus} GPUs of one type and {free} of a type it accepts are free; it starts when "
+    "enough running jobs end.",
+    Reason.FRAGMENTED: "{free} GPUs are free, but not close enough together for its {gpus} (at most {most} on one "
+    "node); another placement rule, or a smaller gang, would start sooner.",
     Reason.OVER_QUOTA: "Queue {queue} or one above it is at its maximum of GPUs; raise the quota or wait for its jobs.",
     Reason.RESERVED_FOR_LARGER: "Free GPUs are set aside for job {head}, which waited longer; a job that ends sooner "
     "could still slip in.",

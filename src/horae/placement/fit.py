@@ -21,270 +21,51 @@ the part of `free` that may be used beyond the time of a reservation.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from horae.core.cluster import Span
-from horae.core.compiled import BOOL, FLOAT, FLOATS, INT, INTS, TABLE, compiled
+from horae.core.compiled import INT, INTS, TABLE, compiled
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.choose import choose
+from horae.placement.columns import (
+    CLOSED,
+    DISPLACED,
+    KEEPS,
+    MOVES,
+    UNDECIDED,
+    Asked,
+    Columns,
+    Floats,
+    Ints,
+    Pools,
+    Quotas,
+    Result,
+)
+from horae.placement.holders import fits_back, make_room, rank_holders, see_holders, shift
+from horae.placement.numbers import number, sort, span_of
 from horae.placement.order import heapify, pop
+from horae.placement.quotas import below_low, use, within_top
+from horae.placement.reservation import reserve, seconds_left
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Bytes = NDArray[np.uint8]
-
-#: A job with GPUs whose turn has not come; one that keeps them; one that lost them; one that got others instead.
-_UNDECIDED, _KEEPS, _DISPLACED, _MOVES = 0, 1, 2, 3
 #: A wish whose turn never came, and one that was granted.
 _UNREACHED, _GRANTED = 255, 254
-#: The pool of a GPU that takes no jobs.
-CLOSED = -1
 
 _PLACED, _STOPPING = int(State.PLACED), int(State.STOPPING)
 _NONE, _VACATING = int(Reason.NONE), int(Reason.VACATING)
 _NO_FREE_GPUS, _FRAGMENTED = int(Reason.NO_FREE_GPUS), int(Reason.FRAGMENTED)
 _OVER_QUOTA, _RESERVED = int(Reason.OVER_QUOTA), int(Reason.RESERVED_FOR_LARGER)
 _TOO_SMALL = int(Reason.CLUSTER_TOO_SMALL)
-_GPU, _NODE, _RACK, _CLUSTER = int(Span.GPU), int(Span.NODE), int(Span.RACK), int(Span.CLUSTER)
+#: The mask of all GPU types.
+_ALL = -1
 
 
-class Asked(NamedTuple):
-    """The wishes; an empty column takes what the job says."""
-
-    now_s: float
-    job: Ints
-    key: Floats
-    gpu_type: Ints
-    gpus_min: Ints
-    gpus_max: Ints
-    preempt: bool
-    blocking: bool
-    reserve_after_s: float
-    waiting: int
-
-
-class Columns(NamedTuple):
-    """The columns of the job table that placement looks at."""
-
-    state: Bytes
-    reason: Bytes
-    gpus_min: Ints
-    gpus_max: Ints
-    types: Ints
-    rates: Floats
-    queue: Ints
-    protected_until_s: Floats
-    waiting_since_s: Floats
-    since_s: Floats
-    work_left: Floats
-    rate: Floats
-    best_rate: Floats
-
-
-class Pools(NamedTuple):
-    """GPUs grouped by what the rule counts by: those of pool p are `gpus[first[p]:first[p + 1]]`."""
-
-    rule: int
-    flat: bool
-    racks: int
-    gpu_pool: Ints
-    gpu_type: Ints
-    gpu_node: Ints
-    node_rack: Ints
-    first: Ints
-    gpus: Ints
-    type: Ints
-    rack: Ints
-    capacity: Ints
-    by_capacity: Ints
-    type_capacity: Ints
-    #: Whether some GPUs take no jobs now.
-    shrunk: bool
-
-
-class Quotas(NamedTuple):
-    """Parent, minimum and maximum GPUs of every queue, and the GPUs given so far."""
-
-    parent: Ints
-    low: Ints
-    top: Ints
-    used: Ints
-    guaranteed: bool
-    limited: bool
-
-
-class Result(NamedTuple):
-    """Room for the answer; `fit` says how much of it was used."""
-
-    stopped: Ints
-    taker: Ints
-    row: Ints
-    first: Ints
-    gpu_ids: Ints
-    span: Ints
-    ready: Bools
-    kept: Ints
-    changed: Ints
-    codes: Bytes
-    node_free: Ints
-
-
-# -------------------------------------------------------------------- quotas
-
-
-@compiled(BOOL, INT, INT, INTS, INTS, INTS)
-def _within_top(queue: int, gpus: int, parent: Ints, top: Ints, used: Ints) -> bool:
-    """Whether a queue and all above it may have so many GPUs more."""
-    while queue >= 0:
-        if used[queue] + gpus > top[queue]:
-            return False
-        queue = parent[queue]
-    return True
-
-
-@compiled(BOOL, INT, INT, INTS, INTS, INTS)
-def _below_low(queue: int, gpus: int, parent: Ints, low: Ints, used: Ints) -> bool:
-    """Whether a queue or one above it would still be within what it is guaranteed."""
-    while queue >= 0:
-        if used[queue] + gpus <= low[queue]:
-            return True
-        queue = parent[queue]
-    return False
-
-
-@compiled("void", INT, INT, INTS, INTS)
-def _use(queue: int, gpus: int, parent: Ints, used: Ints) -> None:
-    while queue >= 0:
-        used[queue] += gpus
-        queue = parent[queue]
-
-
-# ------------------------------------------------------------------- holders
-
-
-@compiled(INT, INTS, INTS, INTS, INTS, INTS)
-def _see_holders(holder: Ints, slot: Ints, rows: Ints, first: Ints, gpus: Ints) -> int:
-    """Group held GPUs by holder: those of holder h are gpus[first[h]:first[h + 1]]; slot leads from row to h."""
-    total = 0
-    for gpu in range(len(holder)):
-        row = holder[gpu]
-        if row < 0:
-            continue
-        if slot[row] < 0:
-            slot[row] = total
-            rows[total] = row
-            first[total + 1] = 0
-            total += 1
-        first[slot[row] + 1] += 1
-    first[0] = 0
-    for h in range(total):
-        first[h + 1] += first[h]
-    filled = first[:total].copy()
-    for gpu in range(len(holder)):
-        if holder[gpu] >= 0:
-            h = slot[holder[gpu]]
-            gpus[filled[h]] = gpu
-            filled[h] += 1
-    return total
-
-
-@compiled("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS)
-def _shift(
-    h: int, by: int, first: Ints, gpus: Ints, gpu_pool: Ints, pool_type: Ints, by_pool: Ints, by_type: Ints
-) -> None:
-    """Add a holder's open GPUs to some counts, `by` each."""
-    for at in range(first[h], first[h + 1]):
-        pool = gpu_pool[gpus[at]]
-        if pool != CLOSED:
-            by_pool[pool] += by
-            by_type[pool_type[pool]] += by
-
-
-@compiled("void", INTS, FLOATS, INTS, FLOATS, INTS)
-def _rank_holders(job: Ints, key: Floats, slot: Ints, holder_key: Floats, holder_position: Ints) -> None:
-    """Write down where in the order each holder's first wish stands; no wish is the end of it."""
-    keyed = len(key) > 0
-    for i in range(len(job)):
-        h = slot[job[i]]
-        if h < 0:
-            continue
-        its_key = key[i] if keyed else float(i)
-        if its_key < holder_key[h] or (its_key == holder_key[h] and i < holder_position[h]):
-            holder_key[h], holder_position[h] = its_key, i
-
-
-@compiled(INT, INT, INT, INTS, FLOATS, INTS, INTS, INTS, INTS)
-def _last_in_pool(
-    pool: int, n_holders: int, status: Ints, key: Floats, position: Ints, first: Ints, gpus: Ints, gpu_pool: Ints
-) -> int:
-    """The undecided holder in a pool that comes last in the order."""
-    last = -1
-    for h in range(n_holders):
-        if status[h] != _UNDECIDED:
-            continue
-        if last >= 0 and (key[h] < key[last] or (key[h] == key[last] and position[h] < position[last])):
-            continue
-        for at in range(first[h], first[h + 1]):
-            if gpu_pool[gpus[at]] == pool:
-                last = h
-                break
-    return last
-
-
-@compiled(
-    BOOL, INT, INT, INTS, INTS, INTS, FLOATS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INT,
-)  # fmt: skip
-def _make_room(
-    pool: int, gpus: int, free: Ints, type_free: Ints, status: Ints, key: Floats, position: Ints, first: Ints,
-    held: Ints, gpu_pool: Ints, pool_type: Ints, n_holders: int, holder_row: Ints, queue: Ints, parent: Ints,
-    used: Ints, wishless: int,
-) -> bool:  # fmt: skip
-    """Take GPUs from undecided holders of a pool, the last in order first, until so many are free.
-
-    Those with no wish of their own (their position is `wishless`) were counted against
-    their quotas from the start, and are no more. Says whether anybody lost GPUs.
-    """
-    anybody = False
-    while free[pool] < gpus:
-        victim = _last_in_pool(pool, n_holders, status, key, position, first, held, gpu_pool)
-        assert victim >= 0
-        status[victim] = _DISPLACED
-        _shift(victim, 1, first, held, gpu_pool, pool_type, free, type_free)
-        if position[victim] == wishless:
-            _use(queue[holder_row[victim]], first[victim] - first[victim + 1], parent, used)
-        anybody = True
-    return anybody
-
-
-@compiled(BOOL, INT, INTS, INTS, INTS, INTS)
-def _fits_back(h: int, first: Ints, gpus: Ints, gpu_pool: Ints, counts: Ints) -> bool:
-    """Whether the pools of a holder's GPUs could give them all back."""
-    fits = True
-    for at in range(first[h], first[h + 1]):
-        pool = gpu_pool[gpus[at]]
-        if pool != CLOSED:
-            counts[pool] -= 1
-            fits = fits and counts[pool] >= 0
-    for at in range(first[h], first[h + 1]):
-        pool = gpu_pool[gpus[at]]
-        if pool != CLOSED:
-            counts[pool] += 1
-    return fits
-
-
-# ------------------------------------------------------------------ choosing
-
-
-@compiled(INT, INT, INT, INTS, INT)
-def _capacity(mask: int, least: int, by_type: Ints, types: int) -> int:
-    """The most GPUs of one type that a job may use, or `least` if that is more."""
-    most = least
+@compiled(INT, INT, INTS, INT)
+def _most_of_one_type(mask: int, by_type: Ints, types: int) -> int:
+    """The most GPUs of one type, among the types of a mask."""
+    most = 0
     for gpu_type in range(types):
         if mask >> gpu_type & 1 and by_type[gpu_type] > most:
             most = by_type[gpu_type]
@@ -300,109 +81,6 @@ def _next_type(row: int, mask: int, tried: int, rates: Floats) -> int:
         if usable >> gpu_type & 1 and (best < 0 or rates[row, gpu_type] > rates[row, best]):
             best = gpu_type
     return best
-
-
-@compiled(FLOAT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS)
-def _seconds_left(row: int, now_s: float, work_left: Floats, rate: Floats, since_s: Floats, best_rate: Floats) -> float:
-    """How long a job would still run, by what is known."""
-    speed = rate[row] if rate[row] > 0 else best_rate[row]
-    left = work_left[row] - rate[row] * (now_s - since_s[row])
-    return max(left, 0.0) / speed if speed > 0 else np.inf
-
-
-@compiled(
-    FLOAT, INT, INT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INT, INTS,
-    INTS, INTS, INTS, INT, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS,
-)  # fmt: skip
-def _reserve(
-    row: int, gpus: int, mask: int, now_s: float, work_left: Floats, rate: Floats, since_s: Floats, best_rate: Floats,
-    free: Ints, late: Ints, n_holders: int, holder_row: Ints, first: Ints, held: Ints, status: Ints, n_given: int,
-    given_row: Ints, given_first: Ints, given_pool: Ints, given_take: Ints, rule: int, gpu_pool: Ints, pool_type: Ints,
-    pool_rack: Ints, racks: int, capacity: Ints, by_capacity: Ints, type_free: Ints, out_pool: Ints, out_take: Ints,
-) -> float:  # fmt: skip
-    """Find the earliest time a job could start if nobody new did; what it does not need then is `late`.
-
-    GPUs come free in order of expected ends: the reservation of backfill scheduling.
-    """
-    ends, who = np.empty(n_holders + n_given), np.arange(n_holders + n_given)
-    for at in range(n_holders + n_given):
-        its_row = holder_row[at] if at < n_holders else given_row[at - n_holders]
-        ends[at] = now_s + _seconds_left(its_row, now_s, work_left, rate, since_s, best_rate)
-    heapify(ends, who)
-    counts, by_type = free.copy(), type_free.copy()
-    start_s, taken = np.inf, 0
-    for size in range(len(who), 0, -1):
-        end_s = ends[0]
-        at = pop(ends, who, size)
-        if at >= n_holders:
-            for pair in range(given_first[at - n_holders], given_first[at - n_holders + 1]):
-                counts[given_pool[pair]] += given_take[pair]
-                by_type[pool_type[given_pool[pair]]] += given_take[pair]
-        elif status[at] < _DISPLACED:
-            _shift(at, 1, first, held, gpu_pool, pool_type, counts, by_type)
-        for gpu_type in range(len(by_type)):
-            if taken == 0 and mask >> gpu_type & 1 and by_type[gpu_type] >= gpus:
-                taken = choose(
-                    rule, gpus, gpu_type, counts, capacity, by_capacity, pool_type, pool_rack, racks, out_pool, out_take
-                )
-        if taken > 0:
-            start_s = end_s
-            break
-    for at in range(taken):
-        counts[out_pool[at]] -= out_take[at]
-    for pool in range(len(counts)):
-        late[pool] = max(0, min(free[pool], counts[pool]))
-    return start_s
-
-
-# ------------------------------------------------------------------- numbers
-
-
-@compiled("void", INTS, INT, INT)
-def _sort(values: Ints, start: int, stop: int) -> None:
-    """Sort a few numbers in place."""
-    for i in range(start + 1, stop):
-        value, at = values[i], i
-        while at > start and values[at - 1] > value:
-            values[at] = values[at - 1]
-            at -= 1
-        values[at] = value
-
-
-@compiled(INT, INT, INT, INT, INT, INTS, INTS, INTS, INTS, INTS)
-def _number(
-    row: int, pool: int, take: int, at: int, first: Ints, gpus: Ints, owner: Ints, occupant: Ints, ids: Ints
-) -> int:
-    """Give a job GPU numbers of one pool: those that nobody sits on first, then the lowest."""
-    left = take
-    for sat_on in range(2):
-        for i in range(first[pool], first[pool + 1]):
-            gpu = gpus[i]
-            if left > 0 and owner[gpu] < 0 and (occupant[gpu] >= 0) == (sat_on == 1):
-                owner[gpu] = row
-                ids[at] = gpu
-                at += 1
-                left -= 1
-    return at
-
-
-@compiled(INT, INTS, INT, INT, BOOL, INTS, INTS)
-def _span(ids: Ints, start: int, stop: int, flat: bool, gpu_node: Ints, node_rack: Ints) -> int:
-    """How far apart GPUs lie; where only the count matters they lie together."""
-    if stop - start == 1:
-        return _GPU
-    if flat:
-        return _NODE
-    node, span = gpu_node[ids[start]], _NODE
-    for at in range(start + 1, stop):
-        if node_rack[gpu_node[ids[at]]] != node_rack[node]:
-            return _CLUSTER
-        if gpu_node[ids[at]] != node:
-            span = _RACK
-    return span
-
-
-# ------------------------------------------------------------------ the walk
 
 
 @njit(cache=True)
@@ -433,7 +111,7 @@ def fit(
 
     # 1. Who has GPUs, and who may lose them.
     rows, first, held = np.empty(all_gpus, np.int64), np.empty(all_gpus + 1, np.int64), np.empty(all_gpus, np.int64)
-    n_holders = _see_holders(holder, slot, rows, first, held)
+    n_holders = see_holders(holder, slot, rows, first, held)
     status = np.zeros(n_holders, np.int64)
     holder_key, holder_position, ranked = np.full(n_holders, np.inf), np.full(n_holders, n), False
     free, type_free = np.zeros(n_pools, np.int64), np.zeros(types, np.int64)
@@ -445,21 +123,21 @@ def fit(
     unprotected_s = np.inf
     for h in range(n_holders):
         if asked.preempt and jobs.protected_until_s[rows[h]] <= now_s:
-            _shift(h, 1, first, held, gpu_pool, pool_type, reach, type_reach)
+            shift(h, 1, first, held, gpu_pool, pool_type, reach, type_reach)
             continue
-        status[h] = _KEEPS
+        status[h] = KEEPS
         if counted:
-            _use(jobs.queue[rows[h]], first[h + 1] - first[h], parent, used)
+            use(jobs.queue[rows[h]], first[h + 1] - first[h], parent, used)
         if asked.preempt:
             unprotected_s = min(unprotected_s, jobs.protected_until_s[rows[h]])
 
     # Whoever has GPUs but no wish counts against its quotas until somebody takes them.
     if counted:
-        _rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
+        rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
         ranked = True
         for h in range(n_holders):
-            if status[h] == _UNDECIDED and holder_position[h] == n:
-                _use(jobs.queue[rows[h]], first[h + 1] - first[h], parent, used)
+            if status[h] == UNDECIDED and holder_position[h] == n:
+                use(jobs.queue[rows[h]], first[h + 1] - first[h], parent, used)
 
     # 2. The wishes in order.
     given_row, given_first = result.row, np.zeros(all_gpus + 1, np.int64)
@@ -478,7 +156,7 @@ def fit(
     blocked, reserved, head, reserved_s = False, False, -1, np.inf
     for sweep in range(0 if quotas.guaranteed else 1, 2):
         for turn in range(n):
-            nothing_left = _capacity(-1, 0, type_reach, types) == 0
+            nothing_left = _most_of_one_type(_ALL, type_reach, types) == 0
             if (nothing_left and not quotas.limited) or (blocked and not asked.preempt):
                 break
             i = turn
@@ -489,57 +167,55 @@ def fit(
                 i = order[turn]
             row = asked.job[i]
             h = slot[row]
-            if h < -1 or (h >= 0 and (status[h] == _KEEPS or status[h] == _MOVES)):
+            if h < -1 or (h >= 0 and (status[h] == KEEPS or status[h] == MOVES)):
                 continue
             gpus = asked.gpus_min[i] if len(asked.gpus_min) else jobs.gpus_min[row]
             top = asked.gpus_max[i] if len(asked.gpus_max) else jobs.gpus_max[row]
             mask = jobs.types[row]
             if len(asked.gpu_type):
                 mask &= 1 << asked.gpu_type[i]
-            if sweep == 0 and not _below_low(jobs.queue[row], gpus, parent, quotas.low, used):
+            if sweep == 0 and not below_low(jobs.queue[row], gpus, parent, quotas.low, used):
                 continue
 
             # A job that has GPUs of the kind and number wished keeps them, or gets them back.
             if h >= 0:
                 has = first[h + 1] - first[h]
                 suits = (mask >> pools.gpu_type[held[first[h]]] & 1) == 1 and gpus <= has and has <= top
-                if quotas.limited and not _within_top(
-                    jobs.queue[row], has if suits else gpus, parent, quotas.top, used
-                ):
+                if quotas.limited and not within_top(jobs.queue[row], has if suits else gpus, parent, quotas.top, used):
                     codes[i] = _OVER_QUOTA
-                    if status[h] == _UNDECIDED:
-                        status[h] = _DISPLACED
-                        _shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
+                    if status[h] == UNDECIDED:
+                        status[h] = DISPLACED
+                        shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
                         failed_free.fill(False)
                     continue
-                if suits and status[h] == _UNDECIDED:
-                    status[h] = _KEEPS
-                    _shift(h, -1, first, held, gpu_pool, pool_type, reach, type_reach)
+                if suits and status[h] == UNDECIDED:
+                    status[h] = KEEPS
+                    shift(h, -1, first, held, gpu_pool, pool_type, reach, type_reach)
                     if counted:
-                        _use(jobs.queue[row], has, parent, used)
+                        use(jobs.queue[row], has, parent, used)
                     continue
-                if suits and _fits_back(h, first, held, gpu_pool, late if reserved else reach):
+                if suits and fits_back(h, first, held, gpu_pool, late if reserved else reach):
                     if not ranked:
-                        _rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
+                        rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
                         ranked = True
                     for at in range(first[h], first[h + 1]):
                         pool = gpu_pool[held[at]]
                         if pool == CLOSED:
                             continue
-                        _make_room(
+                        make_room(
                             pool, 1, free, type_free, status, holder_key, holder_position, first, held, gpu_pool,
                             pool_type, n_holders, rows, jobs.queue, parent, used, n,
                         )  # fmt: skip
                         free[pool] -= 1
                         type_free[pool_type[pool]] -= 1
                         late[pool] = min(late[pool], free[pool])
-                    _shift(h, -1, first, held, gpu_pool, pool_type, reach, type_reach)
-                    status[h] = _KEEPS
+                    shift(h, -1, first, held, gpu_pool, pool_type, reach, type_reach)
+                    status[h] = KEEPS
                     failed_free.fill(False)
                     if counted:
-                        _use(jobs.queue[row], has, parent, used)
+                        use(jobs.queue[row], has, parent, used)
                     continue
-            elif quotas.limited and not _within_top(jobs.queue[row], gpus, parent, quotas.top, used):
+            elif quotas.limited and not within_top(jobs.queue[row], gpus, parent, quotas.top, used):
                 codes[i] = _OVER_QUOTA
                 continue
             if blocked:
@@ -547,11 +223,11 @@ def fit(
 
             # Anybody else takes free GPUs, or else those of jobs behind it; its fastest type first.
             taken, gpu_type = 0, -1
-            long = reserved and reserved_s < now_s + _seconds_left(
+            long = reserved and reserved_s < now_s + seconds_left(
                 row, now_s, jobs.work_left, jobs.rate, jobs.since_s, jobs.best_rate
             )
             counts = late if long else free
-            if _capacity(mask, 0, type_free, types) >= gpus:
+            if _most_of_one_type(mask, type_free, types) >= gpus:
                 tried, gpu_type = 0, _next_type(row, mask, 0, jobs.rates)
                 while gpu_type >= 0:
                     if type_free[gpu_type] >= gpus and not failed_free[gpu_type, gpus]:
@@ -564,7 +240,7 @@ def fit(
                         failed_free[gpu_type, gpus] = not long
                     tried |= 1 << gpu_type
                     gpu_type = _next_type(row, mask, tried, jobs.rates)
-            if taken == 0 and asked.preempt and not reserved and _capacity(mask, 0, type_reach, types) >= gpus:
+            if taken == 0 and asked.preempt and not reserved and _most_of_one_type(mask, type_reach, types) >= gpus:
                 tried, gpu_type = 0, _next_type(row, mask, 0, jobs.rates)
                 while gpu_type >= 0:
                     if type_reach[gpu_type] >= gpus and not failed_reach[gpu_type, gpus]:
@@ -578,10 +254,10 @@ def fit(
                     tried |= 1 << gpu_type
                     gpu_type = _next_type(row, mask, tried, jobs.rates)
                 if taken > 0 and not ranked:
-                    _rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
+                    rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
                     ranked = True
                 for at in range(taken):
-                    if _make_room(
+                    if make_room(
                         out_pool[at], out_take[at], free, type_free, status, holder_key, holder_position, first, held,
                         gpu_pool, pool_type, n_holders, rows, jobs.queue, parent, used, n,
                     ):  # fmt: skip
@@ -589,16 +265,16 @@ def fit(
 
             # It waits: say why, and reserve GPUs for it if it has waited long.
             if taken == 0:
-                if _capacity(mask, 0, pools.type_capacity, types) < gpus:
+                if _most_of_one_type(mask, pools.type_capacity, types) < gpus:
                     codes[i] = _TOO_SMALL
                     continue
                 codes[i] = lacking
-                if _capacity(mask, 0, type_free, types) >= gpus:
+                if _most_of_one_type(mask, type_free, types) >= gpus:
                     codes[i] = _RESERVED if reserved else _FRAGMENTED
                 blocked = blocked or asked.blocking
                 if not reserved and now_s - jobs.waiting_since_s[row] >= asked.reserve_after_s:
                     reserved, head = True, row
-                    reserved_s = _reserve(
+                    reserved_s = reserve(
                         row, gpus, mask, now_s, jobs.work_left, jobs.rate, jobs.since_s, jobs.best_rate, free, late,
                         n_holders, rows, first, held, status, n_given, given_row, given_first, given_pool, given_take,
                         pools.rule, gpu_pool, pool_type, pools.rack, pools.racks, pools.capacity, pools.by_capacity,
@@ -621,14 +297,14 @@ def fit(
             given_first[n_given] = n_pairs
             codes[i] = _GRANTED
             if counted:
-                _use(jobs.queue[row], gpus, parent, used)
+                use(jobs.queue[row], gpus, parent, used)
             if h < 0:
                 slot[row] = -1 - n_given
             else:
-                if status[h] == _UNDECIDED:
-                    _shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
+                if status[h] == UNDECIDED:
+                    shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
                     failed_free.fill(False)
-                status[h] = _MOVES
+                status[h] = MOVES
 
     # 3. Elastic jobs grow within their pools, in order.
     spare = late if reserved else free
@@ -639,9 +315,9 @@ def fit(
         for pair in range(given_first[p], given_first[p + 1]):
             while has < given_top[p] and spare[given_pool[pair]] > 0:
                 queue = jobs.queue[given_row[p]]
-                if quotas.limited and not _within_top(queue, 1, parent, quotas.top, used):
+                if quotas.limited and not within_top(queue, 1, parent, quotas.top, used):
                     break
-                _use(queue, 1, parent, used)
+                use(queue, 1, parent, used)
                 given_take[pair] += 1
                 spare[given_pool[pair]] -= 1
                 has += 1
@@ -650,7 +326,7 @@ def fit(
     owner = np.full(all_gpus, -1, np.int64)
     n_kept, n_stopped = 0, 0
     for h in range(n_holders):
-        if status[h] < _DISPLACED:
+        if status[h] < DISPLACED:
             result.kept[n_kept] = rows[h]
             n_kept += 1
             for at in range(first[h], first[h + 1]):
@@ -660,13 +336,13 @@ def fit(
         start = result.first[p]
         stop = start
         for pair in range(given_first[p], given_first[p + 1]):
-            stop = _number(
+            stop = number(
                 given_row[p], given_pool[pair], given_take[pair], stop, pools.first, pools.gpus, owner, occupant,
                 result.gpu_ids,
             )  # fmt: skip
-        _sort(result.gpu_ids, start, stop)
+        sort(result.gpu_ids, start, stop)
         result.first[p + 1] = stop
-        result.span[p] = _span(result.gpu_ids, start, stop, pools.flat, pools.gpu_node, pools.node_rack)
+        result.span[p] = span_of(result.gpu_ids, start, stop, pools.flat, pools.gpu_node, pools.node_rack)
         ready = jobs.state[given_row[p]] != _STOPPING
         for at in range(start, stop):
             ready = ready and occupant[result.gpu_ids[at]] < 0
@@ -674,7 +350,7 @@ def fit(
             ready = ready and jobs.state[given_row[p]] == _PLACED
         result.ready[p] = ready
     for h in range(n_holders):
-        if status[h] >= _DISPLACED:
+        if status[h] >= DISPLACED:
             result.stopped[n_stopped], result.taker[n_stopped] = rows[h], -1
             for at in range(first[h], first[h + 1]):
                 if owner[held[at]] >= 0 and owner[held[at]] != rows[h]:
@@ -693,17 +369,17 @@ def fit(
         if settled and code == _UNREACHED and jobs.reason[row] == asked.waiting:
             continue
         h = slot[row]
-        if h >= 0 and status[h] < _DISPLACED:
+        if h >= 0 and status[h] < DISPLACED:
             code = _VACATING if jobs.state[row] == _PLACED or jobs.state[row] == _STOPPING else _NONE
-        elif h >= 0 and status[h] == _MOVES:
+        elif h >= 0 and status[h] == MOVES:
             code = _VACATING
         elif h < -1:
             code = _NONE if result.ready[-2 - h] else _VACATING
         elif code == _UNREACHED:
             code = asked.waiting
-            if _capacity(jobs.types[row], 0, pools.type_capacity, types) < jobs.gpus_min[row]:
+            if _most_of_one_type(jobs.types[row], pools.type_capacity, types) < jobs.gpus_min[row]:
                 code = _TOO_SMALL
-            elif quotas.limited and not _within_top(jobs.queue[row], jobs.gpus_min[row], parent, quotas.top, used):
+            elif quotas.limited and not within_top(jobs.queue[row], jobs.gpus_min[row], parent, quotas.top, used):
                 code = _OVER_QUOTA
         if jobs.reason[row] != code:
             result.changed[n_changed], result.codes[n_changed] = row, code

@@ -15,7 +15,8 @@ from horae.core.queues import QueueTree
 from horae.core.table import JobTable
 from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION
-from horae.placement.fit import CLOSED, Asked, Columns, Pools, Quotas, Result, fit
+from horae.placement.columns import CLOSED, Asked, Columns, Pools, Quotas, Result
+from horae.placement.fit import fit
 
 _RULES = {
     "consolidated": (CONSOLIDATED, False),

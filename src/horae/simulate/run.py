@@ -22,6 +22,7 @@ from horae.core.events import (
     JobSubmitted,
     LaunchFailed,
 )
+from horae.core.explain import explain
 from horae.core.history import History, Recorder
 from horae.core.job import JobSpec
 from horae.core.queues import Queue
@@ -165,6 +166,11 @@ class Driver:
             policy=self.engine.policy_name,
             settings=dict(settings),
             counters={"dropped_reports": self.engine.dropped_reports},
+            waiting={
+                spec.id: explain(self.engine, spec.id).sentence
+                for row, spec in enumerate(table.specs)
+                if np.isnan(end_s[row])
+            },
         )
 
 

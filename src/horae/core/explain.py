@@ -1,0 +1,49 @@
+"""Why a job waits, in words: the reason its last decision gave, with the numbers behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from horae.core.engine import Engine
+from horae.core.reasons import SENTENCES, Reason
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One dominant reason, the sentence for people, and the numbers it was made from."""
+
+    job: str
+    code: str
+    sentence: str
+    numbers: dict[str, float | str]
+
+
+def explain(engine: Engine, job: str) -> Explanation:
+    """Say why a job waits; the numbers are those that the decision saw, not those of this moment."""
+    row = engine.jobs.rows[job]
+    reason = Reason(engine.jobs.reason[row])
+    numbers = _numbers(engine, row)
+    return Explanation(job, reason.code, SENTENCES[reason].format(**numbers), numbers)
+
+
+def _numbers(engine: Engine, row: int) -> dict[str, float | str]:
+    """What the sentences may speak of."""
+    jobs, cluster, evidence = engine.jobs, engine.gpus.cluster, engine.evidence
+    mask = int(jobs.types[row])
+    usable = [node for node in range(len(cluster.nodes)) if mask >> int(cluster.node_type[node]) & 1]
+    free = evidence.node_free.tolist() if evidence else []
+    seen = {node: free[node] for node in usable if node < len(free)}
+    by_type: dict[int, int] = {}
+    for node, count in seen.items():
+        gpu_type = int(cluster.node_type[node])
+        by_type[gpu_type] = by_type.get(gpu_type, 0) + count
+    capacity = [int(count) for k, count in enumerate(engine.gpus.open_by_type) if mask >> k & 1]
+    return {
+        "gpus": int(jobs.gpus_min[row]),
+        "free": max(by_type.values(), default=0),
+        "most": max(seen.values(), default=0),
+        "capacity": max(capacity, default=0),
+        "queue": engine.queues.paths[int(jobs.queue[row])],
+        "head": evidence.head if evidence else "",
+        "retry_s": engine.retry_s(row),
+    }

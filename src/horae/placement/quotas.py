@@ -1,0 +1,34 @@
+"""Minimum and maximum GPUs of queues, up the tree. Compiled."""
+
+from __future__ import annotations
+
+from horae.core.compiled import BOOL, INT, INTS, compiled
+from horae.placement.columns import Ints
+
+
+@compiled(BOOL, INT, INT, INTS, INTS, INTS)
+def within_top(queue: int, gpus: int, parent: Ints, top: Ints, used: Ints) -> bool:
+    """Whether a queue and all above it may have so many GPUs more."""
+    while queue >= 0:
+        if used[queue] + gpus > top[queue]:
+            return False
+        queue = parent[queue]
+    return True
+
+
+@compiled(BOOL, INT, INT, INTS, INTS, INTS)
+def below_low(queue: int, gpus: int, parent: Ints, low: Ints, used: Ints) -> bool:
+    """Whether a queue or one above it would still be within what it is guaranteed."""
+    while queue >= 0:
+        if used[queue] + gpus <= low[queue]:
+            return True
+        queue = parent[queue]
+    return False
+
+
+@compiled("void", INT, INT, INTS, INTS)
+def use(queue: int, gpus: int, parent: Ints, used: Ints) -> None:
+    """Count GPUs given to a queue, and so to all above it."""
+    while queue >= 0:
+        used[queue] += gpus
+        queue = parent[queue]

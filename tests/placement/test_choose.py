@@ -1,0 +1,170 @@
+"""Which nodes a gang gets, against brute force over every set of nodes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from builders import Cell, cluster, job
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from horae.core.reasons import Reason
+from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION, choose
+from horae.placement.rules import UnknownPlacement, make_placement
+
+Pool = tuple[int, int, int, int]  # capacity, free, type, rack
+
+pools_of_nodes = st.lists(
+    st.tuples(st.integers(1, 5), st.integers(0, 5), st.integers(0, 1), st.integers(0, 2)).map(
+        lambda pool: (pool[0], min(pool[1], pool[0]), pool[2], pool[3])
+    ),
+    min_size=1,
+    max_size=6,
+)
+gangs = st.integers(1, 12)
+
+
+def chosen(rule: int, gpus: int, gpu_type: int, pools: list[Pool]) -> dict[int, int]:
+    """GPUs taken from each pool; nothing if the rule finds no place."""
+    capacity, free, types, racks = (np.array(column, np.int64) for column in zip(*pools, strict=True))
+    by_capacity = np.argsort(-capacity, kind="stable").astype(np.int64)
+    out_pool, out_take = np.empty(len(pools), np.int64), np.empty(len(pools), np.int64)
+    taken = choose(
+        rule, gpus, gpu_type, free, capacity, by_capacity, types, racks, int(racks.max()) + 1, out_pool, out_take
+    )
+    assert len(set(out_pool[:taken].tolist())) == taken, "one pool is named twice"
+    return dict(zip(out_pool[:taken].tolist(), out_take[:taken].tolist(), strict=True))
+
+
+def sets_of(k: int, gpu_type: int, pools: list[Pool]) -> list[tuple[int, ...]]:
+    return list(combinations([p for p, pool in enumerate(pools) if pool[2] == gpu_type], k))
+
+
+def room(nodes: tuple[int, ...], pools: list[Pool], column: int) -> int:
+    return sum(pools[node][column] for node in nodes)
+
+
+def fewest(gpus: int, gpu_type: int, pools: list[Pool], column: int) -> int:
+    """The smallest number of nodes whose capacity (0) or free GPUs (1) hold the gang; 0 if none do."""
+    for k in range(1, len(pools) + 1):
+        if any(room(nodes, pools, column) >= gpus for nodes in sets_of(k, gpu_type, pools)):
+            return k
+    return 0
+
+
+def racks_of(nodes: tuple[int, ...] | dict[int, int], pools: list[Pool]) -> set[int]:
+    return {pools[node][3] for node in nodes}
+
+
+def assert_whole(taken: dict[int, int], gpus: int, pools: list[Pool]) -> None:
+    assert sum(taken.values()) == gpus
+    assert all(0 < take <= pools[node][1] and pools[node][2] == 0 for node, take in taken.items())
+
+
+@given(pools=pools_of_nodes, gpus=gangs)
+@settings(max_examples=400, deadline=None)
+def test_consolidated_takes_exactly_the_fewest_nodes_that_could_ever_hold_the_gang_or_waits(
+    pools: list[Pool], gpus: int
+) -> None:
+    k = fewest(gpus, 0, pools, column=0)
+    possible = [nodes for nodes in sets_of(k, 0, pools) if room(nodes, pools, 1) >= gpus] if k else []
+    taken = chosen(CONSOLIDATED, gpus, 0, pools)
+    assert bool(taken) == bool(possible)
+    if taken:
+        assert_whole(taken, gpus, pools)
+        assert len(taken) == k
+
+
+@given(pools=pools_of_nodes, gpus=gangs)
+@settings(max_examples=400, deadline=None)
+def test_consolidated_stays_in_one_rack_if_that_is_possible(pools: list[Pool], gpus: int) -> None:
+    k = fewest(gpus, 0, pools, column=0)
+    possible = [nodes for nodes in sets_of(k, 0, pools) if room(nodes, pools, 1) >= gpus] if k else []
+    assume(any(len(racks_of(nodes, pools)) == 1 for nodes in possible))
+    assert len(racks_of(chosen(CONSOLIDATED, gpus, 0, pools), pools)) == 1
+
+
+@given(pools=pools_of_nodes, gpus=gangs)
+@settings(max_examples=400, deadline=None)
+def test_best_effort_places_whenever_the_count_suffices_and_as_consolidated_as_that_rule_would(
+    pools: list[Pool], gpus: int
+) -> None:
+    taken = chosen(BEST_EFFORT, gpus, 0, pools)
+    assert bool(taken) == (sum(pool[1] for pool in pools if pool[2] == 0) >= gpus)
+    if taken:
+        assert_whole(taken, gpus, pools)
+    together = chosen(CONSOLIDATED, gpus, 0, pools)
+    assert not together or taken == together
+
+
+@given(pools=pools_of_nodes, gpus=gangs)
+@settings(max_examples=400, deadline=None)
+def test_best_effort_spreads_over_one_rack_before_many_and_over_the_fewest_nodes_there(
+    pools: list[Pool], gpus: int
+) -> None:
+    taken = chosen(BEST_EFFORT, gpus, 0, pools)
+    assume(taken and not chosen(CONSOLIDATED, gpus, 0, pools))
+    in_one_rack = {
+        rack: fewest(gpus, 0, [(c, f if r == rack else 0, t, r) for c, f, t, r in pools], column=1) for rack in range(3)
+    }
+    if any(in_one_rack.values()):
+        (rack,) = racks_of(taken, pools)
+        assert len(taken) == in_one_rack[rack]
+    else:
+        assert len(taken) == fewest(gpus, 0, pools, column=1)
+
+
+@given(pools=pools_of_nodes, gpus=gangs)
+@settings(max_examples=400, deadline=None)
+def test_least_fragmentation_empties_the_nodes_with_the_fewest_free_gpus_first(pools: list[Pool], gpus: int) -> None:
+    taken = chosen(LEAST_FRAGMENTATION, gpus, 0, pools)
+    assert bool(taken) == (sum(pool[1] for pool in pools if pool[2] == 0) >= gpus)
+    if not taken:
+        return
+    assert_whole(taken, gpus, pools)
+    left_over = [node for node, take in taken.items() if take < pools[node][1]]
+    assert len(left_over) <= 1, "only the last node taken from may keep free GPUs"
+    untouched = [pool[1] for p, pool in enumerate(pools) if p not in taken and pool[2] == 0 and pool[1] > 0]
+    assert min(untouched, default=99) >= max(pools[node][1] for node in taken)
+
+
+def test_the_last_node_of_a_gang_is_the_one_it_fills_best() -> None:
+    pools = [(4, 4, 0, 0), (4, 2, 0, 0), (4, 1, 0, 0), (4, 4, 0, 0)]
+    assert chosen(CONSOLIDATED, 1, 0, pools) == {2: 1}
+    assert chosen(CONSOLIDATED, 6, 0, pools) == {0: 4, 1: 2}
+
+
+def test_a_gang_never_mixes_gpu_types() -> None:
+    cell = Cell("v100:1x2,k80:1x2", placement="anywhere")
+    cell.submit(0, job("a", gpus=3))
+    assert (cell.running, cell.reason("a")) == ([], Reason.CLUSTER_TOO_SMALL)
+
+
+@pytest.mark.parametrize(
+    ("placement", "nodes"), [("anywhere", 3), ("best-effort", 3), ("least-fragmentation", 3), ("consolidated", 0)]
+)
+def test_rules_differ_when_only_scraps_are_free(placement: str, nodes: int) -> None:
+    cell = Cell(cluster("3x4"), "fifo-backfill", placement="consolidated")
+    cell.submit(0, *(job(f"big{n}", gpus=3) for n in range(3)))
+    cell.engine._placement = make_placement(placement)
+    cell.submit(1, job("a", gpus=3))
+    assert len({gpu // 4 for gpu in cell.gpus("a")}) == nodes
+
+
+@pytest.mark.parametrize("placement", ["anywhere", "best-effort", "least-fragmentation", "consolidated"])
+@given(sizes=st.lists(st.integers(1, 8), min_size=1, max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_no_gpu_is_given_twice_and_every_gang_is_whole(placement: str, sizes: list[int]) -> None:
+    cell = Cell(cluster("a:2x3,b:2x2", nodes_per_rack=2), "fifo-backfill", placement=placement)
+    cell.submit(0, *(job(str(n), gpus=gpus) for n, gpus in enumerate(sizes)))
+    given_out = [gpu for name in cell.running for gpu in cell.gpus(name)]
+    assert len(given_out) == len(set(given_out))
+    assert all(len(cell.gpus(name)) == sizes[int(name)] for name in cell.running)
+    assert all(len({gpu < 6 for gpu in cell.gpus(name)}) == 1 for name in cell.running), "one GPU type each"
+
+
+def test_an_unknown_rule_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(UnknownPlacement, match="Did you mean 'consolidated'"):
+        make_placement("consolidatd")
