@@ -63,9 +63,9 @@ def measure_decisions(bench: Bench) -> Part:
                 if worst_s > LIMIT_S:
                     missed.append(f"{policy}, {placement}: a decision on {spec} took {worst_s:.2f} s.")
     notes = [
-        f"Of {bench.sizes.steps} instants: one job ends, one comes, the engine decides. decision_ms is the median and "
-        "worst_ms the longest; instant_ms adds the engine's part in performing the commands, to the last answer.",
-        "srtf and las are at their worst: jobs of like age take turns, so that las swaps the cluster at every decision.",
+        f"{bench.sizes.steps} instants each: one job ends, one comes, the engine decides (decision_ms, worst_ms).",
+        "instant_ms adds the engine's part in performing the commands, to the last answer.",
+        "las is at its worst: all jobs are of like age, so that it swaps the whole cluster at every decision.",
     ]
     return Part(f"One decision (limit: {LIMIT_S:g} s)", rows, notes, missed)
 
@@ -144,8 +144,8 @@ def measure_snapshots(bench: Bench) -> Part:
         for way, act in _ways(table, active, ledger).items():
             rows.setdefault(way, {"in microseconds": way})[f"{queued:,} active"] = round(1e6 * _shortest_s(act), 1)
     notes = [
-        "Columns are gathered by index when a policy first looks at them. Views cost nothing to make, but need the "
-        "active jobs side by side, so that every job that ends closes a gap in every column.",
+        "A policy's columns are gathered by index when it first looks at them.",
+        "Views need the active jobs side by side: every job that ends then closes a gap in every column.",
     ]
     return Part("What a snapshot costs", list(rows.values()), notes)
 

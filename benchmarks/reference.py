@@ -47,8 +47,8 @@ def measure_ratios(bench: Bench) -> Part:
             rows.append({**row, "ratio": round(naive_s / ours_s, 2), "mean_active": round(active)})
     notes = [
         "Both gave every job the same start and end.",
-        "The naive loop counts free GPUs and sorts all jobs at every event: its cost grows with jobs times queue. "
-        "It numbers no GPUs, keeps no records and gives no reasons; where hardly anybody waits that makes it the faster.",
+        "The naive loop sorts all jobs at every event, so that its cost grows with jobs times queue (mean_active).",
+        "It only counts GPUs: no numbers, commands, records or reasons. Where few jobs wait, that makes it faster.",
     ]
     return Part("Naive loop over Horae, CPU s of the scheduling alone", rows, notes)
 

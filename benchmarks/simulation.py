@@ -28,14 +28,14 @@ def measure_start(bench: Bench) -> Part:
     cold, warm = bench.start
     rows = [{"cache": name, **_spent(cost)} for name, cost in (("cold", cold), ("warm", warm))]
     notes = [f"Compilation costs {bench.compile_s:.1f} CPU s, once for each installation; imports are in both rows."]
-    return Part("Start: ten jobs, compiled code absent and present", rows, notes)
+    return Part("Start: ten jobs", rows, notes)
 
 
 def measure_limits(bench: Bench) -> Part:
     """The whole trace against its limits, with compiled code at hand and without."""
     rows: list[Row] = []
     missed: list[str] = []
-    judged = len(bench.workload.jobs) == PHILLY_JOBS
+    judged = bench.workload.limited
     for policy, limit_s in LIMITS_S.items():
         cost = bench.simulate(policy)
         first_s = cost.cpu_s + bench.compile_s
@@ -49,7 +49,7 @@ def measure_limits(bench: Bench) -> Part:
         f"Memory limit: {MEMORY_LIMIT_MB:g} MB.",
     ]
     if not judged:
-        notes.append(f"The limits are for {PHILLY_JOBS:,} jobs; this run has {len(bench.workload.jobs):,}.")
+        notes.append(f"The limits are for all {PHILLY_JOBS:,} jobs of Philly; this is {bench.workload.about}.")
     return Part(f"Whole trace on {CLUSTER}, anywhere, restarts free", rows, notes, missed)
 
 
@@ -77,8 +77,7 @@ def measure_lengths(bench: Bench) -> Part:
     """CPU time against the number of jobs, and the exponent that fits it."""
     rows: list[Row] = []
     notes = [
-        "A longer prefix also has longer queues (mean_active, the jobs in the system on average), so that each "
-        "decision looks at more jobs: an exponent of 1 would mean that this costs nothing."
+        "A longer prefix also has longer queues (mean_active: jobs in the system), so a decision looks at more jobs."
     ]
     start_s = bench.start[1].cpu_s
     for policy in _COMPARED:

@@ -44,6 +44,8 @@ class Workload:
     about: str
     path: Path
     jobs: Sequence[JobSpec]
+    #: Whether it is the trace that limits are set for.
+    limited: bool = False
 
 
 def find_workload(sizes: Sizes, folder: Path) -> Workload:
@@ -57,7 +59,7 @@ def find_workload(sizes: Sizes, folder: Path) -> Workload:
     jobs = load_trace(philly).jobs
     if most < len(jobs):
         return Workload(f"the first {most:,} jobs of Philly", write_prefix(jobs, most, folder), jobs[:most])
-    return Workload(f"Philly, {len(jobs):,} jobs", philly, jobs)
+    return Workload(f"Philly, {len(jobs):,} jobs", philly, jobs, limited=True)
 
 
 def write_prefix(jobs: Sequence[JobSpec], count: int, folder: Path) -> Path:

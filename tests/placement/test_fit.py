@@ -1,0 +1,422 @@
+"""From wishes to GPUs: preemption, protection, quotas, reservations, elastic gangs, types."""
+
+from __future__ import annotations
+
+import pytest
+from builders import Cell, Script, cluster, job, run, times
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horae.core.commands import StopWhy
+from horae.core.events import JobFinished, JobStopped, NodeDraining, SettingsChanged
+from horae.core.queues import Queue
+from horae.core.reasons import Reason
+from horae.core.states import State
+
+PREEMPTIVE = ["smallest-first", "srtf", "srsf", "las", "time-slice", "isolated"]
+
+
+# ----------------------------------------------------------------- preemption
+
+
+def test_a_job_that_cannot_be_placed_takes_nobodys_gpus() -> None:
+    cell = Cell("2x2", "srtf", placement="consolidated")
+    cell.submit(0, job("one", gpus=2, work=20), job("two", gpus=2, work=500))
+    record = cell.submit(1, job("wide", gpus=4, work=100))
+    assert (record.stops, cell.running) == ((), ["one", "two"])
+    assert cell.reason("wide") is Reason.BEHIND_SHORTER
+
+
+def test_nobody_is_stopped_for_a_gang_that_only_jobs_ahead_of_it_could_make_room_for() -> None:
+    cell = Cell("1x4", "srtf")
+    cell.submit(0, job("a", gpus=2, work=10), job("b", gpus=2, work=1000))
+    assert cell.submit(1, job("c", gpus=3, work=100)).stops == ()
+
+
+def test_a_job_is_stopped_only_for_one_that_is_launched_when_its_gpus_are_free() -> None:
+    cell = Cell("1x2", "srtf", slow_stops=True)
+    cell.submit(0, job("a", gpus=2, work=1000))
+    record = cell.submit(5, job("b", gpus=2, work=10))
+    assert [(stop.job, stop.why, stop.by) for stop in record.stops] == [("a", StopWhy.PREEMPTED, "b")]
+    assert (record.placed[0].job, record.launches, cell.reason("b")) == ("b", (), Reason.VACATING)
+    answer = cell.at(9, JobStopped(9, "a", 1, 5.0))
+    assert [launch.job for launch in answer.launches] == ["b"]
+    assert not answer.planned, "the plan was made when the stop was decided"
+
+
+@pytest.mark.parametrize("placement", ["anywhere", "best-effort", "consolidated", "least-fragmentation"])
+def test_the_last_in_order_lose_their_gpus_first(placement: str) -> None:
+    cell = Cell("1x4", "srtf", placement=placement)
+    cell.submit(0, *(job(name, work=work) for name, work in (("d", 400), ("b", 200), ("c", 300), ("a", 100))))
+    record = cell.submit(1, job("new", gpus=2, work=10))
+    assert sorted(stop.job for stop in record.stops) == ["c", "d"]
+    assert cell.running == ["b", "a", "new"]
+
+
+def test_the_gpus_a_preemption_leaves_over_are_used_in_the_same_decision() -> None:
+    cell = Cell("1x4", "srtf")
+    cell.submit(0, job("wide", gpus=4, work=1000))
+    cell.submit(1, job("a", gpus=2, work=10), job("b", gpus=2, work=2000))
+    assert cell.running == ["a", "b"]
+
+
+def test_a_running_job_that_would_get_its_gpus_back_is_not_touched() -> None:
+    cell = Cell("1x4", "srsf")
+    cell.submit(0, job("keeps", gpus=1, work=50), job("goes", gpus=3, work=100))
+    record = cell.submit(1, job("new", gpus=3, work=10))
+    assert [stop.job for stop in record.stops] == ["goes"]
+    assert cell.attempt("keeps") == 1
+
+
+@pytest.mark.parametrize("policy", ["fifo", "fifo-backfill"])
+def test_policies_that_do_not_preempt_stop_nobody(policy: str) -> None:
+    jobs = [job(str(n), gpus=1 + n % 4, work=50 - n, submit_s=n) for n in range(30)]
+    assert not run(jobs, "2x2", policy).attempts.preempted.any()
+
+
+@pytest.mark.parametrize("policy", PREEMPTIVE)
+@given(rows=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 4), st.integers(1, 80)), min_size=2, max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_every_stop_names_a_job_that_is_then_placed(policy: str, rows: list[tuple[int, int, int]]) -> None:
+    jobs = [job(str(n), gpus, work, submit_s=arrival) for n, (arrival, gpus, work) in enumerate(rows)]
+    setting = {"isolated": {"round": "20"}, "las": {"quantum": "20"}, "time-slice": {"quantum": "20"}}.get(policy, {})
+    script = Script(jobs, "2x2", policy, setting)
+    for record in script.records:
+        served = {one.job for one in (*record.placed, *record.launches)}
+        assert {stop.by for stop in record.stops if stop.why is StopWhy.PREEMPTED} <= served
+    assert script.history.finished.all()
+
+
+# ----------------------------------------------------------------- protection
+
+
+def test_a_job_within_its_minimum_runtime_keeps_its_gpus_until_that_is_over() -> None:
+    jobs = [job("long", work=1000, min_runtime_s=60), job("short", work=10, submit_s=5)]
+    assert times(run(jobs, "1x1", "srtf"))["short"] == (60, 70)
+
+
+def test_the_engine_asks_to_be_woken_when_the_first_protection_ends() -> None:
+    cell = Cell("1x2", "srtf")
+    cell.submit(0, job("a", work=1000, min_runtime_s=90), job("b", work=900, min_runtime_s=60))
+    assert cell.submit(5, job("c", work=10)).wake_s == 60
+    assert [stop.job for stop in cell.at(60).stops] == ["b"]
+
+
+def test_nobody_needs_waking_while_everybody_runs() -> None:
+    cell = Cell("1x2", "srtf")
+    assert cell.submit(0, job("a", min_runtime_s=60), job("b")).wake_s == float("inf")
+
+
+def test_the_minimum_runtime_counts_from_the_start_of_work_not_from_the_launch() -> None:
+    jobs = [job("long", work=1000, min_runtime_s=60), job("s1", work=10, submit_s=70), job("s2", work=10, submit_s=90)]
+    history = run(jobs, "1x1", "srtf", restart_cost_s=30)
+    # s1 takes over at 70 and ends at 80; long loads until 110 and is safe until 170.
+    assert times(history)["s2"] == (170, 180)
+
+
+def test_a_lease_protects_until_the_slice_ends() -> None:
+    jobs = [job("a", work=1000), job("b", work=10, submit_s=100)]
+    assert times(run(jobs, "1x1", "time-slice", settings={"quantum": "300"}))["b"] == (300, 310)
+
+
+# --------------------------------------------------------------------- quotas
+
+
+def test_no_queue_gets_more_than_its_maximum() -> None:
+    cell = Cell("1x4", queues=[Queue("team", gpus_max=2)])
+    cell.submit(0, job("a", queue="team"), job("b", gpus=2, queue="team"), job("c", queue="team"), job("d"))
+    assert cell.running == ["a", "c", "d"]
+    assert cell.reason("b") is Reason.OVER_QUOTA
+
+
+def test_a_maximum_covers_everything_below_it() -> None:
+    cell = Cell("1x4", queues=[Queue("org", gpus_max=2), Queue("org/x/y", gpus_max=4)])
+    cell.submit(0, job("a", queue="org/x/y"), job("b", queue="org/z"), job("c", queue="org/x/y"), job("d", queue="o"))
+    assert (cell.running, cell.reason("c")) == (["a", "b", "d"], Reason.OVER_QUOTA)
+
+
+def test_a_job_over_its_quota_does_not_block_the_line() -> None:
+    cell = Cell("1x4", "fifo", queues=[Queue("team", gpus_max=1)])
+    cell.submit(0, job("a", gpus=2, queue="team"), job("b"))
+    assert cell.running == ["b"]
+
+
+@pytest.mark.parametrize("policy", ["fifo", "fifo-backfill", *PREEMPTIVE])
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 3), st.integers(1, 60), st.sampled_from(["o/a", "o/b", "c"])),
+        min_size=2,
+        max_size=12,
+    )
+)
+@settings(max_examples=20, deadline=None)
+def test_quotas_hold_after_every_decision_of_every_policy(
+    policy: str, rows: list[tuple[int, int, int, str]]
+) -> None:
+    tops = {"o": 4, "o/a": 3, "c": 3}
+    queues = [Queue(path, gpus_max=most) for path, most in tops.items()]
+    jobs = [job(str(n), g, work, submit_s=at, queue=path) for n, (at, g, work, path) in enumerate(rows)]
+    setting = {"isolated": {"round": "20"}, "las": {"quantum": "20"}, "time-slice": {"quantum": "20"}}.get(policy, {})
+
+    def look(engine: object, _: object) -> None:
+        held = engine.gpus.held  # type: ignore[attr-defined]
+        for path, most in tops.items():
+            below = [r for r in held if f"{jobs_by_row(engine, r)}/".startswith(f"{path}/")]
+            assert sum(len(held[row]) for row in below) <= most
+
+    script = Script(jobs, "3x2", policy, setting, queues=queues, look=look)
+    assert script.history.finished.all()
+
+
+def jobs_by_row(engine: object, row: int) -> str:
+    queue: str = engine.jobs.specs[row].queue  # type: ignore[attr-defined]
+    return queue
+
+
+def test_what_a_queue_is_guaranteed_is_served_before_earlier_jobs_of_others() -> None:
+    cell = Cell("1x2", queues=[Queue("team", gpus_min=1)])
+    cell.submit(0, job("a"), job("b"), job("mine", queue="team"), job("mine too", queue="team"))
+    assert cell.running == ["a", "mine"]
+
+
+def test_a_guarantee_takes_gpus_back_under_a_policy_that_preempts() -> None:
+    cell = Cell("1x2", "srtf", queues=[Queue("team", gpus_min=1)])
+    cell.submit(0, job("a", work=10), job("b", work=20))
+    cell.submit(1, job("mine", work=1000, queue="team"), job("mine too", work=1000, queue="team"))
+    assert cell.running == ["a", "mine"]
+
+
+def test_a_guarantee_above_covers_the_queues_below() -> None:
+    cell = Cell("1x2", "srtf", queues=[Queue("org", gpus_min=1)])
+    cell.submit(0, job("a", work=10), job("b", work=20), job("mine", work=1000, queue="org/team"))
+    assert cell.running == ["a", "mine"]
+
+
+def test_quotas_do_not_care_for_weights_and_neither_do_ordering_policies() -> None:
+    jobs = [job("a", work=50), job("b", work=50, weight=100), job("c", work=40, weight=0.01)]
+    light = [job(one.id, work=one.work) for one in jobs]
+    for policy in ("fifo", "fifo-backfill", "smallest-first", "srtf", "srsf", "las"):
+        heavy_queue = [Queue("default", weight=9)]
+        assert times(run(jobs, "1x1", policy, queues=heavy_queue)) == times(run(light, "1x1", policy))
+
+
+# ----------------------------------------------------------------- reservation
+
+
+def busy_line() -> list[object]:
+    """Four GPUs, half of them busy until 100; a gang of four; then a stream of small jobs that never ends in time."""
+    small = [job(f"s{n}", work=80, submit_s=10 + 20 * n) for n in range(40)]
+    return [job("first", gpus=2, work=100), job("gang", gpus=4, work=50, submit_s=5), *small]
+
+
+def test_without_a_reservation_small_jobs_starve_a_big_gang() -> None:
+    assert times(run(busy_line(), "1x4"))["gang"][0] > 800  # type: ignore[arg-type]
+
+
+def test_with_a_reservation_it_starts_when_the_known_schedule_says() -> None:
+    history = run(busy_line(), "1x4", settings={"reserve": "0"})  # type: ignore[arg-type]
+    assert times(history)["gang"][0] == 100
+    assert times(history)["s0"] == (10, 90), "a job that ends before the gang starts may pass"
+    assert times(history)["s1"][0] >= 150, "one that would still run at 100 may not"
+
+
+def test_a_long_job_may_pass_on_gpus_that_the_gang_will_not_need() -> None:
+    jobs = [
+        job("first", gpus=3, work=100),
+        job("gang", gpus=3, work=50, submit_s=1),
+        job("long", gpus=1, work=1000, submit_s=2),
+        job("late", gpus=1, work=1000, submit_s=3),
+    ]
+    starts = {name: start for name, (start, _) in times(run(jobs, "1x4", settings={"reserve": "0"})).items()}
+    assert starts == {"first": 0, "gang": 100, "long": 2, "late": 150}
+
+
+def test_a_job_that_waits_behind_a_reservation_is_told_for_whom() -> None:
+    cell = Cell("1x4", settings={"reserve": "0"})
+    cell.submit(0, job("first", gpus=2, work=100))
+    cell.submit(1, job("gang", gpus=4, work=50))
+    cell.submit(2, job("long", work=500))
+    assert cell.reason("long") is Reason.RESERVED_FOR_LARGER
+    assert cell.engine.evidence is not None
+    assert cell.engine.evidence.head == "gang"
+
+
+def test_a_reservation_comes_only_after_the_wait_that_was_set() -> None:
+    jobs = [
+        job("first", gpus=2, work=100),
+        job("gang", gpus=4, work=50, submit_s=5),
+        job("early", work=500, submit_s=30),
+        job("late", work=500, submit_s=70),
+    ]
+    starts = times(run(jobs, "1x4", settings={"reserve": "60"}))
+    assert (starts["early"][0], starts["gang"][0], starts["late"][0]) == (30, 530, 580)
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 4), st.integers(1, 40)), min_size=3, max_size=14).map(
+        sorted
+    ),
+    placement=st.sampled_from(["anywhere", "best-effort", "consolidated"]),
+)
+@settings(max_examples=80, deadline=None)
+def test_the_job_with_a_reservation_never_starts_later_than_first_promised(
+    rows: list[tuple[int, int, int]], placement: str
+) -> None:
+    """Jobs run exactly as long as known, so the first time promised to a head is a bound."""
+    jobs = [job(str(n), gpus, work, submit_s=at) for n, (at, gpus, work) in enumerate(rows)]
+    starts: dict[str, float] = {}
+    promised: dict[str, float] = {}
+
+    def look(engine: object, what: object) -> None:
+        head = getattr(getattr(what, "evidence", None), "head", "")
+        if head and head not in promised:
+            promised[head] = bound(engine, head)
+
+    script = Script(jobs, "2x2", "fifo-backfill", {"reserve": "0"}, placement=placement, look=look)
+    starts = {name: start for name, (start, _) in times(script.history).items()}
+    assert {name: starts[name] for name in promised if starts[name] > promised[name]} == {}
+
+
+def bound(engine: object, _: str) -> float:
+    """When everything that runs now has ended: by then any gang fits."""
+    table, now_s = engine.jobs, engine.now_s  # type: ignore[attr-defined]
+    ends = [now_s]
+    for row in engine.gpus.occupied:  # type: ignore[attr-defined]
+        rate = table.rate[row] or 1.0
+        ends.append(max(now_s, table.since_s[row] + table.work_left[row] / rate))
+    return float(max(ends))
+
+
+# -------------------------------------------------------------------- elastic
+
+
+def test_an_elastic_job_grows_into_what_is_free_up_to_its_maximum() -> None:
+    cell = Cell("1x8")
+    cell.submit(0, job("e", gpus=2, gpus_min=1, gpus_max=6))
+    assert len(cell.gpus("e")) == 6
+
+
+def test_elastic_jobs_take_their_minimum_before_anybody_grows() -> None:
+    cell = Cell("1x4")
+    cell.submit(0, *(job(name, gpus=2, gpus_min=1, gpus_max=4) for name in "abc"))
+    assert [len(cell.gpus(name)) for name in "abc"] == [2, 1, 1]
+
+
+def test_an_elastic_job_starts_on_less_than_it_asked_for_but_not_on_less_than_its_minimum() -> None:
+    cell = Cell("1x4")
+    cell.submit(0, job("r", gpus=2), job("e", gpus=4, gpus_min=2, gpus_max=8), job("f", gpus=4, gpus_min=3))
+    assert (cell.running, len(cell.gpus("e")), cell.reason("f")) == (["r", "e"], 2, Reason.NO_FREE_GPUS)
+
+
+def test_an_elastic_job_on_more_gpus_is_as_much_faster() -> None:
+    history = run([job("e", gpus=2, gpus_min=1, gpus_max=4, work=100)], "1x4")
+    assert history.end_s.tolist() == [50]
+
+
+def test_growth_stops_at_the_quota() -> None:
+    cell = Cell("1x8", queues=[Queue("team", gpus_max=3)])
+    cell.submit(0, job("e", gpus=2, gpus_min=1, gpus_max=8, queue="team"))
+    assert len(cell.gpus("e")) == 3
+
+
+# ---------------------------------------------------------------------- types
+
+
+def test_a_job_takes_its_fastest_type_that_has_room() -> None:
+    cell = Cell("k80:1x1,v100:1x1,p100:1x1", "fifo")
+    speeds = {"k80": 1.0, "p100": 2.0, "v100": 3.0}
+    cell.submit(0, *(job(name, throughput=speeds) for name in "abc"))
+    types = [cell.engine.gpus.cluster.nodes[cell.gpus(name)[0]].gpu_type for name in "abc"]
+    assert types == ["v100", "p100", "k80"]
+
+
+def test_a_job_runs_only_on_types_it_accepts() -> None:
+    cell = Cell("k80:1x2,v100:1x1")
+    cell.submit(0, job("a", gpu_types=("v100",)), job("b", gpu_types=("v100",)))
+    assert (cell.running, cell.reason("b")) == (["a"], Reason.NO_FREE_GPUS)
+
+
+# --------------------------------------------------------------------- reasons
+
+
+def test_free_gpus_too_far_apart_are_called_fragmented_with_the_numbers() -> None:
+    cell = Cell("2x2", placement="consolidated")
+    cell.submit(0, job("a"), job("b", gpus=2), job("c", gpus=2))
+    cell.at(1, JobFinished(1, "b", 1))
+    assert cell.running == ["a", "c"]
+    cell = Cell("2x2", placement="consolidated")
+    cell.submit(0, job("x", gpus=2), job("y", gpus=2))
+    cell.at(1, JobFinished(1, "x", 1), JobFinished(1, "y", 1))
+    cell.submit(2, job("a", work=9), job("p"), job("b", work=9), job("q"))
+    cell.at(3, JobFinished(3, "a", 1), JobFinished(3, "b", 1))
+    cell.submit(4, job("gang", gpus=2))
+    assert cell.reason("gang") is Reason.FRAGMENTED
+    assert cell.engine.evidence is not None
+    assert cell.engine.evidence.node_free.tolist() == [1, 1]
+
+
+def test_behind_a_blocked_head_everybody_else_waits_for_those_that_came_earlier() -> None:
+    cell = Cell("1x4", "fifo")
+    cell.submit(0, job("a", gpus=2), job("head", gpus=3), job("small", gpus=1))
+    assert (cell.reason("a"), cell.reason("head"), cell.reason("small")) == (
+        Reason.NONE, Reason.NO_FREE_GPUS, Reason.BEHIND_EARLIER,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ("fifo", Reason.BEHIND_EARLIER),
+        ("fifo-backfill", Reason.NO_FREE_GPUS),
+        ("smallest-first", Reason.BEHIND_SMALLER),
+        ("srtf", Reason.BEHIND_SHORTER),
+        ("srsf", Reason.BEHIND_SHORTER),
+        ("las", Reason.BEHIND_LESS_SERVED),
+        ("time-slice", Reason.BEHIND_TURN),
+        ("isolated", Reason.BEHIND_SHARE),
+    ],
+)
+def test_a_job_behind_others_is_told_by_what_order(policy: str, reason: Reason) -> None:
+    cell = Cell("1x1", policy)
+    cell.submit(0, job("a", work=10), job("b", work=20), job("c", work=30))
+    assert (cell.running, cell.reason("c")) == (["a"], reason)
+
+
+def test_a_job_not_looked_at_yet_says_so_and_one_that_runs_waits_for_nothing() -> None:
+    cell = Cell("1x1")
+    cell.tell(_submitted("a"))
+    assert cell.reason("a") is Reason.NOT_YET_CONSIDERED
+    cell.at(0)
+    assert cell.reason("a") is Reason.NONE
+
+
+def _submitted(name: str) -> object:
+    from horae.core.events import JobSubmitted
+
+    return JobSubmitted(0, job(name))
+
+
+def test_a_job_that_moves_is_vacating_until_its_new_gpus_are_its_own() -> None:
+    cell = Cell(cluster("2x2"), "srtf", placement="consolidated", slow_stops=True)
+    cell.submit(0, job("x", gpus=2, work=60), job("y", gpus=1, work=50))
+    cell.submit(1, job("new", gpus=2, work=10))
+    assert cell.state("new") is State.PLACED
+    assert cell.reason("new") is Reason.VACATING
+
+
+# ------------------------------------------------------------- drain and quota
+
+
+def test_a_gang_half_on_a_draining_node_keeps_running_under_every_policy() -> None:
+    for policy in ("fifo", *PREEMPTIVE):
+        cell = Cell("2x2", policy)
+        cell.submit(0, job("a", gpus=4, work=10_000))
+        cell.at(1, NodeDraining(1, cell.engine.gpus.cluster.nodes[0].name))
+        assert cell.running == ["a"], policy
+
+
+def test_a_lowered_quota_takes_gpus_back_under_a_policy_that_preempts() -> None:
+    cell = Cell("1x4", "srtf", quotas_fixed=False)
+    cell.submit(0, job("a", work=10, queue="team"), job("b", work=20, queue="team"))
+    cell.at(1, SettingsChanged(1, queues=(Queue("team", gpus_max=1),)))
+    assert (cell.running, cell.reason("b")) == (["a"], Reason.OVER_QUOTA)
