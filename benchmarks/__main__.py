@@ -76,7 +76,7 @@ def _print_tables(about: Row, parts: list[Part], missed: list[str]) -> None:
     for part in parts:
         cells = [[row[column] for column in part.rows[0]] for row in part.rows]
         print_rich("", table(list(part.rows[0]), cells, part.title), *part.notes)
-    print_rich("", *(f"MISSED: {miss}" for miss in missed) if missed else ("No limit was missed.",))
+    print_rich("", *(f"MISSED: {miss}" for miss in missed) if missed else ("No limit that was judged was missed.",))
 
 
 if __name__ == "__main__":

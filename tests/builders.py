@@ -14,7 +14,7 @@ from horae.core.invariants import check
 from horae.core.job import JobSpec
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
-from horae.core.states import ALIVE, LAUNCHING, RUNNING, STATES, State
+from horae.core.states import ALIVE, LAUNCHING, RUNNING, State
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.simulate.run import Driver, simulate
@@ -108,7 +108,7 @@ class Cell:
         return int(self.engine.jobs.attempt[self.row(name)])
 
     def state(self, name: str) -> State:
-        return STATES[self.engine.jobs.state[self.row(name)]]
+        return State(int(self.engine.jobs.state[self.row(name)]))
 
     def reason(self, name: str) -> Reason:
         return Reason(int(self.engine.jobs.reason[self.row(name)]))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from builders import Cell, Script, job
 
+from builders import Cell, Script, job
 from horae.core.cluster import Node
 from horae.core.commands import Launch, Stop, StopWhy
 from horae.core.events import (
@@ -72,7 +72,8 @@ def moved(state: State, event: Event) -> tuple[State, int]:
 
 
 S = State
-REQUESTS: dict[type[Event], dict[State, State]] = {
+Request = JobHeld | JobReleased | JobCancelled
+REQUESTS: dict[type[Request], dict[State, State]] = {
     JobHeld: {
         S.WAITING: S.HELD, S.PLACED: S.HELD, S.LAUNCHING: S.HOLDING, S.RUNNING: S.HOLDING, S.STOPPING: S.HOLDING,
     },
@@ -86,10 +87,10 @@ REQUESTS: dict[type[Event], dict[State, State]] = {
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("request_type", REQUESTS)
-def test_a_request_moves_a_job_or_is_dropped(state: State, request_type: type[Event]) -> None:
+def test_a_request_moves_a_job_or_is_dropped(state: State, request_type: type[Request]) -> None:
     expected = REQUESTS[request_type].get(state)
     outcome = (state, 1) if expected is None else (expected, 0)
-    assert moved(state, request_type(10, "a")) == outcome  # type: ignore[call-arg]
+    assert moved(state, request_type(10, "a")) == outcome
 
 
 REPORTS: dict[str, tuple[Event, dict[State, State]]] = {
@@ -284,6 +285,18 @@ def test_a_failing_launch_loses_no_work() -> None:
     cell.at(41, LaunchFailed(41, "a", 2))
     cell.at(42)
     assert cell.decisions[-1].launches[0].work_done == 40
+
+
+def test_a_job_held_and_released_need_not_sit_out_the_wait_after_a_failed_launch() -> None:
+    cell = Cell("1x1", slow_starts=True)
+    cell.submit(0, job("a"))
+    for attempt in (1, 2, 3, 4, 5):
+        cell.at(cell.engine.now_s, LaunchFailed(cell.engine.now_s, "a", attempt))
+        cell.at(cell.engine.now_s if attempt == 5 else cell.engine.wake_s)
+    now_s = cell.engine.now_s
+    cell.at(now_s, JobHeld(now_s, "a"))
+    cell.at(now_s, JobReleased(now_s, "a"))
+    assert cell.running == ["a"]
 
 
 # ---------------------------------------------------------------------- nodes

@@ -6,10 +6,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from builders import Cell, cluster, job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import Cell, cluster, job
 from horae.core.reasons import Reason
 from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION, choose
 from horae.placement.rules import UnknownPlacement, make_placement

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from builders import Cell, Script, cluster, job, run, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horae.core.commands import StopWhy
-from horae.core.events import JobFinished, JobStopped, NodeDraining, SettingsChanged
+from builders import Cell, Script, cluster, job, run, times
+from horae.core.commands import Decided, StopWhy
+from horae.core.engine import Engine
+from horae.core.events import Event, JobFinished, JobStopped, JobSubmitted, NodeDraining, SettingsChanged
+from horae.core.job import JobSpec
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.states import State
@@ -82,7 +84,7 @@ def test_every_stop_names_a_job_that_is_then_placed(policy: str, rows: list[tupl
     setting = {"isolated": {"round": "20"}, "las": {"quantum": "20"}, "time-slice": {"quantum": "20"}}.get(policy, {})
     script = Script(jobs, "2x2", policy, setting)
     for record in script.records:
-        served = {one.job for one in (*record.placed, *record.launches)}
+        served = {placed.job for placed in record.placed} | {launch.job for launch in record.launches}
         assert {stop.by for stop in record.stops if stop.why is StopWhy.PREEMPTED} <= served
     assert script.history.finished.all()
 
@@ -150,27 +152,23 @@ def test_a_job_over_its_quota_does_not_block_the_line() -> None:
     )
 )
 @settings(max_examples=20, deadline=None)
-def test_quotas_hold_after_every_decision_of_every_policy(
-    policy: str, rows: list[tuple[int, int, int, str]]
-) -> None:
+def test_quotas_hold_after_every_decision_of_every_policy(policy: str, rows: list[tuple[int, int, int, str]]) -> None:
     tops = {"o": 4, "o/a": 3, "c": 3}
     queues = [Queue(path, gpus_max=most) for path, most in tops.items()]
     jobs = [job(str(n), g, work, submit_s=at, queue=path) for n, (at, g, work, path) in enumerate(rows)]
     setting = {"isolated": {"round": "20"}, "las": {"quantum": "20"}, "time-slice": {"quantum": "20"}}.get(policy, {})
 
-    def look(engine: object, _: object) -> None:
-        held = engine.gpus.held  # type: ignore[attr-defined]
+    def look(engine: Engine, _: Event | Decided) -> None:
         for path, most in tops.items():
-            below = [r for r in held if f"{jobs_by_row(engine, r)}/".startswith(f"{path}/")]
-            assert sum(len(held[row]) for row in below) <= most
+            below = [len(ids) for row, ids in engine.gpus.held.items() if is_below(engine.jobs.specs[row], path)]
+            assert sum(below) <= most
 
     script = Script(jobs, "3x2", policy, setting, queues=queues, look=look)
     assert script.history.finished.all()
 
 
-def jobs_by_row(engine: object, row: int) -> str:
-    queue: str = engine.jobs.specs[row].queue  # type: ignore[attr-defined]
-    return queue
+def is_below(spec: JobSpec, path: str) -> bool:
+    return f"{spec.queue}/".startswith(f"{path}/")
 
 
 def test_what_a_queue_is_guaranteed_is_served_before_earlier_jobs_of_others() -> None:
@@ -203,18 +201,18 @@ def test_quotas_do_not_care_for_weights_and_neither_do_ordering_policies() -> No
 # ----------------------------------------------------------------- reservation
 
 
-def busy_line() -> list[object]:
+def busy_line() -> list[JobSpec]:
     """Four GPUs, half of them busy until 100; a gang of four; then a stream of small jobs that never ends in time."""
     small = [job(f"s{n}", work=80, submit_s=10 + 20 * n) for n in range(40)]
     return [job("first", gpus=2, work=100), job("gang", gpus=4, work=50, submit_s=5), *small]
 
 
 def test_without_a_reservation_small_jobs_starve_a_big_gang() -> None:
-    assert times(run(busy_line(), "1x4"))["gang"][0] > 800  # type: ignore[arg-type]
+    assert times(run(busy_line(), "1x4"))["gang"][0] > 800
 
 
 def test_with_a_reservation_it_starts_when_the_known_schedule_says() -> None:
-    history = run(busy_line(), "1x4", settings={"reserve": "0"})  # type: ignore[arg-type]
+    history = run(busy_line(), "1x4", settings={"reserve": "0"})
     assert times(history)["gang"][0] == 100
     assert times(history)["s0"] == (10, 90), "a job that ends before the gang starts may pass"
     assert times(history)["s1"][0] >= 150, "one that would still run at 100 may not"
@@ -262,29 +260,33 @@ def test_a_reservation_comes_only_after_the_wait_that_was_set() -> None:
 def test_the_job_with_a_reservation_never_starts_later_than_first_promised(
     rows: list[tuple[int, int, int]], placement: str
 ) -> None:
-    """Jobs run exactly as long as known, so the first time promised to a head is a bound."""
+    """Jobs run exactly as long as known, so what was true when GPUs were first held back is a bound."""
     jobs = [job(str(n), gpus, work, submit_s=at) for n, (at, gpus, work) in enumerate(rows)]
-    starts: dict[str, float] = {}
     promised: dict[str, float] = {}
 
-    def look(engine: object, what: object) -> None:
-        head = getattr(getattr(what, "evidence", None), "head", "")
+    def look(engine: Engine, what: Event | Decided) -> None:
+        head = what.evidence.head if isinstance(what, Decided) and what.evidence else ""
         if head and head not in promised:
-            promised[head] = bound(engine, head)
+            wanted = 4 if placement == "consolidated" else engine.jobs.gpus[engine.jobs.rows[head]]
+            promised[head] = free_at(engine, int(wanted))
 
     script = Script(jobs, "2x2", "fifo-backfill", {"reserve": "0"}, placement=placement, look=look)
     starts = {name: start for name, (start, _) in times(script.history).items()}
     assert {name: starts[name] for name in promised if starts[name] > promised[name]} == {}
 
 
-def bound(engine: object, _: str) -> float:
-    """When everything that runs now has ended: by then any gang fits."""
-    table, now_s = engine.jobs, engine.now_s  # type: ignore[attr-defined]
-    ends = [now_s]
-    for row in engine.gpus.occupied:  # type: ignore[attr-defined]
-        rate = table.rate[row] or 1.0
-        ends.append(max(now_s, table.since_s[row] + table.work_left[row] / rate))
-    return float(max(ends))
+def free_at(engine: Engine, gpus: int) -> float:
+    """When so many GPUs will be free, if nothing new starts."""
+    table, now_s, free = engine.jobs, engine.now_s, 4 - sum(map(len, engine.gpus.occupied.values()))
+    ends = []
+    for row, ids in engine.gpus.occupied.items():
+        left = table.work_left[row] - table.rate[row] * (now_s - table.since_s[row])
+        ends.append((now_s + float(left), len(ids)))
+    for end_s, freed in sorted(ends):
+        free += freed
+        if free >= gpus:
+            return end_s
+    raise AssertionError(f"{gpus} GPUs are never free")
 
 
 # -------------------------------------------------------------------- elastic
@@ -341,15 +343,9 @@ def test_a_job_runs_only_on_types_it_accepts() -> None:
 
 def test_free_gpus_too_far_apart_are_called_fragmented_with_the_numbers() -> None:
     cell = Cell("2x2", placement="consolidated")
-    cell.submit(0, job("a"), job("b", gpus=2), job("c", gpus=2))
-    cell.at(1, JobFinished(1, "b", 1))
-    assert cell.running == ["a", "c"]
-    cell = Cell("2x2", placement="consolidated")
-    cell.submit(0, job("x", gpus=2), job("y", gpus=2))
-    cell.at(1, JobFinished(1, "x", 1), JobFinished(1, "y", 1))
-    cell.submit(2, job("a", work=9), job("p"), job("b", work=9), job("q"))
-    cell.at(3, JobFinished(3, "a", 1), JobFinished(3, "b", 1))
-    cell.submit(4, job("gang", gpus=2))
+    cell.submit(0, *(job(name) for name in "abcd"))
+    cell.at(1, JobFinished(1, "a", 1), JobFinished(1, "c", 1))
+    cell.submit(2, job("gang", gpus=2))
     assert cell.reason("gang") is Reason.FRAGMENTED
     assert cell.engine.evidence is not None
     assert cell.engine.evidence.node_free.tolist() == [1, 1]
@@ -384,16 +380,10 @@ def test_a_job_behind_others_is_told_by_what_order(policy: str, reason: Reason) 
 
 def test_a_job_not_looked_at_yet_says_so_and_one_that_runs_waits_for_nothing() -> None:
     cell = Cell("1x1")
-    cell.tell(_submitted("a"))
+    cell.tell(JobSubmitted(0, job("a")))
     assert cell.reason("a") is Reason.NOT_YET_CONSIDERED
     cell.at(0)
     assert cell.reason("a") is Reason.NONE
-
-
-def _submitted(name: str) -> object:
-    from horae.core.events import JobSubmitted
-
-    return JobSubmitted(0, job(name))
 
 
 def test_a_job_that_moves_is_vacating_until_its_new_gpus_are_its_own() -> None:

@@ -1,0 +1,59 @@
+"""Who has which GPU, by plan and in fact."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import cluster
+from horae.core.cluster import Node
+from horae.core.gpus import NOBODY, GpuLedger
+
+
+def ledger(spec: str = "2x2") -> GpuLedger:
+    return GpuLedger(cluster(spec))
+
+
+def test_a_gpu_is_held_by_one_job_at_a_time() -> None:
+    gpus = ledger()
+    gpus.hold(0, (0, 1))
+    with pytest.raises(AssertionError, match="GPU 1 is held by row 0"):
+        gpus.hold(1, (1, 2))
+
+
+def test_a_job_may_hold_gpus_that_another_still_sits_on_but_not_sit_there_too() -> None:
+    gpus = ledger()
+    gpus.hold(0, (0,))
+    gpus.occupy(0)
+    gpus.drop(0)
+    gpus.hold(1, (0, 1))
+    assert not gpus.vacant(1)
+    with pytest.raises(AssertionError, match="GPU 0 is occupied by row 0"):
+        gpus.occupy(1)
+
+
+def test_a_job_that_leaves_takes_its_own_claim_along_and_no_other() -> None:
+    gpus = ledger()
+    gpus.hold(0, (0,))
+    gpus.occupy(0)
+    gpus.drop(0)
+    gpus.hold(0, (2,))
+    gpus.vacate(0)
+    assert gpus.held == {0: (2,)}, "it was moved: the new GPUs stay its own"
+    gpus.occupy(0)
+    gpus.vacate(0)
+    assert (gpus.held, gpus.occupied, set(gpus.holder.tolist())) == ({}, {}, {NOBODY})
+
+
+def test_a_closed_node_gives_no_gpus_until_it_joins_again() -> None:
+    gpus = ledger()
+    gpus.hold(7, (1,))
+    assert gpus.close(gpus.cluster.nodes[0].name, lost=True) == [7]
+    assert (gpus.gpu_open.tolist(), gpus.open_by_type.tolist()) == ([False, False, True, True], [2])
+    gpus.join(gpus.cluster.nodes[0])
+    assert gpus.gpu_open.all()
+
+
+def test_a_new_node_is_numbered_behind_the_others() -> None:
+    gpus = ledger("k80:1x2")
+    gpus.join(Node("new", "v100", 3))
+    assert (gpus.cluster.gpu_types, gpus.open_by_type.tolist(), len(gpus.holder)) == (("k80", "v100"), [2, 3], 5)

@@ -1,0 +1,78 @@
+"""Settings of policies: what is read, and what is refused with which words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from horae.policies import POLICIES, UnknownPolicy, make_policy
+from horae.policies.settings import BadSetting
+
+#: Every setting of every policy, a text for it and the value it must become.
+VALUES: list[tuple[str, str, str, Any]] = [
+    *((policy, "reserve", "90", 90.0) for policy in POLICIES if policy not in ("fifo", "isolated")),
+    ("las", "quantum", "12.5", 12.5),
+    ("time-slice", "quantum", "1e3", 1000.0),
+    ("isolated", "round", "60", 60.0),
+]
+
+
+@pytest.mark.parametrize(("policy", "name", "text", "value"), VALUES)
+def test_every_setting_is_read(policy: str, name: str, text: str, value: Any) -> None:
+    assert getattr(make_policy(policy, {name: text}), name) == value
+
+
+def test_no_setting_is_left_untested() -> None:
+    known = {(info.name, one.name) for info in POLICIES.values() for one in info.parameters}
+    assert {(policy, name) for policy, name, _, _ in VALUES} == known
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name not in ("fifo", "isolated")])
+def test_a_reservation_is_off_unless_asked_for_and_can_be_switched_off(policy: str) -> None:
+    assert make_policy(policy, {}) == make_policy(policy, {"reserve": "off"})
+    assert make_policy(policy, {}).reserve == math.inf  # type: ignore[attr-defined]
+
+
+def test_defaults_are_shown_as_they_would_be_typed() -> None:
+    shown = {(info.name, one.name): one.default for info in POLICIES.values() for one in info.parameters}
+    for (policy, name), text in shown.items():
+        assert make_policy(policy, {name: text}) == make_policy(policy, {})
+    assert shown["las", "quantum"] == "600"
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "0"])
+@pytest.mark.parametrize(("policy", "name"), [("las", "quantum"), ("time-slice", "quantum"), ("isolated", "round")])
+def test_a_quantum_that_is_no_time_is_refused(policy: str, name: str, text: str) -> None:
+    with pytest.raises(BadSetting, match=r"use at least 0\.001"):
+        make_policy(policy, {name: text})
+
+
+@pytest.mark.parametrize("text", ["soon", "", "1s", "off"])
+def test_a_value_that_is_no_number_is_refused_with_what_the_setting_means(text: str) -> None:
+    with pytest.raises(BadSetting, match="seconds between two looks"):
+        make_policy("las", {"quantum": text})
+
+
+def test_an_unknown_setting_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(BadSetting, match="Did you mean 'quantum'") as error:
+        make_policy("las", {"quantom": "5"})
+    assert "quantum, reserve" in str(error.value)
+
+
+def test_a_policy_without_settings_says_so() -> None:
+    with pytest.raises(BadSetting, match="has no settings"):
+        make_policy("fifo", {"reserve": "0"})
+
+
+def test_an_unknown_policy_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(UnknownPolicy, match="Did you mean 'srtf'"):
+        make_policy("strf", {})
+
+
+@pytest.mark.parametrize("info", POLICIES.values(), ids=POLICIES)
+def test_every_policy_says_what_it_does_by_what_and_after_whom(info: Any) -> None:
+    assert info.summary.endswith((".", ";", "arrival."))
+    assert all((info.objective, info.unit, info.paper))
+    assert all(one.summary for one in info.parameters)
