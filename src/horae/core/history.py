@@ -30,10 +30,10 @@ class Attempts:
     work_s: NDArray[np.float64]
     stop_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
-    span: NDArray[np.int64]
+    span: NDArray[np.int8]
     preempted: NDArray[np.bool_]
     first: NDArray[np.int64]
-    gpu_ids: NDArray[np.int64]
+    gpu_ids: NDArray[np.int32]
 
     @property
     def gpus(self) -> NDArray[np.int64]:
@@ -86,9 +86,9 @@ class Recorder:
     def __init__(self) -> None:
         #: Attempts that have not ended, by job and number.
         self._open: dict[tuple[int, int], int] = {}
-        self._job, self._span, self._preempted = array("q"), array("q"), array("b")
+        self._job, self._span, self._preempted = array("q"), array("b"), array("b")
         self._begin, self._work, self._stop, self._end = array("d"), array("d"), array("d"), array("d")
-        self._first, self._gpus = array("q", [0]), array("q")
+        self._first, self._gpus = array("q", [0]), array("i")
 
     def launched(self, job: int, number: int, now_s: float, gpu_ids: Sequence[int], span: Span) -> None:
         """An attempt of a job (its row) got GPUs."""
@@ -127,18 +127,18 @@ class Recorder:
             self._stop[attempt] = now_s
 
     def attempts(self, until_s: float) -> Attempts:
-        """Everything so far; attempts that still run are cut at `until_s`."""
-        end, stop = np.array(self._end), np.array(self._stop)
+        """Everything so far, without a copy; attempts that still run are cut at `until_s`. Nothing may follow."""
+        end, stop = np.frombuffer(self._end), np.frombuffer(self._stop)
         end[np.isnan(end)] = until_s
         stop[np.isnan(stop)] = until_s
         return Attempts(
-            job=np.array(self._job, dtype=np.int64),
-            begin_s=np.array(self._begin),
-            work_s=np.array(self._work),
+            job=np.frombuffer(self._job, np.int64),
+            begin_s=np.frombuffer(self._begin),
+            work_s=np.frombuffer(self._work),
             stop_s=stop,
             end_s=end,
-            span=np.array(self._span, dtype=np.int64),
-            preempted=np.array(self._preempted, dtype=bool),
-            first=np.array(self._first, dtype=np.int64),
-            gpu_ids=np.array(self._gpus, dtype=np.int64),
+            span=np.frombuffer(self._span, np.int8),
+            preempted=np.frombuffer(self._preempted, np.bool_),
+            first=np.frombuffer(self._first, np.int64),
+            gpu_ids=np.frombuffer(self._gpus, np.int32),
         )

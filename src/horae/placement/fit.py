@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from horae.core.compiled import INT, INTS, TABLE, compiled
+from horae.core.compiled import BOOL, INT, INTS, TABLE, compiled
 from horae.core.reasons import Reason
 from horae.core.states import State
-from horae.placement.choose import choose
+from horae.placement.choose import CONSOLIDATED, choose
 from horae.placement.columns import (
     CLOSED,
     DISPLACED,
@@ -44,7 +44,7 @@ from horae.placement.columns import (
     Quotas,
     Result,
 )
-from horae.placement.holders import fits_back, make_room, rank_holders, see_holders, shift
+from horae.placement.holders import fits_back, line_up, make_room, reach_back, see_holders, shift
 from horae.placement.numbers import number, sort, span_of
 from horae.placement.order import heapify, pop
 from horae.placement.quotas import below_low, use, within_top
@@ -83,6 +83,20 @@ def _next_type(row: int, mask: int, tried: int, rates: Floats) -> int:
     return best
 
 
+@compiled(BOOL, INTS, INTS, INTS, INTS, INTS)
+def _all_fit(job: Ints, slot: Ints, gpus_min: Ints, types: Ints, type_free: Ints) -> bool:
+    """Whether all jobs that wait fit into the free GPUs of each type that any of them may use."""
+    wanted, mask = 0, 0
+    for i in range(len(job)):
+        if slot[job[i]] < 0:
+            wanted += gpus_min[job[i]]
+            mask |= types[job[i]]
+            for gpu_type in range(len(type_free)):
+                if mask >> gpu_type & 1 and type_free[gpu_type] < wanted:
+                    return False
+    return True
+
+
 @njit(cache=True)
 def fit(
     asked_columns: tuple[Any, ...],
@@ -113,7 +127,8 @@ def fit(
     rows, first, held = np.empty(all_gpus, np.int64), np.empty(all_gpus + 1, np.int64), np.empty(all_gpus, np.int64)
     n_holders = see_holders(holder, slot, rows, first, held)
     status = np.zeros(n_holders, np.int64)
-    holder_key, holder_position, ranked = np.full(n_holders, np.inf), np.full(n_holders, n), False
+    # From the last in order to the first; looked up only when somebody has to lose GPUs.
+    back, position, lined_up = np.empty(n_holders, np.int64), np.full(n_holders, n), False
     free, type_free = np.zeros(n_pools, np.int64), np.zeros(types, np.int64)
     for gpu in range(all_gpus):
         if holder[gpu] < 0 and gpu_pool[gpu] != CLOSED:
@@ -133,11 +148,17 @@ def fit(
 
     # Whoever has GPUs but no wish counts against its quotas until somebody takes them.
     if counted:
-        rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
-        ranked = True
+        line_up(asked.job, asked.key, slot, n_holders, position, back)
+        lined_up = True
         for h in range(n_holders):
-            if status[h] == UNDECIDED and holder_position[h] == n:
+            if status[h] == UNDECIDED and position[h] == n:
                 use(jobs.queue[rows[h]], first[h + 1] - first[h], parent, used)
+
+    # If everybody who waits fits into what is free, those who have GPUs keep them, in whatever order.
+    simple = asked.preempt and not counted and (pools.flat or pools.rule != CONSOLIDATED)
+    as_asked = len(asked.gpu_type) + len(asked.gpus_min) + len(asked.gpus_max) == 0
+    if simple and as_asked and _all_fit(asked.job, slot, jobs.gpus_min, jobs.types, type_free):
+        status.fill(KEEPS)
 
     # 2. The wishes in order.
     given_row, given_first = result.row, np.zeros(all_gpus + 1, np.int64)
@@ -149,22 +170,29 @@ def fit(
     failed_free, failed_reach = np.zeros((types, all_gpus + 1), np.bool_), np.zeros((types, all_gpus + 1), np.bool_)
     codes = np.full(n, _UNREACHED, np.uint8)
     lacking = asked.waiting if asked.preempt else _NO_FREE_GPUS
-    keyed, popped = len(asked.key) > 0, 0
-    keys, positions = asked.key.copy(), np.arange(len(asked.key))
-    heapify(keys, positions)
-    order = np.empty(len(keys), np.int64)
+    # Only wishes that need a turn get one: not those of jobs that keep their GPUs anyway.
+    keyed, popped, turns = len(asked.key) > 0, 0, 0
+    keys, order = np.empty(n if keyed else 0), np.empty(n, np.int64)
+    for i in range(n):
+        h = slot[asked.job[i]]
+        if h < 0 or status[h] != KEEPS:
+            order[turns] = i
+            if keyed:
+                keys[turns] = asked.key[i]
+            turns += 1
+    heap = order.copy() if keyed else order
+    if keyed:
+        heapify(keys[:turns], heap[:turns])
     blocked, reserved, head, reserved_s = False, False, -1, np.inf
     for sweep in range(0 if quotas.guaranteed else 1, 2):
-        for turn in range(n):
+        for turn in range(turns):
             nothing_left = _most_of_one_type(_ALL, type_reach, types) == 0
             if (nothing_left and not quotas.limited) or (blocked and not asked.preempt):
                 break
-            i = turn
-            if keyed:
-                if turn == popped:
-                    order[turn] = pop(keys, positions, n - turn)
-                    popped += 1
-                i = order[turn]
+            if keyed and turn == popped:
+                order[turn] = pop(keys, heap, turns - turn)
+                popped += 1
+            i = order[turn]
             row = asked.job[i]
             h = slot[row]
             if h < -1 or (h >= 0 and (status[h] == KEEPS or status[h] == MOVES)):
@@ -195,16 +223,14 @@ def fit(
                         use(jobs.queue[row], has, parent, used)
                     continue
                 if suits and fits_back(h, first, held, gpu_pool, late if reserved else reach):
-                    if not ranked:
-                        rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
-                        ranked = True
+                    # It was displaced, so the others are lined up already.
                     for at in range(first[h], first[h + 1]):
                         pool = gpu_pool[held[at]]
                         if pool == CLOSED:
                             continue
                         make_room(
-                            pool, 1, free, type_free, status, holder_key, holder_position, first, held, gpu_pool,
-                            pool_type, n_holders, rows, jobs.queue, parent, used, n,
+                            pool, 1, free, type_free, back, status, position, first, held, gpu_pool, pool_type, rows,
+                            jobs.queue, parent, used, n,
                         )  # fmt: skip
                         free[pool] -= 1
                         type_free[pool_type[pool]] -= 1
@@ -226,42 +252,37 @@ def fit(
             long = reserved and reserved_s < now_s + seconds_left(
                 row, now_s, jobs.work_left, jobs.rate, jobs.since_s, jobs.best_rate
             )
-            counts = late if long else free
-            if _most_of_one_type(mask, type_free, types) >= gpus:
-                tried, gpu_type = 0, _next_type(row, mask, 0, jobs.rates)
-                while gpu_type >= 0:
-                    if type_free[gpu_type] >= gpus and not failed_free[gpu_type, gpus]:
-                        taken = choose(
-                            pools.rule, gpus, gpu_type, counts, pools.capacity, pools.by_capacity, pool_type,
-                            pools.rack, pools.racks, out_pool, out_take,
-                        )  # fmt: skip
-                        if taken > 0:
-                            break
-                        failed_free[gpu_type, gpus] = not long
-                    tried |= 1 << gpu_type
+            for preempting in range(2 if asked.preempt and not reserved else 1):
+                by_type = type_reach if preempting else type_free
+                failed = failed_reach if preempting else failed_free
+                tried = 0
+                while taken == 0 and _most_of_one_type(mask & ~tried, by_type, types) >= gpus:
                     gpu_type = _next_type(row, mask, tried, jobs.rates)
-            if taken == 0 and asked.preempt and not reserved and _most_of_one_type(mask, type_reach, types) >= gpus:
-                tried, gpu_type = 0, _next_type(row, mask, 0, jobs.rates)
-                while gpu_type >= 0:
-                    if type_reach[gpu_type] >= gpus and not failed_reach[gpu_type, gpus]:
-                        taken = choose(
-                            pools.rule, gpus, gpu_type, reach, pools.capacity, pools.by_capacity, pool_type,
-                            pools.rack, pools.racks, out_pool, out_take,
-                        )  # fmt: skip
-                        if taken > 0:
-                            break
-                        failed_reach[gpu_type, gpus] = True
                     tried |= 1 << gpu_type
-                    gpu_type = _next_type(row, mask, tried, jobs.rates)
-                if taken > 0 and not ranked:
-                    rank_holders(asked.job, asked.key, slot, holder_key, holder_position)
-                    ranked = True
-                for at in range(taken):
-                    if make_room(
-                        out_pool[at], out_take[at], free, type_free, status, holder_key, holder_position, first, held,
-                        gpu_pool, pool_type, n_holders, rows, jobs.queue, parent, used, n,
-                    ):  # fmt: skip
-                        failed_free.fill(False)
+                    if by_type[gpu_type] < gpus or failed[gpu_type, gpus]:
+                        continue
+                    if preempting and not lined_up:
+                        line_up(asked.job, asked.key, slot, n_holders, position, back)
+                        lined_up = True
+                    if preempting:
+                        taken = reach_back(
+                            pools.rule, gpus, gpu_type, free, back, n_holders, status, first, held, gpu_pool,
+                            pools.gpu_type, pools.capacity, pools.by_capacity, pool_type, pools.rack, pools.racks,
+                            out_pool, out_take,
+                        )  # fmt: skip
+                    else:
+                        taken = choose(
+                            pools.rule, gpus, gpu_type, late if long else free, pools.capacity, pools.by_capacity,
+                            pool_type, pools.rack, pools.racks, out_pool, out_take,
+                        )  # fmt: skip
+                    failed[gpu_type, gpus] = taken == 0 and not long
+                if preempting and taken > 0:
+                    for at in range(taken):
+                        make_room(
+                            out_pool[at], out_take[at], free, type_free, back, status, position, first, held, gpu_pool,
+                            pool_type, rows, jobs.queue, parent, used, n,
+                        )  # fmt: skip
+                    failed_free.fill(False)
 
             # It waits: say why, and reserve GPUs for it if it has waited long.
             if taken == 0:

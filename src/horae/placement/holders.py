@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from horae.core.compiled import BOOL, FLOATS, INT, INTS, compiled
+from horae.placement.choose import choose
 from horae.placement.columns import CLOSED, DISPLACED, UNDECIDED, Floats, Ints
+from horae.placement.order import heapify, pop
 from horae.placement.quotas import use
 
 
@@ -46,7 +50,7 @@ def shift(
 
 
 @compiled("void", INTS, FLOATS, INTS, FLOATS, INTS)
-def rank_holders(job: Ints, key: Floats, slot: Ints, holder_key: Floats, holder_position: Ints) -> None:
+def _rank_holders(job: Ints, key: Floats, slot: Ints, holder_key: Floats, holder_position: Ints) -> None:
     """Write down where in the order each holder's first wish stands; no wish is the end of it."""
     keyed = len(key) > 0
     for i in range(len(job)):
@@ -58,47 +62,74 @@ def rank_holders(job: Ints, key: Floats, slot: Ints, holder_key: Floats, holder_
             holder_key[h], holder_position[h] = its_key, i
 
 
-@compiled(INT, INT, INT, INTS, FLOATS, INTS, INTS, INTS, INTS)
-def _last_in_pool(
-    pool: int, n_holders: int, status: Ints, key: Floats, position: Ints, first: Ints, gpus: Ints, gpu_pool: Ints
-) -> int:
-    """The undecided holder in a pool that comes last in the order."""
-    last = -1
+@compiled("void", INTS, FLOATS, INTS, INT, INTS, INTS)
+def line_up(job: Ints, key: Floats, slot: Ints, n_holders: int, position: Ints, back: Ints) -> None:
+    """Write down where each holder's first wish stands, and the holders from the last in order to the first."""
+    first_key = np.full(n_holders, np.inf)
+    _rank_holders(job, key, slot, first_key, position)
+    # A heap gives the lowest first, so keys and positions are turned around.
+    turned = np.empty(n_holders, np.int64)
     for h in range(n_holders):
-        if status[h] != UNDECIDED:
-            continue
-        if last >= 0 and (key[h] < key[last] or (key[h] == key[last] and position[h] < position[last])):
-            continue
-        for at in range(first[h], first[h + 1]):
-            if gpu_pool[gpus[at]] == pool:
-                last = h
-                break
-    return last
+        first_key[h] = -first_key[h]
+        turned[h] = (len(job) - position[h]) * n_holders + (n_holders - 1 - h)
+    heapify(first_key, turned)
+    for at in range(n_holders):
+        back[at] = n_holders - 1 - pop(first_key, turned, n_holders - at) % n_holders
 
 
-@compiled(
-    BOOL, INT, INT, INTS, INTS, INTS, FLOATS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INT,
-)  # fmt: skip
+@compiled(INT, INT, INT, INT, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS)
+def reach_back(
+    rule: int, gpus: int, gpu_type: int, free: Ints, back: Ints, n_holders: int, status: Ints, first: Ints, held: Ints,
+    gpu_pool: Ints, gpu_types: Ints, capacity: Ints, by_capacity: Ints, pool_type: Ints, pool_rack: Ints, racks: int,
+    out_pool: Ints, out_take: Ints,
+) -> int:  # fmt: skip
+    """Choose pools for a gang from free GPUs and those of undecided holders, as few from the back as will do."""
+    counts, have = free.copy(), 0
+    for pool in range(len(counts)):
+        if pool_type[pool] == gpu_type:
+            have += counts[pool]
+    for at in range(n_holders):
+        h = back[at]
+        if status[h] != UNDECIDED or gpu_types[held[first[h]]] != gpu_type:
+            continue
+        for i in range(first[h], first[h + 1]):
+            pool = gpu_pool[held[i]]
+            if pool != CLOSED:
+                counts[pool] += 1
+                have += 1
+        if have >= gpus:
+            taken = choose(
+                rule, gpus, gpu_type, counts, capacity, by_capacity, pool_type, pool_rack, racks, out_pool, out_take
+            )
+            if taken > 0:
+                return taken
+    return 0
+
+
+@compiled("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT)
 def make_room(
-    pool: int, gpus: int, free: Ints, type_free: Ints, status: Ints, key: Floats, position: Ints, first: Ints,
-    held: Ints, gpu_pool: Ints, pool_type: Ints, n_holders: int, holder_row: Ints, queue: Ints, parent: Ints,
-    used: Ints, wishless: int,
-) -> bool:  # fmt: skip
+    pool: int, gpus: int, free: Ints, type_free: Ints, back: Ints, status: Ints, position: Ints, first: Ints,
+    held: Ints, gpu_pool: Ints, pool_type: Ints, holder_row: Ints, queue: Ints, parent: Ints, used: Ints, wishless: int,
+) -> None:  # fmt: skip
     """Take GPUs from undecided holders of a pool, the last in order first, until so many are free.
 
     Those with no wish of their own (their position is `wishless`) were counted against
-    their quotas from the start, and are no more. Says whether anybody lost GPUs.
+    their quotas from the start, and are no more.
     """
-    anybody = False
-    while free[pool] < gpus:
-        victim = _last_in_pool(pool, n_holders, status, key, position, first, held, gpu_pool)
-        assert victim >= 0
-        status[victim] = DISPLACED
-        shift(victim, 1, first, held, gpu_pool, pool_type, free, type_free)
-        if position[victim] == wishless:
-            use(queue[holder_row[victim]], first[victim] - first[victim + 1], parent, used)
-        anybody = True
-    return anybody
+    for h in back:
+        if free[pool] >= gpus:
+            break
+        if status[h] != UNDECIDED:
+            continue
+        here = False
+        for at in range(first[h], first[h + 1]):
+            here = here or gpu_pool[held[at]] == pool
+        if here:
+            status[h] = DISPLACED
+            shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
+            if position[h] == wishless:
+                use(queue[holder_row[h]], first[h] - first[h + 1], parent, used)
+    assert free[pool] >= gpus
 
 
 @compiled(BOOL, INT, INTS, INTS, INTS, INTS)

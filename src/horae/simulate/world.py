@@ -30,6 +30,8 @@ from horae.core.table import JobTable
 from horae.simulate.faults import Faults
 
 _SECONDS_A_DAY = 86400.0
+#: Void entries that are worth sweeping up.
+_MANY = 1000
 
 
 @dataclass(slots=True)
@@ -74,6 +76,8 @@ class World:
         # it depends on (if any), and whether it is a report that may still be late or doubled.
         self._coming: list[tuple[float, int, int, Event, _Process | None, bool]] = []
         self._counter = 0
+        #: Entries of `_coming` that are void, about: the ends of processes that were stopped before.
+        self._void = 0
         for node in cluster.nodes:
             self._lose_later(node, 0.0)
 
@@ -170,7 +174,16 @@ class World:
             truth.saved = min(truth.spec.work, process.done(now_s))
             save_s = truth.spec.checkpoint_s or 0.0
         process.alive, truth.process = False, None
+        self._void += 1
+        if self._void > max(_MANY, len(self._coming) // 2):
+            self._sweep()
         self._push(JobStopped(now_s + save_s, stop.job, stop.attempt, truth.saved), fresh=True)
+
+    def _sweep(self) -> None:
+        """Throw away what will never come: jobs that are preempted often would fill the memory with it."""
+        self._coming = [entry for entry in self._coming if entry[4] is None or entry[4].alive]
+        heapq.heapify(self._coming)
+        self._void = 0
 
     def _straggle(self) -> float:
         faults = self._faults

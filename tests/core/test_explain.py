@@ -1,0 +1,90 @@
+"""Why a job waits, in words and numbers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from builders import Cell, job
+from horae.core.events import JobFinished, JobHeld, LaunchFailed
+from horae.core.explain import explain
+from horae.core.queues import Queue
+from horae.core.reasons import SENTENCES, Reason
+
+
+def said(cell: Cell, name: str) -> tuple[str, str]:
+    told = explain(cell.engine, name)
+    return told.code, told.sentence
+
+
+def test_a_job_that_lacks_gpus_hears_how_many_it_needs_and_how_many_are_free() -> None:
+    cell = Cell("v100:1x4,k80:1x8")
+    cell.submit(0, job("a", gpus=3, gpu_types=("v100",)), job("b", gpus=2, gpu_types=("v100",)))
+    code, sentence = said(cell, "b")
+    assert code == "NoFreeGpus"
+    assert re.search(r"needs 2 GPUs.* 1 of .* free", sentence)
+
+
+def test_a_gang_between_scraps_hears_how_much_is_free_and_how_much_of_it_on_one_node() -> None:
+    cell = Cell("3x2", placement="consolidated")
+    cell.submit(0, *(job(name) for name in "abcdef"))
+    cell.at(1, *(JobFinished(1, name, 1) for name in "ace"))
+    cell.submit(2, job("gang", gpus=2))
+    code, sentence = said(cell, "gang")
+    assert code == "Fragmented"
+    assert re.search(r"^3 GPUs are free.* 2 .*at most 1 on one node", sentence)
+
+
+def test_a_job_over_its_quota_hears_which_queue_is_full() -> None:
+    cell = Cell("1x4", queues=[Queue("org", gpus_max=1)])
+    cell.submit(0, job("a", queue="org/x"), job("b", queue="org/y"))
+    assert "Queue org/y or one above it" in said(cell, "b")[1]
+
+
+def test_a_job_behind_a_reservation_hears_for_whom_the_gpus_are() -> None:
+    cell = Cell("1x4", settings={"reserve": "0"})
+    cell.submit(0, job("first", gpus=2), job("gang", gpus=4), job("long", work=500))
+    assert said(cell, "long")[0] == "ReservedForLarger"
+    assert "job gang" in said(cell, "long")[1]
+
+
+def test_a_job_whose_launch_failed_hears_when_it_is_tried_again() -> None:
+    cell = Cell("1x1", slow_starts=True)
+    cell.submit(0, job("a"))
+    cell.at(99, LaunchFailed(99, "a", 1))
+    code, sentence = said(cell, "a")
+    assert code == "BackingOff"
+    assert "again at 100 s" in sentence
+
+
+def test_a_gang_larger_than_the_cluster_hears_what_there_is() -> None:
+    cell = Cell("v100:1x4,k80:1x8")
+    cell.submit(0, job("a", gpus=9))
+    assert re.search(r"needs 9 GPUs.*cluster now has 8", said(cell, "a")[1])
+
+
+def test_a_held_job_hears_what_to_do() -> None:
+    cell = Cell("1x1")
+    cell.submit(0, job("a"))
+    cell.at(1, JobHeld(1, "a"))
+    code, sentence = said(cell, "a")
+    assert code == "Held"
+    assert "release it" in sentence
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_a_sentence_that_its_numbers_can_fill(reason: Reason) -> None:
+    cell = Cell("1x1")
+    cell.submit(0, job("a"))
+    cell.engine.jobs.reason[0] = int(reason)
+    told = explain(cell.engine, "a")
+    assert told.sentence
+    assert "{" not in told.sentence
+    assert set(SENTENCES) == set(Reason)
+
+
+def test_codes_of_reasons_never_change_their_numbers() -> None:
+    shown = {reason.code: int(reason) for reason in Reason}
+    assert shown.items() >= {"NotYetConsidered": 1, "Fragmented": 4, "OverQuota": 5, "BehindShare": 15}.items()
+    assert len(set(shown.values())) == len(Reason)
