@@ -55,6 +55,14 @@ def test_the_last_in_order_lose_their_gpus_first(placement: str) -> None:
     assert cell.running == ["b", "a", "new"]
 
 
+@pytest.mark.parametrize("placement", ["anywhere", "best-effort", "consolidated", "least-fragmentation"])
+def test_the_last_in_order_loses_its_gpus_wherever_it_sits_and_nobody_else_moves(placement: str) -> None:
+    cell = Cell("8x1", "srtf", placement=placement)
+    cell.submit(0, *(job(f"p{n}", work=50 + n) for n in range(8)))
+    record = cell.submit(1, job("new", work=10))
+    assert [stop.job for stop in record.stops] == ["p7"]
+
+
 def test_the_gpus_a_preemption_leaves_over_are_used_in_the_same_decision() -> None:
     cell = Cell("1x4", "srtf")
     cell.submit(0, job("wide", gpus=4, work=1000))
@@ -68,6 +76,14 @@ def test_a_running_job_that_would_get_its_gpus_back_is_not_touched() -> None:
     record = cell.submit(1, job("new", gpus=3, work=10))
     assert [stop.job for stop in record.stops] == ["goes"]
     assert cell.attempt("keeps") == 1
+
+
+def test_one_that_lost_its_gpus_first_and_was_not_needed_in_the_end_is_not_touched_either() -> None:
+    cell = Cell("1x4", "srtf")
+    cell.submit(0, job("last", gpus=1, work=1000), job("goes", gpus=3, work=500))
+    record = cell.submit(1, job("new", gpus=2, work=10))
+    assert [stop.job for stop in record.stops] == ["goes"]
+    assert (cell.running, cell.attempt("last")) == (["last", "new"], 1)
 
 
 @pytest.mark.parametrize("policy", ["fifo", "fifo-backfill"])
@@ -237,6 +253,13 @@ def test_a_job_that_waits_behind_a_reservation_is_told_for_whom() -> None:
     assert cell.reason("long") is Reason.RESERVED_FOR_LARGER
     assert cell.engine.evidence is not None
     assert cell.engine.evidence.head == "gang"
+
+
+def test_nobody_is_preempted_on_behalf_of_a_job_behind_a_reservation() -> None:
+    cell = Cell("1x4", "srtf", {"reserve": "0"})
+    cell.submit(0, job("runs", gpus=2, work=30), job("longest", gpus=2, work=900))
+    record = cell.submit(1, job("gang", gpus=4, work=100), job("behind", gpus=2, work=500))
+    assert (record.stops, cell.running) == ((), ["runs", "longest"])
 
 
 def test_a_reservation_comes_only_after_the_wait_that_was_set() -> None:

@@ -1,0 +1,1 @@
+"""Pure numerics: exact solvers for allocation problems."""
