@@ -1,3 +1,30 @@
 """Horae: a scheduler for shared GPU clusters that train models."""
 
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
 __version__ = "0.1.0"
+
+
+def _keep_compiled_code_apart() -> None:
+    """Keep compiled code in a folder named after the sources it was made from.
+
+    numba keeps machine code on disk and looks only at the file of the function itself, not
+    at those it calls, to see whether it is still true. After an upgrade in place some of it
+    would be old. This must happen before numba is imported.
+    """
+    here = Path(__file__).parent
+    sources = sorted(path for part in ("core", "placement", "solve") for path in (here / part).glob("*.py"))
+    seen = [(path.name, stat.st_size, stat.st_mtime_ns) for path in sources for stat in [path.stat()]]
+    version = hashlib.sha1(repr(seen).encode(), usedforsecurity=False).hexdigest()[:16]
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "horae"
+    # Worker processes inherit the setting, and must not nest it.
+    if base.name != version:
+        os.environ["NUMBA_CACHE_DIR"] = str(base / version)
+
+
+_keep_compiled_code_apart()

@@ -100,8 +100,9 @@ class Engine:
         self._strays: list[tuple[str, int]] = []
         #: Rows whose launch failed, and when to try again.
         self._backoff: dict[int, float] = {}
-        #: Rate of each launched row once it starts.
-        self._speed: dict[int, float] = {}
+        #: What rows that sit on GPUs were commanded last.
+        self._launched: dict[int, Launch] = {}
+        self._stopped: dict[int, Stop] = {}
         self._must_plan = False
         self._vacated = False
         self._choose_policy(policy, settings)
@@ -164,20 +165,30 @@ class Engine:
             self.dropped_reports += 1
             return
         jobs.state[row] = int(running)
-        jobs.execute(row, self.now_s, self._speed[row], len(self.gpus.occupied[row]))
-        jobs.first_started_s[row] = min(jobs.first_started_s[row], self.now_s)
+        self._works_from(row, self.now_s)
         jobs.launch_failures[row] = 0
-        jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + jobs.min_runtime_s[row])
+        # A job works at least as long as it took to load; else loading could be all that ever happens.
+        least_s = max(jobs.min_runtime_s[row], self.now_s - jobs.launched_s[row])
+        jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + least_s)
+
+    def _works_from(self, row: int, at_s: float) -> None:
+        launch, gpu_type = self._launched[row], int(self.jobs.last_type[row])
+        rate = self.jobs.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span)
+        self.jobs.execute(row, at_s, rate, len(launch.gpu_ids))
+        self.jobs.first_started_s[row] = min(self.jobs.first_started_s[row], at_s)
 
     def _ended(self, row: int, move: Move, work_done: float) -> None:
         """An attempt is gone: its GPUs are free, and the job waits again or has ended."""
         jobs, state = self.jobs, STATES[self.jobs.state[row]]
         to = after(state, move)
         assert to is not None, f"{move} from {state} of row {row}"
+        if state is LAUNCHING and move is _FINISH:
+            # The report that it started is late, but it must have.
+            self._works_from(row, float(jobs.launched_s[row]))
         jobs.settle(row, self.now_s)
-        jobs.work_left[row] = max(0.0, jobs.work[row] - work_done)
-        jobs.running_type[row] = -1
-        self._speed.pop(row, None)
+        jobs.work_left[row] = jobs.work[row] - self._sane(row, work_done)
+        self._launched.pop(row, None)
+        self._stopped.pop(row, None)
         self.evicted.pop(row, None)
         self.gpus.vacate(row)
         self._vacated = True
@@ -185,6 +196,12 @@ class Engine:
             self._wait_again(row, state)
         else:
             self._leave(row, state, to)
+
+    def _sane(self, row: int, work_done: float) -> float:
+        """Work done as reported, within what is possible; nonsense counts as what the attempt began with."""
+        if not work_done >= 0:
+            work_done = self._launched[row].work_done
+        return min(float(self.jobs.work[row]), work_done)
 
     def _wait_again(self, row: int, before: State) -> None:
         """Back among those that wait, with GPUs set aside already if the job was moved."""
@@ -225,9 +242,12 @@ class Engine:
     def _progressed(self, row: int, work_done: float) -> None:
         """The truth replaces the straight line; the speed stays what it was believed to be."""
         jobs = self.jobs
+        if not work_done >= 0:
+            self.dropped_reports += 1
+            return
         rate, gpus, executing = float(jobs.rate[row]), int(jobs.executing_gpus[row]), bool(jobs.executing[row])
         jobs.settle(row, self.now_s)
-        jobs.work_left[row] = max(0.0, jobs.work[row] - work_done)
+        jobs.work_left[row] = jobs.work[row] - self._sane(row, work_done)
         if executing:
             jobs.execute(row, self.now_s, rate, gpus)
 
@@ -243,6 +263,7 @@ class Engine:
         if move is Move.RELEASE:
             self.jobs.state[row] = int(to)
             self.jobs.reason[row] = int(Reason.NOT_YET_CONSIDERED)
+            self.jobs.waiting_since_s[row] = self.now_s
             self.jobs.activate(row)
             self._must_plan = True
         elif to in (HELD, CANCELLED):
@@ -267,7 +288,9 @@ class Engine:
 
     def _node(self, event: NodeJoined | NodeLost | NodeDraining | NodeObserved) -> None:
         if isinstance(event, NodeJoined):
-            self.gpus.join(event.node)
+            if not self.gpus.join(event.node):
+                self.dropped_reports += 1
+                return
             self.jobs.know_types(self.gpus.cluster.gpu_types)
             self._must_plan = True
             return
@@ -295,8 +318,10 @@ class Engine:
         alive = set(event.alive)
         for row in self.gpus.on_node(event.node):
             known = (self.jobs.specs[row].id, int(self.jobs.attempt[row]))
-            if row in self.gpus.occupied and known not in alive:
+            # An attempt that is still coming up need not be there yet.
+            if STATES[self.jobs.state[row]] is RUNNING and known not in alive:
                 self._evict(row, StopWhy.NODE_LOST)
+                self._must_plan = True
 
     def _evict(self, row: int, why: StopWhy) -> None:
         if STATES[self.jobs.state[row]] in (LAUNCHING, RUNNING) and row not in self.evicted:
@@ -314,12 +339,14 @@ class Engine:
     def _settings(self, event: SettingsChanged) -> None:
         if event.policy is not None:
             self._choose_policy(event.policy, event.settings)
+        elif event.settings:
+            self._choose_policy(self.policy_name, {**self.policy_settings, **event.settings})
         self.queues.configure(event.queues)
         self._must_plan = True
 
     def _choose_policy(self, name: str, settings: Mapping[str, str]) -> None:
-        self.policy_name, self.policy_settings = name, dict(settings)
         self.policy = self._make_policy(name, settings)
+        self.policy_name, self.policy_settings = name, dict(settings)
         self.memory = Memory(self.policy.memory, len(self.gpus.cluster.gpu_types))
 
     # -------------------------------------------------------------- decisions
@@ -461,6 +488,7 @@ class Engine:
             jobs.state[row] = int(STOPPING)
             jobs.waiting_since_s[row] = self.now_s
             jobs.preemptions[row] += stop.why in _BY_POLICY
+        self._stopped[row] = stop
         self.gpus.drop(row)
 
     def _fold_placed(self, placed: Placed) -> None:
@@ -478,10 +506,10 @@ class Engine:
         jobs.state[row] = int(LAUNCHING)
         jobs.reason[row] = _NOT_WAITING
         jobs.attempt[row] = launch.attempt
-        gpu_type = int(self.gpus.cluster.gpu_type[launch.gpu_ids[0]])
-        jobs.running_type[row] = gpu_type
-        jobs.protected_until_s[row] = self.now_s + jobs.min_runtime_s[row]
-        self._speed[row] = jobs.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span)
+        jobs.last_type[row] = self.gpus.cluster.gpu_type[launch.gpu_ids[0]]
+        jobs.launched_s[row] = self.now_s
+        jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + jobs.min_runtime_s[row])
+        self._launched[row] = launch
 
     def retry_s(self, row: int) -> float:
         """When a job whose launch failed is tried again; now, if it is not one."""
@@ -496,14 +524,11 @@ class Engine:
         that it has done so already.
         """
         again: list[Stop | Launch] = []
-        for row, gpu_ids in sorted(self.gpus.occupied.items()):
-            state = STATES[self.jobs.state[row]]
-            if state in (LAUNCHING, RUNNING):
-                spec, done = self.jobs.specs[row], float(self.jobs.work[row] - self.jobs.work_left[row])
-                span = Span.GPU if len(gpu_ids) == 1 else Span.NODE
-                again.append(Launch(spec.id, int(self.jobs.attempt[row]), gpu_ids, span, done))
+        for row in sorted(self.gpus.occupied):
+            if row in self._stopped:
+                again.append(self._stopped[row])
             elif row not in self.evicted:
-                again.append(self._stop(row, StopWhy.PREEMPTED))
+                again.append(self._launched[row])
         return tuple(again)
 
     def state(self) -> dict[str, Any]:
@@ -516,12 +541,13 @@ class Engine:
             "active": self.jobs.active.copy(),
             "holder": self.gpus.holder,
             "occupant": self.gpus.occupant,
-            "nodes": (tuple(self.gpus.node_up), tuple(self.gpus.node_draining)),
+            "nodes": (tuple(self.gpus.node_up), tuple(self.gpus.node_draining), tuple(self.gpus.node_gpus)),
             "pending": dict(self._pending),
             "evicted": dict(self.evicted),
             "strays": list(self._strays),
             "backoff": dict(self._backoff),
-            "speed": dict(self._speed),
+            "launched": dict(self._launched),
+            "stopped": dict(self._stopped),
             "must_plan": self._must_plan,
             "vacated": self._vacated,
             "dropped_reports": self.dropped_reports,

@@ -24,6 +24,7 @@ class GpuLedger:
         self.occupant: NDArray[np.int64] = np.full(cluster.gpus, NOBODY, np.int64)
         self.node_up = [True] * len(cluster.nodes)
         self.node_draining = [False] * len(cluster.nodes)
+        self.node_gpus = [node.gpus for node in cluster.nodes]
         self.held: dict[int, tuple[int, ...]] = {}
         self.occupied: dict[int, tuple[int, ...]] = {}
         self._refresh()
@@ -64,8 +65,11 @@ class GpuLedger:
         """Whether nobody sits on the GPUs that a job holds."""
         return all(self.occupant[gpu] == NOBODY for gpu in self.held[row])
 
-    def join(self, node: Node) -> None:
-        """A node takes jobs (again)."""
+    def join(self, node: Node) -> bool:
+        """A node takes jobs (again); False if it is another machine under a name that is taken.
+
+        A node may come back with fewer GPUs than it had, not with more or of another type.
+        """
         number = self.cluster.node_numbers.get(node.name)
         if number is None:
             self.cluster = self.cluster.with_node(node)
@@ -74,9 +78,15 @@ class GpuLedger:
             self.occupant = np.concatenate((self.occupant, more))
             self.node_up.append(True)
             self.node_draining.append(False)
+            self.node_gpus.append(node.gpus)
         else:
+            known = self.cluster.nodes[number]
+            if node.gpus > known.gpus or node.gpu_type != known.gpu_type:
+                return False
             self.node_up[number], self.node_draining[number] = True, False
+            self.node_gpus[number] = node.gpus
         self._refresh()
+        return True
 
     def close(self, name: str, lost: bool) -> list[int]:
         """A node takes no more jobs; gives the rows that sit on it or hold it."""
@@ -95,8 +105,10 @@ class GpuLedger:
         return [int(row) for row in rows if row != NOBODY]
 
     def _refresh(self) -> None:
-        takes = np.array([up and not draining for up, draining in zip(self.node_up, self.node_draining, strict=True)])
-        self.gpu_open: NDArray[np.bool_] = takes[self.cluster.gpu_node]
+        states = zip(self.node_up, self.node_draining, self.node_gpus, strict=True)
+        open_gpus = np.array([gpus if up and not draining else 0 for up, draining, gpus in states])
+        on_node = np.arange(self.cluster.gpus) - self.cluster.first_gpu[self.cluster.gpu_node]
+        self.gpu_open: NDArray[np.bool_] = on_node < open_gpus[self.cluster.gpu_node]
         types = len(self.cluster.gpu_types)
         self.open_by_type: NDArray[np.int64] = np.bincount(
             self.cluster.gpu_type[self.gpu_open], minlength=types

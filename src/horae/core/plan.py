@@ -79,9 +79,20 @@ class Snapshot:
         return running
 
     @cached_property
-    def running_type(self) -> Ints:
-        """Number of the GPU type each job runs on; -1 if it does not run."""
-        return self.table.running_type[self.rows]
+    def loading(self) -> NDArray[np.bool_]:
+        """Which jobs have GPUs but do no work yet."""
+        loading: NDArray[np.bool_] = self.has_gpus & (self.table.executing[self.rows] == 0)
+        return loading
+
+    @cached_property
+    def last_type(self) -> Ints:
+        """Number of the GPU type each job runs on, or ran on last; -1 if it never ran."""
+        return self.table.last_type[self.rows]
+
+    @cached_property
+    def launched_s(self) -> Floats:
+        """When each job last got GPUs; minus infinity if it never had any."""
+        return self.table.launched_s[self.rows]
 
     @cached_property
     def work_left(self) -> Floats:

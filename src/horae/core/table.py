@@ -43,6 +43,7 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "executed_s": (np.float64, 0),
     "executing": (np.float64, 0),
     # Moments.
+    "launched_s": (np.float64, -np.inf),
     "first_started_s": (np.float64, np.inf),
     "ended_s": (np.float64, np.inf),
     "waiting_since_s": (np.float64, 0),
@@ -52,7 +53,8 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "preemptions": (np.int64, 0),
     "failures": (np.int64, 0),
     "launch_failures": (np.int64, 0),
-    "running_type": (np.int64, -1),
+    # GPU type of the last launch.
+    "last_type": (np.int64, -1),
 }
 
 
@@ -97,6 +99,7 @@ class JobTable:
     executing_gpus: NDArray[np.float64]
     executed_s: NDArray[np.float64]
     executing: NDArray[np.float64]
+    launched_s: NDArray[np.float64]
     first_started_s: NDArray[np.float64]
     ended_s: NDArray[np.float64]
     waiting_since_s: NDArray[np.float64]
@@ -105,7 +108,7 @@ class JobTable:
     preemptions: NDArray[np.int64]
     failures: NDArray[np.int64]
     launch_failures: NDArray[np.int64]
-    running_type: NDArray[np.int64]
+    last_type: NDArray[np.int64]
 
     def __init__(self, gpu_types: tuple[str, ...], throughputs: Throughputs, queues: QueueTree) -> None:
         self.specs: list[JobSpec] = []

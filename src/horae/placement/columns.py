@@ -29,8 +29,9 @@ class Asked(NamedTuple):
     gpus_max: Ints
     preempt: bool
     blocking: bool
-    reserve_after_s: float
     waiting: int
+    #: The row that GPUs are reserved for, -1 if for nobody.
+    head: int
 
 
 class Columns(NamedTuple):

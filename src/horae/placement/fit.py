@@ -7,7 +7,8 @@ One walk serves every policy and every placement rule:
    - a job that has GPUs keeps them, unless somebody before it took them;
    - a job that has none takes free GPUs, or else GPUs of jobs that come after it,
      the last of those first. Nobody loses GPUs unless the taker is placed;
-   - once a job has a reservation, those behind it may only use what does not delay it.
+   - where a job that waited too long has a reservation, those that waited longer go first, and
+     all others may only use what does not delay it.
 3. Let elastic jobs that were placed grow into what is left.
 4. Give out GPU numbers, and say why everybody else waits.
 
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from horae.core.compiled import BOOL, INT, INTS, TABLE, compiled
+from horae.core.compiled import BOOL, FLOATS, INT, INTS, TABLE, compiled
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.choose import CONSOLIDATED, choose
@@ -44,14 +45,16 @@ from horae.placement.columns import (
     Quotas,
     Result,
 )
-from horae.placement.holders import fits_back, line_up, make_room, reach_back, see_holders, shift
+from horae.placement.holders import first_unprotected_s, fits_back, line_up, make_room, reach_back, see_holders, shift
 from horae.placement.numbers import number, sort, span_of
 from horae.placement.order import heapify, pop
 from horae.placement.quotas import below_low, use, within_top
-from horae.placement.reservation import reserve, seconds_left
+from horae.placement.reservation import reserve
 
 #: A wish whose turn never came, and one that was granted.
 _UNREACHED, _GRANTED = 255, 254
+#: In `slot`: a job that waits after one of its wishes was looked at. Granted ones lie between this and -1.
+_LOOKED_AT = -(1 << 60)
 
 _PLACED, _STOPPING = int(State.PLACED), int(State.STOPPING)
 _NONE, _VACATING = int(Reason.NONE), int(Reason.VACATING)
@@ -83,6 +86,14 @@ def _next_type(row: int, mask: int, tried: int, rates: Floats) -> int:
     return best
 
 
+@compiled(BOOL, INT, INT, FLOATS)
+def _waited_longer(row: int, head: int, waiting_since_s: Floats) -> bool:
+    """Whether a job has waited at least as long as another; of those that came together the first has."""
+    if waiting_since_s[row] != waiting_since_s[head]:
+        return bool(waiting_since_s[row] < waiting_since_s[head])
+    return row <= head
+
+
 @compiled(BOOL, INTS, INTS, INTS, INTS, INTS)
 def _all_fit(job: Ints, slot: Ints, gpus_min: Ints, types: Ints, type_free: Ints) -> bool:
     """Whether all jobs that wait fit into the free GPUs of each type that any of them may use."""
@@ -107,13 +118,13 @@ def fit(
     quota_columns: tuple[Any, ...],
     slot: Ints,
     result_columns: tuple[Any, ...],
-) -> tuple[int, int, int, int, int, float]:
+) -> tuple[int, int, int, int, float]:
     """Walk the wishes: the columns are those of `Asked`, `Columns`, `Pools`, `Quotas` and `Result`, in order.
 
     They come as plain tuples, for a compiled function that is kept on disk must not name
     classes that another release may not have. `slot` is scratch space, -1 everywhere before
-    and after. Gives how many were stopped, placed and kept, how many reasons changed, the row
-    with a reservation (or -1), and the first moment at which a protected job may be preempted.
+    and after. Gives how many were stopped, placed and kept, how many reasons changed, and the
+    first moment at which a protected job may be preempted.
     """
     asked, jobs, pools = Asked(*asked_columns), Columns(*job_columns), Pools(*pool_columns)
     quotas, result = Quotas(*quota_columns), Result(*result_columns)
@@ -129,13 +140,17 @@ def fit(
     status = np.zeros(n_holders, np.int64)
     # From the last in order to the first; looked up only when somebody has to lose GPUs.
     back, position, lined_up = np.empty(n_holders, np.int64), np.full(n_holders, n), False
-    free, type_free = np.zeros(n_pools, np.int64), np.zeros(types, np.int64)
+    # GPUs that nobody holds; `idle` are those that nobody sits on, either.
+    free, idle, type_free = np.zeros(n_pools, np.int64), np.zeros(n_pools, np.int64), np.zeros(types, np.int64)
+    vacating = False
     for gpu in range(all_gpus):
         if holder[gpu] < 0 and gpu_pool[gpu] != CLOSED:
             free[gpu_pool[gpu]] += 1
             type_free[pool_type[gpu_pool[gpu]]] += 1
+            idle[gpu_pool[gpu]] += occupant[gpu] < 0
+            vacating = vacating or occupant[gpu] >= 0
     reach, late, type_reach = free.copy(), np.zeros(n_pools, np.int64), type_free.copy()
-    unprotected_s = np.inf
+    protected = False
     for h in range(n_holders):
         if asked.preempt and jobs.protected_until_s[rows[h]] <= now_s:
             shift(h, 1, first, held, gpu_pool, pool_type, reach, type_reach)
@@ -143,8 +158,7 @@ def fit(
         status[h] = KEEPS
         if counted:
             use(jobs.queue[rows[h]], first[h + 1] - first[h], parent, used)
-        if asked.preempt:
-            unprotected_s = min(unprotected_s, jobs.protected_until_s[rows[h]])
+        protected = protected or asked.preempt
 
     # Whoever has GPUs but no wish counts against its quotas until somebody takes them.
     if counted:
@@ -169,7 +183,7 @@ def fit(
     # Gang sizes that were tried in vain; forgotten where GPUs come free.
     failed_free, failed_reach = np.zeros((types, all_gpus + 1), np.bool_), np.zeros((types, all_gpus + 1), np.bool_)
     codes = np.full(n, _UNREACHED, np.uint8)
-    lacking = asked.waiting if asked.preempt else _NO_FREE_GPUS
+    lacking = asked.waiting if asked.preempt or asked.head >= 0 else _NO_FREE_GPUS
     # Only wishes that need a turn get one: not those of jobs that keep their GPUs anyway.
     keyed, popped, turns = len(asked.key) > 0, 0, 0
     keys, order = np.empty(n if keyed else 0), np.empty(n, np.int64)
@@ -183,11 +197,26 @@ def fit(
     heap = order.copy() if keyed else order
     if keyed:
         heapify(keys[:turns], heap[:turns])
-    blocked, reserved, head, reserved_s = False, False, -1, np.inf
-    for sweep in range(0 if quotas.guaranteed else 1, 2):
+    several, looked_at, n_looked = len(asked.gpu_type) > 0, np.empty(n, np.int64), 0
+    blocked, reserved, reserved_s, head = False, False, np.inf, asked.head
+    first_to_wait = -1
+    for sweep in range(3):
+        # Guaranteed queues, then those that waited at least as long as the job with a reservation, then everybody.
+        if (sweep == 0 and not quotas.guaranteed) or (sweep == 1 and head < 0):
+            continue
+        if sweep == 2 and head >= 0 and slot[head] in (-1, _LOOKED_AT):
+            reserved = True
+            reserved_s = reserve(
+                head, jobs.gpus_min[head], jobs.types[head], now_s, jobs.work_left, jobs.rate, jobs.since_s,
+                jobs.best_rate, free, late, n_holders, rows, first, held, status, n_given, given_row, given_first,
+                given_pool, given_take, pools.rule, gpu_pool, pool_type, pools.rack, pools.racks, pools.capacity,
+                pools.by_capacity, type_free, out_pool, out_take,
+            )  # fmt: skip
+            failed_free.fill(False)
         for turn in range(turns):
             nothing_left = _most_of_one_type(_ALL, type_reach, types) == 0
-            if (nothing_left and not quotas.limited) or (blocked and not asked.preempt):
+            over = (nothing_left and not quotas.limited) or (blocked and not asked.preempt)
+            if over and (first_to_wait >= 0 or not protected):
                 break
             if keyed and turn == popped:
                 order[turn] = pop(keys, heap, turns - turn)
@@ -195,7 +224,13 @@ def fit(
             i = order[turn]
             row = asked.job[i]
             h = slot[row]
-            if h < -1 or (h >= 0 and (status[h] == KEEPS or status[h] == MOVES)):
+            if over:
+                # Only the first that has to wait is still of interest: who protected is in its way?
+                first_to_wait = i if h == -1 else -1
+                continue
+            if _LOOKED_AT < h < -1 or (h >= 0 and (status[h] == KEEPS or status[h] == MOVES)):
+                continue
+            if sweep == 1 and not _waited_longer(row, head, jobs.waiting_since_s):
                 continue
             gpus = asked.gpus_min[i] if len(asked.gpus_min) else jobs.gpus_min[row]
             top = asked.gpus_max[i] if len(asked.gpus_max) else jobs.gpus_max[row]
@@ -222,7 +257,7 @@ def fit(
                     if counted:
                         use(jobs.queue[row], has, parent, used)
                     continue
-                if suits and fits_back(h, first, held, gpu_pool, late if reserved else reach):
+                if suits and fits_back(h, first, held, gpu_pool, reach):
                     # It was displaced, so the others are lined up already.
                     for at in range(first[h], first[h + 1]):
                         pool = gpu_pool[held[at]]
@@ -234,7 +269,6 @@ def fit(
                         )  # fmt: skip
                         free[pool] -= 1
                         type_free[pool_type[pool]] -= 1
-                        late[pool] = min(late[pool], free[pool])
                     shift(h, -1, first, held, gpu_pool, pool_type, reach, type_reach)
                     status[h] = KEEPS
                     failed_free.fill(False)
@@ -249,10 +283,9 @@ def fit(
 
             # Anybody else takes free GPUs, or else those of jobs behind it; its fastest type first.
             taken, gpu_type = 0, -1
-            long = reserved and reserved_s < now_s + seconds_left(
-                row, now_s, jobs.work_left, jobs.rate, jobs.since_s, jobs.best_rate
-            )
-            for preempting in range(2 if asked.preempt and not reserved else 1):
+            long = False
+            for step in range(0 if vacating else 1, 3 if asked.preempt else 2):
+                preempting = step == 2
                 by_type = type_reach if preempting else type_free
                 failed = failed_reach if preempting else failed_free
                 tried = 0
@@ -271,11 +304,13 @@ def fit(
                             out_pool, out_take,
                         )  # fmt: skip
                     else:
+                        long = reserved and reserved_s < now_s + jobs.work_left[row] / jobs.rates[row, gpu_type]
+                        counts = late if long else (free if step == 1 else idle)
                         taken = choose(
-                            pools.rule, gpus, gpu_type, late if long else free, pools.capacity, pools.by_capacity,
-                            pool_type, pools.rack, pools.racks, out_pool, out_take,
+                            pools.rule, gpus, gpu_type, counts, pools.capacity, pools.by_capacity, pool_type,
+                            pools.rack, pools.racks, out_pool, out_take,
                         )  # fmt: skip
-                    failed[gpu_type, gpus] = taken == 0 and not long
+                    failed[gpu_type, gpus] = taken == 0 and not long and step > 0
                 if preempting and taken > 0:
                     for at in range(taken):
                         make_room(
@@ -284,23 +319,22 @@ def fit(
                         )  # fmt: skip
                     failed_free.fill(False)
 
-            # It waits: say why, and reserve GPUs for it if it has waited long.
+            # It waits: say why. A job with several wishes has the reason of the first.
             if taken == 0:
-                if _most_of_one_type(mask, pools.type_capacity, types) < gpus:
-                    codes[i] = _TOO_SMALL
+                if h == _LOOKED_AT:
                     continue
                 codes[i] = lacking
-                if _most_of_one_type(mask, type_free, types) >= gpus:
-                    codes[i] = _RESERVED if reserved else _FRAGMENTED
-                blocked = blocked or asked.blocking
-                if not reserved and now_s - jobs.waiting_since_s[row] >= asked.reserve_after_s:
-                    reserved, head = True, row
-                    reserved_s = reserve(
-                        row, gpus, mask, now_s, jobs.work_left, jobs.rate, jobs.since_s, jobs.best_rate, free, late,
-                        n_holders, rows, first, held, status, n_given, given_row, given_first, given_pool, given_take,
-                        pools.rule, gpu_pool, pool_type, pools.rack, pools.racks, pools.capacity, pools.by_capacity,
-                        type_free, out_pool, out_take,
-                    )  # fmt: skip
+                if _most_of_one_type(jobs.types[row], pools.type_capacity, types) < gpus:
+                    codes[i] = _TOO_SMALL
+                elif _most_of_one_type(mask, type_free, types) >= gpus:
+                    codes[i] = _RESERVED if reserved and row != head else _FRAGMENTED
+                blocked = blocked or (asked.blocking and codes[i] != _TOO_SMALL)
+                if first_to_wait < 0 and codes[i] != _TOO_SMALL:
+                    first_to_wait = i
+                if several and h < 0:
+                    slot[row] = _LOOKED_AT
+                    looked_at[n_looked] = row
+                    n_looked += 1
                 continue
 
             # It is placed.
@@ -310,6 +344,7 @@ def fit(
                 n_pairs += 1
                 free[pool] -= take
                 reach[pool] -= take
+                idle[pool] = max(0, idle[pool] - take)
                 late[pool] = min(late[pool] - (take if long else 0), free[pool])
             type_free[gpu_type] -= gpus
             type_reach[gpu_type] -= gpus
@@ -394,8 +429,10 @@ def fit(
             code = _VACATING if jobs.state[row] == _PLACED or jobs.state[row] == _STOPPING else _NONE
         elif h >= 0 and status[h] == MOVES:
             code = _VACATING
-        elif h < -1:
+        elif _LOOKED_AT < h < -1:
             code = _NONE if result.ready[-2 - h] else _VACATING
+        elif h == _LOOKED_AT and code == _UNREACHED:
+            continue
         elif code == _UNREACHED:
             code = asked.waiting
             if _most_of_one_type(jobs.types[row], pools.type_capacity, types) < jobs.gpus_min[row]:
@@ -405,8 +442,15 @@ def fit(
         if jobs.reason[row] != code:
             result.changed[n_changed], result.codes[n_changed] = row, code
             n_changed += 1
+    unprotected_s = np.inf
+    if protected and first_to_wait >= 0:
+        unprotected_s = first_unprotected_s(
+            now_s, asked.job, asked.key, slot, n_holders, first_to_wait, rows, jobs.protected_until_s
+        )
     for h in range(n_holders):
         slot[rows[h]] = -1
     for p in range(n_given):
         slot[given_row[p]] = -1
-    return n_stopped, n_given, n_kept, n_changed, head, unprotected_s
+    for at in range(n_looked):
+        slot[looked_at[at]] = -1
+    return n_stopped, n_given, n_kept, n_changed, unprotected_s

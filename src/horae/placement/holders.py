@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.compiled import BOOL, FLOATS, INT, INTS, compiled
+from horae.core.compiled import BOOL, FLOAT, FLOATS, INT, INTS, compiled
 from horae.placement.choose import choose
 from horae.placement.columns import CLOSED, DISPLACED, UNDECIDED, Floats, Ints
 from horae.placement.order import heapify, pop
@@ -130,6 +130,23 @@ def make_room(
             if position[h] == wishless:
                 use(queue[holder_row[h]], first[h] - first[h + 1], parent, used)
     assert free[pool] >= gpus
+
+
+@compiled(FLOAT, FLOAT, INTS, FLOATS, INTS, INT, INT, INTS, FLOATS)
+def first_unprotected_s(
+    now_s: float, job: Ints, key: Floats, slot: Ints, n_holders: int, waiting: int, holder_row: Ints,
+    protected_until_s: Floats,
+) -> float:  # fmt: skip
+    """When the first holder that comes after a wish (by position) in the order loses its protection."""
+    first_key, position = np.full(n_holders, np.inf), np.full(n_holders, len(job))
+    _rank_holders(job, key, slot, first_key, position)
+    its_key = key[waiting] if len(key) > 0 else float(waiting)
+    soonest_s = np.inf
+    for h in range(n_holders):
+        after = first_key[h] > its_key or (first_key[h] == its_key and position[h] > waiting)
+        if after and protected_until_s[holder_row[h]] > now_s:
+            soonest_s = min(soonest_s, protected_until_s[holder_row[h]])
+    return soonest_s
 
 
 @compiled(BOOL, INT, INTS, INTS, INTS, INTS)

@@ -12,7 +12,7 @@ from horae.placement.order import heapify, pop
 
 
 @compiled(FLOAT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS)
-def seconds_left(row: int, now_s: float, work_left: Floats, rate: Floats, since_s: Floats, best_rate: Floats) -> float:
+def _seconds_left(row: int, now_s: float, work_left: Floats, rate: Floats, since_s: Floats, best_rate: Floats) -> float:
     """How long a job would still run, by what is known."""
     speed = rate[row] if rate[row] > 0 else best_rate[row]
     left = work_left[row] - rate[row] * (now_s - since_s[row])
@@ -36,7 +36,7 @@ def reserve(
     ends, who = np.empty(n_holders + n_given), np.arange(n_holders + n_given)
     for at in range(n_holders + n_given):
         its_row = holder_row[at] if at < n_holders else given_row[at - n_holders]
-        ends[at] = now_s + seconds_left(its_row, now_s, work_left, rate, since_s, best_rate)
+        ends[at] = now_s + _seconds_left(its_row, now_s, work_left, rate, since_s, best_rate)
     heapify(ends, who)
     counts, by_type = free.copy(), type_free.copy()
     start_s, taken = np.inf, 0

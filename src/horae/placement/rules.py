@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster, Span
 from horae.core.errors import UserError
-from horae.core.gpus import GpuLedger
+from horae.core.gpus import NOBODY, GpuLedger
 from horae.core.plan import Placement, Plan, Snapshot, Wishes
 from horae.core.queues import QueueTree
+from horae.core.reasons import Reason
 from horae.core.table import JobTable
 from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION
@@ -27,6 +28,11 @@ _RULES = {
 }
 
 _SPANS = tuple(Span)
+#: Reasons that no reservation would help against, or that mean that the job has its GPUs.
+_NOT_STARVING = [int(r) for r in (Reason.NONE, Reason.VACATING, Reason.OVER_QUOTA, Reason.CLUSTER_TOO_SMALL)]
+
+#: How many were stopped, placed and kept, how many reasons changed, and when a protection ends.
+Answer = tuple[int, int, int, int, float]
 
 
 class UnknownPlacement(UserError):
@@ -62,16 +68,14 @@ class GangPlacement:
         if len(self._slot) < len(table.state):
             self._slot = np.full(len(table.state), -1, np.int64)
         room = self._room_for(ledger, len(wishes.job))
-        stopped, placed, kept, changed, head, unprotected_s = fit(
-            tuple(_asked(now.now_s, wishes)),
-            tuple(self._columns_of(table)),
-            ledger.holder,
-            ledger.occupant,
-            tuple(self._pools_of(ledger)),
-            tuple(_quotas(now.queues)),
-            self._slot,
-            tuple(room),
-        )
+        answer = self._walk(now, wishes, room, wishes.preempt, NOBODY)
+        head = NOBODY
+        if wishes.reserve_after_s < np.inf:
+            head = _starving(now, wishes, room, answer)
+            if head != NOBODY:
+                # While somebody has a reservation nobody else is preempted: running jobs end when they are expected to.
+                answer = self._walk(now, wishes, room, False, head)
+        stopped, placed, kept, changed, unprotected_s = answer
         renewed: tuple[int, ...] = ()
         if wishes.lease_until_s > now.now_s:
             keeping = room.kept[:kept]
@@ -87,6 +91,21 @@ class GangPlacement:
             head=head,
             unprotected_s=np.inf if everybody_has_gpus else unprotected_s,
         )
+
+    def _walk(self, now: Snapshot, wishes: Wishes, room: Result, preempt: bool, head: int) -> Answer:
+        """One walk over the wishes, from the GPUs as they are."""
+        ledger = now.gpu_ledger
+        answer: Answer = fit(
+            tuple(_asked(now.now_s, wishes, preempt, head)),
+            tuple(self._columns_of(now.table)),
+            ledger.holder,
+            ledger.occupant,
+            tuple(self._pools_of(ledger)),
+            tuple(_quotas(now.queues)),
+            self._slot,
+            tuple(room),
+        )
+        return answer
 
     def _room_for(self, ledger: GpuLedger, wishes: int) -> Result:
         """Room for an answer, made anew only when the cluster or the number of wishes has outgrown it."""
@@ -110,7 +129,21 @@ class GangPlacement:
         return self._pools
 
 
-def _asked(now_s: float, wishes: Wishes) -> Asked:
+def _starving(now: Snapshot, wishes: Wishes, room: Result, answer: Answer) -> int:
+    """The row that has waited longest, longer than it should, and is not placed though the cluster could hold it."""
+    table = now.table
+    codes = table.reason[now.rows]
+    at = np.searchsorted(now.rows, room.changed[: answer[3]])
+    codes[at] = room.codes[: answer[3]]
+    waits = ~now.has_gpus & ~np.isin(codes, _NOT_STARVING)
+    waits &= now.now_s - now.waiting_since_s >= wishes.reserve_after_s
+    if not waits.any():
+        return NOBODY
+    since_s = np.where(waits, now.waiting_since_s, np.inf)
+    return int(now.rows[np.argmin(since_s)])
+
+
+def _asked(now_s: float, wishes: Wishes, preempt: bool, head: int) -> Asked:
     """The wishes as compiled code wants them: contiguous columns of exact types."""
     return Asked(
         now_s,
@@ -119,10 +152,10 @@ def _asked(now_s: float, wishes: Wishes) -> Asked:
         np.ascontiguousarray(wishes.gpu_type, np.int64),
         np.ascontiguousarray(wishes.gpus_min, np.int64),
         np.ascontiguousarray(wishes.gpus_max, np.int64),
-        wishes.preempt,
+        preempt,
         wishes.blocking,
-        float(wishes.reserve_after_s),
         int(wishes.waiting),
+        head,
     )
 
 

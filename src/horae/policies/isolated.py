@@ -33,7 +33,8 @@ class Isolated:
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """Settle what each job is owed, then wish for (job, type) in order of it."""
         owed_s = self._owed(now, memory)
-        share = isolated_share(now.open_gpus, now.gpus, now.rates > 0)
+        fits = now.open_gpus >= now.gpus[:, None]
+        share = isolated_share(now.open_gpus, now.gpus, (now.rates > 0) & fits)
         memory.put("owed_s", now.rows, owed_s)
         memory.put("ran_s", now.rows, now.executed_s)
         memory.put("share", now.rows, share)
@@ -46,16 +47,16 @@ class Isolated:
             gpu_type=gpu_type,
             lease_until_s=round_ends_s,
             waiting=Reason.BEHIND_SHARE,
-            wake_s=round_ends_s if not now.has_gpus.all() else math.inf,
+            wake_s=round_ends_s if len(now) else math.inf,
         )
 
     def _owed(self, now: Snapshot, memory: Memory) -> NDArray[np.float64]:
-        """What was owed, plus the share of the time since, less the time run since on the type held."""
+        """What was owed, plus the share of the time since, less the time run since, on the type it ran on."""
         elapsed_s = now.now_s - memory.scalar("looked_s")
         owed_s = memory.column("owed_s", now.rows) + memory.column("share", now.rows) * elapsed_s
         ran_s = now.executed_s - memory.column("ran_s", now.rows)
-        ran = np.flatnonzero(now.running_type >= 0)
-        owed_s[ran, now.running_type[ran]] -= ran_s[ran]
+        ran = np.flatnonzero(now.last_type >= 0)
+        owed_s[ran, now.last_type[ran]] -= ran_s[ran]
         return owed_s
 
 

@@ -13,6 +13,9 @@ from horae.core.reasons import Reason
 from horae.policies.quanta import next_quantum_s
 from horae.policies.settings import RESERVE, setting
 
+#: Later than any time, and small enough that a millisecond still counts.
+_AFTER_ALL_WHO_WAIT = 2.0**40
+
 
 @dataclass(frozen=True)
 class TimeSlice:
@@ -30,12 +33,16 @@ class TimeSlice:
     reserve: float = setting(math.inf, RESERVE, least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Those that wait in order of their wait, then those whose slice has just ended."""
+        """Those that load, those that wait in order of their wait, then the rest, the longest on the GPUs last.
+
+        A slice begins when the job begins to work: whoever loads has not had its turn.
+        """
         slice_ends_s = next_quantum_s(now.now_s, self.quantum)
         anybody_waits = not now.has_gpus.all()
+        turn = np.where(now.has_gpus, _AFTER_ALL_WHO_WAIT - now.launched_s, now.waiting_since_s)
         return Wishes(
             now.rows,
-            np.where(now.has_gpus, np.inf, now.waiting_since_s),
+            np.where(now.loading, -np.inf, turn),
             reserve_after_s=self.reserve,
             lease_until_s=slice_ends_s,
             waiting=Reason.BEHIND_TURN,

@@ -175,9 +175,13 @@ class Driver:
 
 
 def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughputs) -> None:
-    """Refuse a job that no GPU type of the cluster could ever run, by name."""
+    """Refuse a job that no GPU type of the cluster could ever run, by name, and a name that is used twice."""
     known: set[tuple[object, ...]] = set()
+    names: set[str] = set()
     for job in jobs:
+        if job.id in names:
+            raise CannotRun(f"Two jobs are called {job.id!r}: give each an id of its own.")
+        names.add(job.id)
         alike = (job.job_class, job.gpus, job.gpus_min, job.gpu_types, job.unit, bool(job.throughput))
         if alike in known and not job.throughput:
             continue

@@ -139,6 +139,8 @@ class World:
         """Learn what an operator does to the machines themselves."""
         if isinstance(event, NodeJoined) and event.node.name not in self._cluster.node_numbers:
             self._cluster = self._cluster.with_node(event.node)
+        if isinstance(event, NodeLost) and event.node in self._cluster.node_numbers:
+            self._lose(event)
 
     # ---------------------------------------------------------- the commands
 
@@ -203,6 +205,13 @@ class World:
         if isinstance(event, NodeJoined):
             self._lose_later(event.node, event.at_s)
             return
+        self._lose(event)
+        away_s = self._rng.exponential(self._faults.node_repair_s)
+        node = self._cluster.nodes[self._cluster.node_numbers[event.node]]
+        self._push(NodeJoined(event.at_s + away_s, node))
+
+    def _lose(self, event: NodeLost) -> None:
+        """The processes on a node die; what they saved themselves is left."""
         number = self._cluster.node_numbers[event.node]
         here = range(int(self._cluster.first_gpu[number]), int(self._cluster.first_gpu[number + 1]))
         for truth in self._truth.values():
@@ -210,8 +219,6 @@ class World:
             if process is not None and process.alive and any(gpu in here for gpu in process.gpu_ids):
                 process.alive = False
                 truth.saved = self._saved(truth.spec, process, event.at_s)
-        away_s = self._rng.exponential(self._faults.node_repair_s)
-        self._push(NodeJoined(event.at_s + away_s, self._cluster.nodes[number]))
 
     def _saved(self, spec: JobSpec, process: _Process, now_s: float) -> float:
         """What the job's own last checkpoint holds when its process dies."""
