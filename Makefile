@@ -15,7 +15,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@# Compile the hot loops now, so that no later run has to.
-	$(BIN)/horae compare --generate plain --cluster 2x2 --jobs 5 --policies fifo,srtf --workers 1 -o json >/dev/null
+	$(BIN)/horae compare --generate plain --cluster 2x4 --jobs 5 --policies fifo,srtf --workers 1 -o json >/dev/null
 	@touch $@
 
 ## Compare the policies on a generated workload: a table, and a page in build/demo.html.
