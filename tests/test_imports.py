@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "solve": {"core"},
     "placement": {"core"},
     "policies": {"core", "solve"},
-    "workload": {"core"},
+    "workload": {"core", "solve"},
     "report": {"core"},
     "simulate": {"core", "solve", "policies", "placement"},
     "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate"},

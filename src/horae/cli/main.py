@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from horae import __version__
-from horae.cli import compare, policies, simulate, trace
+from horae.cli import compare, policies, simulate, solve, trace
 from horae.core.errors import UserError
 
 INTERRUPTED = 130
@@ -29,6 +29,9 @@ app = typer.Typer(
 app.command("simulate", short_help="One policy on one trace.")(simulate.command)
 app.command("compare", short_help="Many policies on one workload, side by side.")(compare.command)
 app.add_typer(trace.app, name="trace")
+app.command("solve", short_help="One allocation problem: who spends which share of its time on which GPU type.")(
+    solve.command
+)
 app.command("policies", short_help="What each policy does, its parameters, its paper.")(policies.command)
 
 

@@ -1,0 +1,82 @@
+"""`horae solve`: one allocation problem in, shares of time out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horae.cli.inputs import did_you_mean, read_pairs
+from horae.cli.options import OutputOption
+from horae.cli.output import Output, print_csv, print_json, print_rich, table
+from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from horae.solve.problem import Problem, Solution
+
+
+def command(
+    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="What is to be best; the names stand above.")],
+    problem: Annotated[Path, typer.Option("--problem", metavar="FILE.json", help="GPU types, jobs and throughputs.")],
+    set: Annotated[  # noqa: A002, the option is called so
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="aware=false takes all GPU types for one; repeatable."),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Solve one allocation problem exactly: which share of its time each job spends on which GPU type.
+
+    Policies: max-min, finish-time, makespan, total-throughput, cost, cost-deadline, isolated.
+    """
+    from horae.solve.programs import PROGRAMS
+    from horae.workload.problems import load_problem
+
+    if policy not in PROGRAMS:
+        raise UserError(
+            f"No allocation policy is called {policy!r}.{did_you_mean(policy, list(PROGRAMS))} "
+            f"There are: {', '.join(PROGRAMS)}."
+        )
+    aware = _aware(read_pairs("--set", set or ()))
+    asked = load_problem(problem)
+    started = time.perf_counter()
+    solution = PROGRAMS[policy].solve(asked if aware else asked.agnostic())
+    record = _record(policy, asked, solution, time.perf_counter() - started)
+    match output:
+        case Output.JSON:
+            print_json(record)
+        case Output.CSV:
+            print_csv(_rows(asked, record))
+        case Output.TABLE:
+            rows = _rows(asked, record)
+            print_rich(table(list(rows[0]), [list(row.values()) for row in rows]))
+            print_rich(f"{PROGRAMS[policy].objective}: {solution.objective:.6g} {PROGRAMS[policy].unit}")
+
+
+def _aware(settings: dict[str, str]) -> bool:
+    words = {"true": True, "false": False}
+    for key, value in settings.items():
+        if key != "aware" or value not in words:
+            raise UserError(f"--set {key}={value} is not known here; there is aware=true and aware=false.")
+    return words[settings.get("aware", "true")]
+
+
+def _record(policy: str, problem: Problem, solution: Solution, solve_s: float) -> dict[str, Any]:
+    """The answer as JSON shows it; throughputs are the true ones, whatever the policy knew."""
+    throughput = (problem.speed * solution.share).sum(axis=1)
+    shares = [dict(zip(problem.gpu_types, row, strict=True)) for row in solution.share.tolist()]
+    return {
+        "policy": policy,
+        "objective": solution.objective,
+        "allocation": dict(zip(problem.ids, shares, strict=True)),
+        "throughput": dict(zip(problem.ids, throughput.tolist(), strict=True)),
+        "solve_s": solve_s,
+        "certificate": solution.certificate,
+    }
+
+
+def _rows(problem: Problem, record: dict[str, Any]) -> list[dict[str, object]]:
+    return [
+        {"job": name, **record["allocation"][name], "throughput": record["throughput"][name]} for name in problem.ids
+    ]

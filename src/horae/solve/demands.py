@@ -1,0 +1,64 @@
+"""What jobs are to reach at a level, for the policies that make the worst-off as well off as possible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+#: So close to the fastest that it is the fastest.
+_ALMOST = 1.0 - 1e-12
+
+
+@dataclass(frozen=True)
+class Proportional:
+    """Throughput in proportion to the level, which is the objective of max-min fairness and 1 / makespan."""
+
+    rate: Floats
+    fastest: Floats
+    lowest: float = 0.0
+
+    @property
+    def highest(self) -> float:
+        """The level at which the last job has its fastest."""
+        return float((self.fastest / self.rate).max())
+
+    def at(self, level: float) -> tuple[Floats, Floats]:
+        """Throughputs, and how they grow."""
+        q = self.rate * level
+        most = q >= self.fastest * _ALMOST
+        return np.where(most, self.fastest, q), np.where(most, 0.0, self.rate)
+
+
+@dataclass(frozen=True)
+class FinishTime:
+    """Throughput that finishes a job at rho = 1 / level times its finish time alone on its share.
+
+    rho = (elapsed + steps / throughput) / alone, so throughput = steps / (alone / level - elapsed).
+    """
+
+    steps: Floats
+    elapsed_s: Floats
+    alone_s: Floats
+    fastest: Floats
+    lowest: float = 0.0
+
+    @property
+    def highest(self) -> float:
+        """The level at which the last job has its fastest."""
+        return float((self.alone_s / (self.elapsed_s + self.steps / self.fastest)).max())
+
+    def at(self, level: float) -> tuple[Floats, Floats]:
+        """Throughputs, and how they grow."""
+        if level <= 0:
+            return np.zeros_like(self.steps), np.zeros_like(self.steps)
+        left_s = self.alone_s / level - self.elapsed_s
+        needed_s = self.steps / self.fastest
+        most = left_s * _ALMOST <= needed_s
+        left_s = np.where(most, 1.0, left_s)
+        q = np.where(most, self.fastest, self.steps / left_s)
+        growth = np.where(most, 0.0, self.steps / left_s**2 * self.alone_s / level**2)
+        return q, growth

@@ -1,0 +1,68 @@
+"""An allocation problem: jobs, GPU types, and how fast each job runs on each (Gavel, OSDI '20, section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything a policy may need; position m of every column is the same job."""
+
+    gpu_types: tuple[str, ...]
+    #: GPUs of each type.
+    capacity: Floats
+    ids: tuple[str, ...]
+    #: GPUs of each job.
+    gpus: Floats
+    #: Steps/s of the whole job (rows) on its GPUs of each type (columns); 0 where it cannot run.
+    speed: Floats
+    weight: Floats
+    steps_left: Floats
+    elapsed_s: Floats
+    #: Seconds each job would have taken, alone on its share, for what it has done.
+    isolated_s: Floats
+    #: Seconds from now; infinite if there is none.
+    deadline_s: Floats
+    #: Price of an hour of one GPU of each type.
+    price: Floats
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def normaliser(self) -> Floats:
+        """c: the throughput of each job if its time were spread over the cluster's GPUs as they are."""
+        mean: Floats = self.speed @ self.capacity / self.capacity.sum()
+        return mean
+
+    @cached_property
+    def isolated_share(self) -> Floats:
+        """Share of its time that each job would have on each type of its 1/M of the cluster."""
+        share = self.capacity[None, :] / len(self) / self.gpus[:, None]
+        return np.asarray(share / np.maximum(share.sum(axis=1, keepdims=True), 1.0))
+
+    @cached_property
+    def isolated_throughput(self) -> Floats:
+        """tau: the throughput of each job on its isolated share."""
+        return np.asarray((self.speed * self.isolated_share).sum(axis=1))
+
+    def agnostic(self) -> Problem:
+        """The same problem for a policy that takes all GPU types for one: a job is as fast on each as on average."""
+        return replace(self, speed=np.where(self.speed > 0, self.normaliser[:, None], 0.0))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Shares of time by job and GPU type, what they come to, and the proof."""
+
+    share: Floats
+    objective: float
+    #: Prices of GPU types, the gap, and whatever else shows that the answer is right.
+    certificate: dict[str, object]
