@@ -17,11 +17,13 @@ from horae.core.events import (
     JobHeld,
     JobProgressed,
     JobReleased,
+    NodeDraining,
     NodeJoined,
     NodeLost,
     NodeObserved,
     SettingsChanged,
 )
+from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.simulate.faults import Faults
@@ -198,3 +200,24 @@ def test_an_idle_gpu_goes_before_one_that_is_still_being_vacated() -> None:
     cell.at(1, JobCancelled(1, "old"))
     cell.submit(2, job("new"))
     assert cell.running == ["new"]
+
+
+@pytest.mark.parametrize("policy", ["fifo-backfill", "las", "time-slice", "isolated", "max-min"])
+def test_a_gang_that_its_queue_can_never_hold_is_refused_before_the_run(policy: str) -> None:
+    with pytest.raises(UserError, match="queue org may have 2"):
+        run([job("a", gpus=4, queue="org/x")], "1x8", policy, queues=[Queue("org", gpus_max=2)])
+
+
+@pytest.mark.parametrize("policy", ["las", "time-slice", "isolated", "max-min"])
+def test_a_run_ends_when_those_who_wait_can_never_run(policy: str) -> None:
+    script = Script(
+        [job("a"), job("b", gpus=2)], "2x2", policy, events=[NodeDraining(0, "gpu-0"), NodeDraining(0, "gpu-1")]
+    )
+    assert script.engine.now_s < 10_000
+    assert len(script.engine.jobs.active) == 2
+
+
+def test_a_world_that_loses_work_as_fast_as_it_is_done_is_given_up_in_words() -> None:
+    jobs = [job("a", work=1e6, checkpoint_every_s=500_000)]
+    with pytest.raises(UserError, match="no job gains anything"):
+        run(jobs, "1x1", "fifo", faults=Faults(node_losses_per_day=500, node_repair_s=1))

@@ -10,9 +10,16 @@ import pytest
 from horae.policies import POLICIES, UnknownPolicy, make_policy
 from horae.policies.settings import BadSetting
 
+ORDERING = ["fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice"]
+ROUNDS = ["max-min", "finish-time", "makespan", "total-throughput"]
+
 #: Every setting of every policy, a text for it and the value it must become.
 VALUES: list[tuple[str, str, str, Any]] = [
-    *((policy, "reserve", "90", 90.0) for policy in POLICIES if policy not in ("fifo", "isolated")),
+    *((policy, "reserve", "90", 90.0) for policy in ORDERING),
+    *((policy, "round", "60", 60.0) for policy in ROUNDS),
+    *((policy, "stay", "60", 60.0) for policy in ROUNDS),
+    *((policy, "half-life", "60", 60.0) for policy in ROUNDS),
+    *((policy, "aware", "false", False) for policy in ROUNDS),
     ("las", "quantum", "12.5", 12.5),
     ("time-slice", "quantum", "1e3", 1000.0),
     ("isolated", "round", "60", 60.0),
@@ -21,7 +28,7 @@ VALUES: list[tuple[str, str, str, Any]] = [
 
 @pytest.mark.parametrize(("policy", "name", "text", "value"), VALUES)
 def test_every_setting_is_read(policy: str, name: str, text: str, value: Any) -> None:
-    assert getattr(make_policy(policy, {name: text}), name) == value
+    assert getattr(make_policy(policy, {name: text}), name.replace("-", "_")) == value
 
 
 def test_no_setting_is_left_untested() -> None:
@@ -29,7 +36,7 @@ def test_no_setting_is_left_untested() -> None:
     assert {(policy, name) for policy, name, _, _ in VALUES} == known
 
 
-@pytest.mark.parametrize("policy", [name for name in POLICIES if name not in ("fifo", "isolated")])
+@pytest.mark.parametrize("policy", ORDERING)
 def test_a_reservation_is_off_unless_asked_for_and_can_be_switched_off(policy: str) -> None:
     assert make_policy(policy, {}) == make_policy(policy, {"reserve": "off"})
     assert make_policy(policy, {}).reserve == math.inf  # type: ignore[attr-defined]

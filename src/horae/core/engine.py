@@ -511,6 +511,11 @@ class Engine:
         jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + jobs.min_runtime_s[row])
         self._launched[row] = launch
 
+    @property
+    def retries(self) -> bool:
+        """Whether a launch that failed is to be tried again."""
+        return bool(self._backoff)
+
     def retry_s(self, row: int) -> float:
         """When a job whose launch failed is tried again; now, if it is not one."""
         return self._backoff.get(row, self.now_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,6 +15,11 @@ NO_SLOWDOWN = (1.0, 1.0, 1.0, 1.0)
 
 #: Queue of a job that names none.
 DEFAULT_QUEUE = "default"
+
+
+#: Longer than any schedule; beyond, clocks would lose their seconds to rounding.
+MAX_SECONDS = 1e12
+MAX_STEPS = 1e15
 
 
 class BadJob(UserError):
@@ -28,8 +34,8 @@ class JobSpec:
     steps need a throughput, from the job itself (`throughput`, steps/s by GPU
     type on `gpus` GPUs) or from a table by `job_class`.
 
-    A job is rigid unless `gpus_min` or `gpus_max` differ from `gpus`; an
-    elastic job without a measured throughput for some size speeds up linearly.
+    A job is rigid unless `gpus_min` or `gpus_max` differ from `gpus` (0 stands
+    for "not given", so both are then `gpus`); an elastic job without a measured throughput for some size speeds up linearly.
     """
 
     id: str
@@ -83,10 +89,13 @@ class JobSpec:
         """The first thing wrong with the job, or an empty string."""
         if not self.id:
             return "it has no id; give it one"
-        if not math.isfinite(self.submit_s) or self.submit_s < 0:
-            return f"submission time {self.submit_s} is not a number of seconds from 0 up"
-        if not math.isfinite(self.work) or self.work <= 0:
-            return f"its work is {self.work} {self.unit}; it must be a finite number above 0"
+        if _has_control_characters(self.id):
+            return "its id holds a control character; leave it out"
+        if not 0 <= self.submit_s <= MAX_SECONDS:
+            return f"submission time {self.submit_s} is not a number of seconds from 0 to {MAX_SECONDS:g}"
+        most = MAX_STEPS if self.unit == "steps" else MAX_SECONDS
+        if not 0 < self.work <= most:
+            return f"its work is {self.work} {self.unit}; it must be a finite number above 0 and at most {most:g}"
         if self.gpus < 1:
             return f"it asks for {self.gpus} GPUs; ask for at least 1"
         if not 1 <= self.gpus_min <= self.gpus <= self.gpus_max:
@@ -107,8 +116,15 @@ class JobSpec:
             return "its throughputs must be finite steps/s of at least 0"
         for name in ("checkpoint_s", "restore_s", "checkpoint_every_s", "min_runtime_s", "deadline_s"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                return f"{name} is {value}; it must be a finite number of at least 0"
+            if value is not None and not 0 <= value <= MAX_SECONDS:
+                return f"{name} is {value}; it must be a finite number from 0 to {MAX_SECONDS:g}"
+        if self.max_restarts < 0:
+            return f"max_restarts is {self.max_restarts}; it must be at least 0"
         if not self.queue or any(not part for part in self.queue.split("/")):
             return f"queue {self.queue!r} is not a path such as org/team/user"
         return ""
+
+
+def _has_control_characters(text: str) -> bool:
+    """Whether a text holds what no terminal, file or program should be sent: NUL, escapes, lone surrogates."""
+    return not text.isprintable() and any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)

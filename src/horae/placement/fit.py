@@ -243,8 +243,13 @@ def fit(
             # A job that has GPUs of the kind and number wished keeps them, or gets them back.
             if h >= 0:
                 has = first[h + 1] - first[h]
+                if counted and position[h] == n:
+                    # An earlier wish of it came to nothing, and it was counted where it is: look at it anew.
+                    use(jobs.queue[row], -has, parent, used)
+                    position[h] = i
                 suits = (mask >> pools.gpu_type[held[first[h]]] & 1) == 1 and gpus <= has and has <= top
-                if quotas.limited and not within_top(jobs.queue[row], has if suits else gpus, parent, quotas.top, used):
+                claims = has if suits or status[h] == UNDECIDED else gpus
+                if quotas.limited and not within_top(jobs.queue[row], claims, parent, quotas.top, used):
                     codes[i] = _OVER_QUOTA
                     if status[h] == UNDECIDED:
                         status[h] = DISPLACED
@@ -321,6 +326,10 @@ def fit(
 
             # It waits: say why. A job with several wishes has the reason of the first.
             if taken == 0:
+                if counted and h >= 0 and status[h] == UNDECIDED:
+                    # It stays where it is unless somebody takes its GPUs, and counts against its quotas until then.
+                    use(jobs.queue[row], first[h + 1] - first[h], parent, used)
+                    position[h] = n
                 if h == _LOOKED_AT:
                     continue
                 codes[i] = lacking

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster, Span
-from horae.core.errors import UserError
+from horae.core.errors import UserError, did_you_mean
 from horae.core.gpus import NOBODY, GpuLedger
 from horae.core.plan import Placement, Plan, Snapshot, Wishes
 from horae.core.queues import QueueTree
@@ -39,9 +37,9 @@ class UnknownPlacement(UserError):
     """A placement rule that does not exist."""
 
     def __init__(self, name: str) -> None:
-        near = get_close_matches(name, PLACEMENTS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"No placement is called {name!r}.{hint} There are: {', '.join(PLACEMENTS)}.")
+        super().__init__(
+            f"No placement is called {name!r}.{did_you_mean(name, PLACEMENTS)} There are: {', '.join(PLACEMENTS)}."
+        )
 
 
 def make_placement(name: str) -> GangPlacement:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
-from horae.core.errors import UserError
+from horae.core.errors import UserError, did_you_mean
 from horae.core.plan import Policy
 from horae.policies.fifo import Fifo, FifoBackfill
+from horae.policies.finish_time import FinishTime
 from horae.policies.isolated import Isolated
 from horae.policies.least_attained import LeastAttainedService
+from horae.policies.makespan import Makespan
+from horae.policies.max_min import MaxMin
 from horae.policies.settings import Parameter, build, parameters_of
 from horae.policies.shortest_first import ShortestRemainingService, ShortestRemainingTime
 from horae.policies.smallest_first import SmallestFirst
 from horae.policies.time_slice import TimeSlice
+from horae.policies.total_throughput import TotalThroughput
 
 _CLASSES: dict[str, type] = {
     "fifo": Fifo,
@@ -25,6 +28,10 @@ _CLASSES: dict[str, type] = {
     "las": LeastAttainedService,
     "time-slice": TimeSlice,
     "isolated": Isolated,
+    "max-min": MaxMin,
+    "finish-time": FinishTime,
+    "makespan": Makespan,
+    "total-throughput": TotalThroughput,
 }
 
 
@@ -44,9 +51,7 @@ class UnknownPolicy(UserError):
     """A policy that does not exist."""
 
     def __init__(self, name: str) -> None:
-        near = get_close_matches(name, POLICIES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"No policy is called {name!r}.{hint} `horae policies` lists them.")
+        super().__init__(f"No policy is called {name!r}.{did_you_mean(name, POLICIES)} `horae policies` lists them.")
 
 
 def _info(name: str, policy: type) -> PolicyInfo:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from horae.core.errors import UserError
+from horae.core.errors import UserError, did_you_mean
 
 
 class BadSetting(UserError):
@@ -58,9 +57,7 @@ def build(name: str, policy: type, settings: Mapping[str, str]) -> Any:
 def _unknown(policy: str, key: str, known: list[str]) -> str:
     if not known:
         return f"Policy {policy!r} has no settings, so {key!r} cannot be set; leave it out."
-    near = get_close_matches(key, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"Policy {policy!r} has no setting {key!r}.{hint} It has: {', '.join(known)}."
+    return f"Policy {policy!r} has no setting {key!r}.{did_you_mean(key, known)} It has: {', '.join(known)}."
 
 
 def _read(policy: str, key: str, text: str, field: dataclasses.Field[Any]) -> Any:
@@ -75,7 +72,9 @@ def _read(policy: str, key: str, text: str, field: dataclasses.Field[Any]) -> An
         value = wanted(text)
     except (ValueError, KeyError):
         raise BadSetting(f"{key}={text} is not a value for policy {policy!r}: {field.metadata['summary']}.") from None
-    if wanted in (int, float) and (math.isnan(value) or value < field.metadata["least"]):
+    if wanted is float and math.isnan(value):
+        raise BadSetting(f"{key}={text} is not a number; policy {policy!r} needs one: {field.metadata['summary']}.")
+    if wanted in (int, float) and value < field.metadata["least"]:
         raise BadSetting(f"{key}={text} is too small for policy {policy!r}: use at least {field.metadata['least']:g}.")
     return value
 

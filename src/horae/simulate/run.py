@@ -26,6 +26,7 @@ from horae.core.explain import explain
 from horae.core.history import History, Recorder
 from horae.core.job import JobSpec
 from horae.core.queues import Queue
+from horae.core.table import along
 from horae.core.throughputs import Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
@@ -37,11 +38,17 @@ Progress = Callable[[int, int], None]
 Watch = Callable[[Engine, Event | Decided], None]
 
 _REPORT_EVERY = 500
+#: So many reports without any gain, and a run is given up.
+_LOOKS_WITHOUT_GAIN = 100
 _BY_POLICY = (StopWhy.PREEMPTED, StopWhy.MOVED)
 
 
 class CannotRun(UserError):
     """A job that this cluster could never run."""
+
+
+class NoProgress(UserError):
+    """A world in which work is lost as fast as it is done."""
 
 
 def simulate(
@@ -59,8 +66,9 @@ def simulate(
     progress: Progress | None = None,
 ) -> History:
     """Run a workload on a cluster under a policy, in virtual time, to the end."""
-    throughputs = throughputs or Throughputs()
+    throughputs, queues = throughputs or Throughputs(), tuple(queues)
     check_fit(jobs, cluster, throughputs)
+    check_quotas(jobs, queues)
     rule = make_placement(placement)
     engine = Engine(cluster, make_policy, policy, settings or {}, rule, throughputs, queues)
     world = World(engine.jobs, cluster, restart_cost_s, faults, seed)
@@ -70,6 +78,28 @@ def simulate(
     return driver.history(
         {"placement": placement, "restart_cost_s": f"{restart_cost_s:g}", "seed": str(seed), **(settings or {})}
     )
+
+
+class _Patience:
+    """Notices a run in which nothing is ever gained, such as one that loses nodes faster than jobs save their work."""
+
+    def __init__(self) -> None:
+        self._most_gained, self._looks = -inf, 0
+
+    def look(self, engine: Engine) -> None:
+        """Raise `NoProgress` if for a long time no work was gained that was not had before."""
+        table, rows = engine.jobs, engine.jobs.active
+        left = float(along(engine.now_s, rows, table.work_left, table.rate, table.since_s, -1.0).sum())
+        gained = float(table.work[: len(table)].sum()) - left
+        if gained > self._most_gained:
+            self._most_gained, self._looks = gained, 0
+            return
+        self._looks += 1
+        if self._looks > _LOOKS_WITHOUT_GAIN:
+            raise NoProgress(
+                f"After {engine.now_s:g} s no job gains anything any more ({len(rows)} have not ended): "
+                "make faults rarer, checkpoints more frequent, or restarts cheaper."
+            )
 
 
 class Driver:
@@ -85,7 +115,7 @@ class Driver:
 
     def run(self, progress: Progress | None = None) -> None:
         """Go on until every job has ended, or nothing more can happen."""
-        instants = 0
+        instants, patience = 0, _Patience()
         while (now_s := self._next_instant()) < inf:
             for event in self._events(now_s):
                 self._apply(event)
@@ -94,17 +124,23 @@ class Driver:
                 for event in self._world.pop(now_s):
                     self._apply(event)
             instants += 1
-            if progress and instants % _REPORT_EVERY == 0:
-                progress(*self._done())
+            if instants % _REPORT_EVERY == 0:
+                patience.look(self.engine)
+                if progress:
+                    progress(*self._done())
         if progress:
             progress(*self._done())
 
     def _next_instant(self) -> float:
-        """The next moment at which something happens; never, once all jobs are done."""
+        """The next moment at which something happens; never, once all jobs are done or nobody can ever run."""
         scripted_s = self._script[self._next].at_s if self._next < len(self._script) else inf
-        if scripted_s == inf and len(self.engine.jobs.active) == 0 and not self.engine.gpus.occupied:
-            return inf
-        return min(scripted_s, self._world.next_s, max(self.engine.wake_s, self.engine.now_s))
+        engine = self.engine
+        if scripted_s == inf and not engine.gpus.occupied:
+            # On an idle cluster everybody who can run does, so those who wait for nothing but time wait for ever.
+            nothing_comes = self._world.next_s == inf and not engine.retries
+            if nothing_comes or len(engine.jobs.active) == 0:
+                return inf
+        return min(scripted_s, self._world.next_s, max(engine.wake_s, engine.now_s))
 
     def _events(self, now_s: float) -> Sequence[Event]:
         """All events of this instant: completions, then node changes, then arrivals."""
@@ -195,6 +231,20 @@ def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughput
                 "give a larger --cluster, or take the job out of the trace."
             )
         known.add(alike)
+
+
+def check_quotas(jobs: Sequence[JobSpec], queues: Sequence[Queue]) -> None:
+    """Refuse a gang that is larger than its queue, or one above it, may ever have."""
+    limits = {queue.path: queue.gpus_max for queue in queues if queue.gpus_max is not None}
+    for job in jobs if limits else ():
+        parts = job.queue.split("/")
+        for depth in range(1, len(parts) + 1):
+            path = "/".join(parts[:depth])
+            if job.gpus_min > limits.get(path, job.gpus_min):
+                raise CannotRun(
+                    f"Job {job.id!r} needs {job.gpus_min} GPUs and queue {path} may have {limits[path]}: "
+                    "raise gpus_max, or take the job out of the trace."
+                )
 
 
 def _no_speed(job: JobSpec, cluster: Cluster) -> str:

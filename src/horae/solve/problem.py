@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+
+def _nothing() -> Floats:
+    return np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,10 @@ class Problem:
     elapsed_s: Floats
     #: Seconds each job would have taken, alone on its share, for what it has done.
     isolated_s: Floats
-    #: Seconds from now; infinite if there is none.
-    deadline_s: Floats
-    #: Price of an hour of one GPU of each type.
-    price: Floats
+    #: Seconds from now, infinite where there is none; empty if nobody has one.
+    deadline_s: Floats = field(default_factory=_nothing)
+    #: Price of an hour of one GPU of each type; empty if nobody asks.
+    price: Floats = field(default_factory=_nothing)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -52,6 +56,15 @@ class Problem:
     def isolated_throughput(self) -> Floats:
         """tau: the throughput of each job on its isolated share."""
         return np.asarray((self.speed * self.isolated_share).sum(axis=1))
+
+    def only(self, chosen: NDArray[np.bool_]) -> Problem:
+        """The problem of some of the jobs, on the same GPUs."""
+        if chosen.all():
+            return self
+        columns = ("gpus", "speed", "weight", "steps_left", "elapsed_s", "isolated_s", "deadline_s")
+        kept = {name: getattr(self, name)[chosen] for name in columns if len(getattr(self, name))}
+        ids = tuple(name for name, keep in zip(self.ids, chosen, strict=True) if keep)
+        return replace(self, ids=ids, **kept)
 
     def agnostic(self) -> Problem:
         """The same problem for a policy that takes all GPU types for one: a job is as fast on each as on average."""

@@ -140,7 +140,7 @@ def _solution(classes: Classes, levels: Levels, objective: float) -> Solution:
 
 
 def _per_price(problem: Problem) -> Floats:
-    if not (problem.price > 0).all():
+    if not len(problem.price) or not (problem.price > 0).all():
         raise NoAllocation("This policy weighs steps by their price: give a price above 0 for every GPU type.")
     return np.asarray(problem.speed / problem.price[None, :])
 

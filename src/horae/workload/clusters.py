@@ -7,12 +7,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from horae.core.cluster import BadCluster, Cluster, Node
+from horae.core.errors import did_you_mean
 from horae.core.queues import BadQueue, Queue
 
 #: GPU type of clusters that name none.
@@ -26,6 +26,7 @@ MAX_GPUS = 1_000_000
 
 NODE_KEYS = ("type", "count", "gpus", "name", "rack", "nodes_per_rack")
 QUEUE_KEYS = ("weight", "rule", "gpus_min", "gpus_max")
+NODES_EXAMPLE = "nodes: [{type: v100, count: 8, gpus: 4}]"
 FILE_KEYS = ("nodes", "queues")
 SWITCH_COLUMNS = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
 
@@ -38,7 +39,7 @@ def parse_cluster(spec: str) -> Cluster:
 
     A spec that could be both is the short form; `./15x4` names a file.
     """
-    groups = [_GROUP.fullmatch(part.strip()) for part in spec.split(",")]
+    groups = _groups(spec)
     if all(groups):
         return _from_short_form(spec, [group for group in groups if group])
     path = Path(spec)
@@ -46,19 +47,38 @@ def parse_cluster(spec: str) -> Cluster:
         return _from_switches(path) if _is_switch_file(path) else _from_yaml(path)
     if os.path.isdir(spec):  # noqa: PTH112
         raise BadCluster(f"{spec} is a folder; name a cluster file in it.")
+    if os.path.exists(spec):  # noqa: PTH110
+        raise BadCluster(f"{spec} is a pipe or a device, and a cluster is read more than once; save it to a file first.")
     if path.suffix in (".yaml", ".yml", ".csv") or len(path.parts) > 1:
         raise BadCluster(f"There is no cluster file {spec}; check the path.")
     wrong = next(part for part, group in zip(spec.split(","), groups, strict=True) if group is None)
     raise BadCluster(f"{wrong.strip()!r} in the cluster {spec!r} cannot be read; {_HOW_TO}.")
 
 
+def cluster_file(spec: str) -> Path | None:
+    """The file that a cluster is read from; None for the short form and for what is no file."""
+    is_file = not all(_groups(spec)) and os.path.isfile(spec)  # noqa: PTH113, it bears names too long to be paths
+    return Path(spec) if is_file else None
+
+
+def cluster_queues(spec: str) -> tuple[Queue, ...]:
+    """The queues in a cluster's own YAML file; the other ways to write a cluster have none."""
+    path = cluster_file(spec)
+    return () if path is None or _is_switch_file(path) else load_queues(path)
+
+
 def load_queues(path: str | Path) -> tuple[Queue, ...]:
     """Read the `queues` of a YAML file, in its order: a map from path to weight, rule, gpus_min and gpus_max."""
     path = Path(path)
-    queues = _load_yaml(path).get("queues") or {}
+    queues = _load_yaml(path, "queues: {org/team: {gpus_max: 64}}").get("queues") or {}
     if not isinstance(queues, dict):
         raise BadQueue(f"{path}: queues must be a map such as 'org/team: {{weight: 2}}'.")
     return tuple(_queue(path, name, settings or {}) for name, settings in queues.items())
+
+
+def _groups(spec: str) -> list[re.Match[str] | None]:
+    """The parts of a short form; None for a part that is none."""
+    return [_GROUP.fullmatch(part.strip()) for part in spec.split(",")]
 
 
 def _from_short_form(spec: str, groups: Sequence[re.Match[str]]) -> Cluster:
@@ -109,9 +129,9 @@ def _cell(path: Path, column: str, text: str | None) -> int:
 
 def _from_yaml(path: Path) -> Cluster:
     """The cluster of a YAML file's `nodes`, group by group."""
-    groups = _load_yaml(path).get("nodes")
+    groups = _load_yaml(path, NODES_EXAMPLE).get("nodes")
     if not isinstance(groups, list) or not groups:
-        raise BadCluster(f"{path} must list its nodes, such as 'nodes: [{{type: v100, count: 8, gpus: 4}}]'.")
+        raise BadCluster(f"{path} must list its nodes, such as '{NODES_EXAMPLE}'.")
     nodes: list[Node] = []
     numbers: Counter[str] = Counter()
     racks = count()
@@ -175,18 +195,30 @@ def _queue(path: Path, name: Any, settings: Any) -> Queue:
     return Queue(name, **given)
 
 
-def _load_yaml(path: Path) -> dict[str, Any]:
-    """The map at the top of a YAML file, with no key but the known ones."""
+def _load_yaml(path: Path, example: str) -> dict[str, Any]:
+    """The map at the top of a YAML file, with no key but the known ones and none twice."""
     import yaml  # imported late: most runs name their cluster in the short form
 
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that comes twice; by itself the last would win in silence."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            twice = next((key for key in keys if keys.count(key) > 1), None)
+            if twice is not None:
+                raise BadCluster(f"{path} has the key {twice!r} twice in one map; keep one of them.")
+            return super().construct_mapping(node, deep)
+
     try:
-        content = yaml.safe_load(path.read_text("utf-8-sig"))
+        # The loader is a safe one: it makes plain values alone.
+        content = yaml.load(path.read_text("utf-8-sig"), Loader)  # noqa: S506
     except FileNotFoundError:
         raise BadCluster(f"There is no file {path}; check the path.") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as why:
         raise BadCluster(f"{path} cannot be read as YAML ({' '.join(str(why).split())}); fix it.") from None
     if not isinstance(content, dict):
-        raise BadCluster(f"{path} must begin with 'nodes:' and list the groups of nodes below.")
+        section = example.partition(":")[0]
+        raise BadCluster(f"{path} must be a YAML file with a section `{section}:`, such as '{example}'.")
     _check_keys(str(path), content, FILE_KEYS)
     return content
 
@@ -195,6 +227,5 @@ def _check_keys(where: str, given: Collection[Any], known: Sequence[str]) -> Non
     """Refuse a key nobody would read, and name the one that was probably meant."""
     for key in given:
         if key not in known:
-            near = get_close_matches(str(key), known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(key), known)
             raise BadCluster(f"{where} has an unknown key {key!r}.{hint} Known are {', '.join(known)}.")

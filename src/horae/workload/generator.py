@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster
-from horae.core.errors import UserError
+from horae.core.errors import UserError, did_you_mean
 from horae.core.job import DEFAULT_QUEUE, JobSpec
 from horae.core.throughputs import Throughputs
 from horae.workload.arrivals import HOUR_S, HOURS_A_DAY, arrival_times
@@ -140,7 +139,7 @@ def preset(name: str, **changes: Any) -> Workload:
     known = [known.name for known in fields(Workload)]
     for setting in changes:
         if setting not in known:
-            raise BadWorkload(f"A workload has no setting {setting!r}.{_hint(setting, known)}")
+            raise BadWorkload(f"A workload has no setting {setting!r}.{did_you_mean(setting, known)}")
     for setting, choices in (("durations", DURATIONS), ("sizes", SIZES), ("mix", MIXES)):
         if isinstance(changes.get(setting), str):
             changes[setting] = _called(setting, changes[setting], choices)
@@ -261,11 +260,6 @@ def _check_sizes(sizes: Sizes, cluster: Cluster) -> None:
 def _called(what: str, name: str, choices: Mapping[str, _Choice]) -> _Choice:
     if name not in choices:
         raise BadWorkload(
-            f"No {what} is called {name!r}.{_hint(name, list(choices))} Choose one of {', '.join(choices)}."
+            f"No {what} is called {name!r}.{did_you_mean(name, choices)} Choose one of {', '.join(choices)}."
         )
     return choices[name]
-
-
-def _hint(word: str, known: list[str]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from horae.core.errors import UserError
+from horae.core.errors import UserError, in_plain_words
 from horae.solve.problem import Problem
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -60,7 +60,8 @@ def load_problem(path: Path) -> Problem:
     except ValidationError as error:
         first: Any = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise BadProblem(f"{path}: {where or 'the problem'}: {first['msg']}; see docs/reference/problems.md.") from None
+        what = in_plain_words(first["msg"])
+        raise BadProblem(f"{path}: {where or 'the problem'}: {what}; see docs/reference/problems.md.") from None
 
 
 def _build(said: _Problem) -> Problem:

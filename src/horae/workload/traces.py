@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
-from horae.core.errors import UserError
+from horae.core.errors import UserError, did_you_mean
 from horae.core.job import JobSpec
 from horae.core.throughputs import Throughputs
 from horae.workload.formats import native
@@ -59,9 +58,10 @@ class BadRows(UserError):
     def __init__(self, path: Path, bad: Sequence[BadRow], rows: int) -> None:
         quoted = "; ".join(f"line {row.line}: {row.reason}" for row in bad[:ROWS_QUOTED])
         more = f"; and {len(bad) - ROWS_QUOTED:,} more" if len(bad) > ROWS_QUOTED else ""
+        # Where no row is good there is nothing left to run without them.
+        advice = "or pass --skip-bad to leave them out" if len(bad) < rows else "or name the right --format"
         super().__init__(
-            f"{len(bad):,} of {rows:,} rows in {path} cannot be jobs ({quoted}{more}). "
-            "Fix them, or pass --skip-bad to leave them out."
+            f"{len(bad):,} of {rows:,} rows in {path} cannot be jobs ({quoted}{more}). Fix them, {advice}."
         )
         self.rows = tuple(bad)
 
@@ -125,9 +125,9 @@ def detect_format(path: Path) -> Format:
 def _format_called(name: str, path: Path) -> Format:
     """The format of that name, for a file that is there."""
     if name not in _FORMATS:
-        near = get_close_matches(name, _FORMATS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"No trace format is called {name!r}.{hint} Choose one of {', '.join(_FORMATS)}.")
+        raise UserError(
+            f"No trace format is called {name!r}.{did_you_mean(name, _FORMATS)} Choose one of {', '.join(_FORMATS)}."
+        )
     _check_file(path)
     return _FORMATS[name]
 
@@ -138,6 +138,8 @@ def _check_file(path: Path) -> None:
         raise BadTrace(f"{path} is a folder; name a trace file in it.")
     if not os.path.exists(path):  # noqa: PTH110
         raise BadTrace(f"There is no trace file {path}; check the path.")
+    if not os.path.isfile(path):  # noqa: PTH113
+        raise BadTrace(f"{path} is a pipe or a device, and a trace is read more than once; save it to a file first.")
     if not os.access(path, os.R_OK):
         raise BadTrace(f"The trace file {path} may not be read; change its permissions.")
 

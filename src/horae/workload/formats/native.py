@@ -6,10 +6,10 @@ import csv
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from horae.core.errors import did_you_mean
 from horae.core.job import JobSpec
 from horae.core.throughputs import Throughputs
 from horae.workload.formats.table import (
@@ -71,8 +71,11 @@ def _numbers(cell: Cell, column: str) -> tuple[float, ...]:
 
 
 def _codes(cell: Cell, column: str) -> tuple[int, ...]:
-    """A JSON list of whole numbers."""
-    return tuple(whole(value, column) for value in _numbers(cell, column))
+    """A JSON list of exit codes."""
+    codes = from_json(cell, column)
+    if not isinstance(codes, list) or not all(_is_number(code) and float(code).is_integer() for code in codes):
+        raise BadCell(f"{column} is {cell!r}, not a JSON list of whole numbers such as [1, 137]")
+    return tuple(int(code) for code in codes)
 
 
 def _is_number(value: object) -> bool:
@@ -124,8 +127,7 @@ def row_reader(table: Table, _: Throughputs | None) -> RowReader:
     by_name = {column.name: column for column in COLUMNS}
     for name in table.header:
         if name not in by_name:
-            near = get_close_matches(name, by_name, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, by_name)
             raise BadTrace(f"{table.path} has a column {name!r} that no trace has; rename or drop it.{hint}")
     table.places(*REQUIRED)
     columns = [by_name[name] for name in table.header]

@@ -1,0 +1,67 @@
+"""What policies share that solve for shares of time and run them in rounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.policies.rounds import MEMORY, next_round, owed
+from horae.policies.settings import setting
+from horae.solve.problem import Problem, Solution
+
+Floats = NDArray[np.float64]
+
+
+def problem_of(now: Snapshot, isolated_s: Floats) -> Problem:
+    """The allocation problem of this moment; a gang that a type cannot hold now cannot use it."""
+    return Problem(
+        gpu_types=now.cluster.gpu_types,
+        capacity=now.open_gpus.astype(np.float64),
+        ids=tuple(str(row) for row in now.rows.tolist()),
+        gpus=now.gpus.astype(np.float64),
+        speed=np.where(now.open_gpus >= now.gpus[:, None], now.rates, 0.0),
+        weight=now.weight,
+        steps_left=np.maximum(now.work_left, 1e-9 * now.table.work[now.rows]),
+        elapsed_s=now.now_s - now.submit_s,
+        isolated_s=isolated_s,
+    )
+
+
+@dataclass(frozen=True)
+class AllocationPolicy:
+    """Solve for the share of time of each job on each GPU type, at every event, and run the shares in rounds."""
+
+    paper: ClassVar = "Gavel, OSDI '20, section 4"
+    memory: ClassVar[MemorySpec] = MEMORY
+    round: float = setting(360.0, "length of a round in seconds", least=0.001)
+    stay: float = setting(360.0, "seconds a running job may be behind others before it gives way", least=0)
+    half_life: float = setting(math.inf, "seconds in which half of what is owed is forgotten; off for never", least=1)
+    aware: bool = setting(True, "whether speeds on the GPU types are told apart")
+
+    def allocate(self, problem: Problem) -> Solution:
+        """The shares of this moment's problem."""
+        raise NotImplementedError
+
+    def plan(self, now: Snapshot, memory: Memory) -> Wishes:
+        """Settle what is owed, solve, and wish for the next round."""
+        owed_s = owed(now, memory, self.half_life)
+        share = np.zeros_like(owed_s)
+        # Jobs that no open type can hold are no part of the problem, and have no share.
+        usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
+        runs = np.array(usable.any(axis=1), np.bool_)
+        if runs.any():
+            share[runs] = self._share(now, memory, runs)
+        return next_round(now, memory, share, owed_s, self.round, self.stay)
+
+    def _share(self, now: Snapshot, memory: Memory, runs: NDArray[np.bool_]) -> Floats:
+        problem = problem_of(now, self._isolated_s(now, memory)).only(runs)
+        return self.allocate(problem if self.aware else problem.agnostic()).share
+
+    def _isolated_s(self, now: Snapshot, memory: Memory) -> Floats:
+        """Time that what each job has done would have taken alone on its share; few policies ask."""
+        return np.zeros(len(now))

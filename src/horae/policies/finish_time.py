@@ -1,0 +1,48 @@
+"""Finish-time fairness as an optimisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.plan import Memory, MemorySpec, Snapshot
+from horae.policies.allocation import AllocationPolicy, problem_of
+from horae.policies.rounds import MEMORY
+from horae.solve.problem import Problem, Solution
+from horae.solve.programs import finish_time
+
+
+@dataclass(frozen=True)
+class FinishTime(AllocationPolicy):
+    """Lower the largest ratio of finish time here to finish time alone on 1/N of the cluster, then the next.
+
+    Gavel's form of Themis' finish-time fairness (section 4.2). The time alone is kept as it
+    evolves: what a job does between two looks would have taken it that work over its isolated
+    throughput of then.
+    """
+
+    objective: ClassVar = "largest rho = finish time here / finish time alone, lowered lexicographically"
+    unit: ClassVar = "rho"
+    memory: ClassVar[MemorySpec] = MemorySpec(
+        columns={**MEMORY.columns, "isolated_s": 0, "left": 0, "isolated_rate": 0},
+        by_type=MEMORY.by_type,
+        scalars=MEMORY.scalars,
+    )
+
+    def allocate(self, problem: Problem) -> Solution:
+        """Lower rho level by level."""
+        return finish_time(problem)
+
+    def _isolated_s(self, now: Snapshot, memory: Memory) -> NDArray[np.float64]:
+        isolated_s = memory.column("isolated_s", now.rows)
+        rate = memory.column("isolated_rate", now.rows)
+        known = rate > 0
+        done = memory.column("left", now.rows) - now.work_left
+        isolated_s[known] += np.maximum(done[known], 0.0) / rate[known]
+        memory.put("isolated_s", now.rows, isolated_s)
+        memory.put("left", now.rows, now.work_left)
+        memory.put("isolated_rate", now.rows, problem_of(now, isolated_s).isolated_throughput)
+        return isolated_s
