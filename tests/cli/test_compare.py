@@ -1,10 +1,13 @@
 """`horae compare`: policies side by side."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from horae.cli import runs
 from horae.cli.compare import DEFAULT_POLICIES, read_policies
 from horae.core.errors import UserError
 from horae.policies import POLICIES
@@ -74,6 +77,13 @@ def test_a_policy_may_come_twice_with_other_settings_only() -> None:
         (["--cluster", "1x4", "--trace", "trace.csv", "--seeds", "3"], "--seeds"),
         (["--cluster", "1x4", "--trace", "trace.csv", "--jobs", "3"], "--jobs"),
         (["--cluster", "1x4", "--generate", "plane"], "plain"),
+        (["--cluster", "1x8", "--generate", "plain", "--format", "horae"], "--format does nothing"),
+        (["--cluster", "1x8", "--generate", "plain", "--skip-bad"], "--skip-bad does nothing"),
+        (["--cluster", "1x8", "--generate", "plain", "--policies", ","], "names no policy"),
+        (["--cluster", "1x8", "--generate", "plain", "--policy", "las:quantum"], "like --policy las:quantum=600"),
+        (["--cluster", "1x8", "--generate", "plain", "--policy", "las:quantum=nan"], "not a number"),
+        (["--cluster", "1x8", "--generate", "plain", "--hours-from", "trace.csv", "--html", "trace.csv"], "twice"),
+        (["--cluster", "./trace.csv", "--generate", "plain", "--html", "trace.csv"], "twice"),
         (["--cluster", "1x8", "--generate", "gavel"], "throughputs"),
         (["--cluster", "1x8", "--generate", "plain", "--load", "1", "--rate", "2"], "either"),
         (["--cluster", "1x8", "--generate", "plain", "--load", "nan"], "load"),
@@ -94,3 +104,20 @@ def test_a_wrong_input_gets_one_sentence(
     assert answer.err.count("\n") == 1
     assert told in answer.err
     assert [path.name for path in trace.parent.iterdir()] == ["trace.csv"]
+
+
+def test_jobs_that_did_not_finish_are_told_for_each_policy(
+    horae: Horae, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_all = runs.run_all
+
+    def cut_short(*words: Any) -> list[runs.Outcome]:
+        return [replace(outcome, waiting={"2": "no room"}) for outcome in run_all(*words)]
+
+    monkeypatch.setattr(runs, "run_all", cut_short)
+    answer = horae("compare", "--trace", trace, "--cluster", "1x4", "--policies", "srtf,las")
+    assert answer.code == 0
+    assert answer.err.splitlines() == [
+        "srtf: 1 job did not finish, such as 2: no room",
+        "las: 1 job did not finish, such as 2: no room",
+    ]

@@ -63,12 +63,33 @@ def test_a_user_error_is_one_line_and_exit_code_1(horae: Horae) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["simulate"], ["simulate", "--cluster"], ["nothing"], ["policies", "--output", "xml"]]
+    "words",
+    [
+        ["simulate"],
+        ["simulate", "--cluster"],
+        ["nothing"],
+        ["policies", "--output", "xml"],
+        ["compare", "--seeds", "x"],
+    ],
 )
 def test_wrong_usage_is_exit_code_2(horae: Horae, words: list[str]) -> None:
     answer = horae(*words)
     assert (answer.code, answer.out) == (2, "")
-    assert "Traceback" not in answer.err
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+    assert "Value error" not in answer.err
+    assert "Input should" not in answer.err
+
+
+def test_the_usage_line_names_arguments_plainly(horae: Horae) -> None:
+    assert "[OPTIONS] [NAME]\n" in horae("policies", "--help").out
+    assert "[OPTIONS] FILE\n" in horae("trace", "info", "--help").out
+
+
+def test_a_group_alone_shows_its_help(horae: Horae) -> None:
+    answer = horae("trace")
+    assert answer.code == 2
+    assert answer.err.startswith("Usage: horae trace")
 
 
 def test_a_bug_is_one_line_with_the_path_of_a_report(

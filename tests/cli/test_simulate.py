@@ -112,6 +112,11 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "gang larger than the cluster": ({"--cluster": "1x2"}, "'2'"),
     "page in a missing folder": ({"--html": "missing/page.html"}, "missing"),
     "page onto a folder": ({"--html": "."}, "not a regular file"),
+    "fault without a value": ({"--faults": "x"}, "--faults stragglers=0.1"),
+    "policy in capitals": ({"--policy": "FIFO"}, "Did you mean 'fifo'?"),
+    "queues in a trace": ({"--queues": "trace.csv"}, "section `queues:`"),
+    "page onto the cluster": ({"--html": "trace.csv", "--trace": "x", "--cluster": "./trace.csv"}, "named twice"),
+    "page onto stdout": ({"--html": "/dev/stdout"}, "Cannot write /dev/stdout"),
     "page onto the trace": ({"--html": "trace.csv"}, "named twice"),
 }
 

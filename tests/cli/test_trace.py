@@ -67,6 +67,7 @@ def test_info_in_every_form(horae: Horae, trace: Path) -> None:
         (["import", "trace.csv", "--out", "out.txt"], ".parquet or .csv"),
         (["import", "trace.csv", "--out", "missing/out.csv"], "missing"),
         (["import", "trace.csv", "--out", "trace.csv"], "named twice"),
+        (["generate", "plain", "--cluster", "./trace.csv", "--out", "trace.csv"], "named twice"),
         (["generate", "plain", "--cluster", "1x1", "--out", "out.csv"], "gangs of 8 GPUs"),
         (
             ["generate", "plain", "--cluster", "2x8", "--out", "out.csv", "--workload", "team=2"],
@@ -85,3 +86,11 @@ def test_a_wrong_input_gets_one_sentence(
     assert answer.err.count("\n") == 1
     assert told in answer.err
     assert [path.name for path in trace.parent.iterdir()] == ["trace.csv"]
+
+
+def test_info_reads_deadlines_with_a_table_of_speeds(horae: Horae, tmp_path: Path) -> None:
+    trace, speeds = tmp_path / "trace", tmp_path / "speeds.json"
+    trace.write_text("LM\ttrain\t.\t-n\t0\t1000\t1\t1\t1.2\t0\n")
+    speeds.write_text("""{"v100": {"('LM', 1)": {"null": 10}}}""")
+    assert "--throughputs" in horae("trace", "info", trace).err
+    assert horae("trace", "info", trace, "--throughputs", speeds, "-o", "json").json["jobs"] == 1

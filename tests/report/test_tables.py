@@ -14,7 +14,7 @@ from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
 from horae.report.metrics import JOB_COLUMNS, measure
 from horae.report.quantities import NOTHING, duration, number, percent, time_ticks, time_unit
-from horae.report.tables import MEASURES, comparison_rows, render_csv, render_table, run_labels, write_jobs_csv
+from horae.report.tables import MEASURES, comparison_rows, render_table, run_labels, write_jobs_csv
 
 from .sample import history_of
 
@@ -77,15 +77,6 @@ def test_a_name_with_markup_is_shown_as_it_is():
 def test_policies_of_the_same_name_are_told_apart_by_what_differs():
     runs = [report_of("las", [100.0], quantum="60", seed="1"), report_of("las", [100.0], quantum="600", seed="1"), FAST]
     assert run_labels(runs) == ["las (quantum=60)", "las (quantum=600)", "fast"]
-
-
-def test_csv_has_one_line_a_report_with_nested_columns():
-    lines = list(csv.DictReader(io.StringIO(render_csv([SLOW, replace(FAST, avg_jct_s=math.nan)]))))
-    assert [line["policy"] for line in lines] == ["slow", "fast"]
-    assert float(lines[0]["avg_jct_s"]) == 250.0
-    assert lines[1]["avg_jct_s"] == ""
-    assert float(lines[0]["rho.max"]) == SLOW.rho.max
-    assert float(lines[0]["by_gpu_type.gpu.utilization"]) == SLOW.by_gpu_type["gpu"].utilization
 
 
 def test_the_jobs_file_can_be_read_back(tmp_path):

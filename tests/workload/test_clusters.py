@@ -9,7 +9,7 @@ import pytest
 from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
 from horae.core.queues import Queue
-from horae.workload.clusters import load_queues, parse_cluster
+from horae.workload.clusters import cluster_queues, load_queues, parse_cluster
 
 
 @pytest.fixture
@@ -102,9 +102,9 @@ def test_yaml_nodes_with_names_types_and_racks(write) -> None:
         ("nodes: [{gpus: 4, rack: a, nodes_per_rack: 2}]", "keep one"),
         ("nodes: [{gpus: 1, name: a}, {gpus: 1, name: a}]", "'a' is used twice"),
         ("nodes: [{gpus: 1000, count: 1001}]", "at most 1,000,000"),
-        ("- 1\n- 2", "must begin with 'nodes:'"),
+        ("- 1\n- 2", "section `nodes:`"),
         ("nodes: [", "cannot be read as YAML"),
-        ("", "must begin with 'nodes:'"),
+        ("", "section `nodes:`"),
     ],
 )
 def test_a_wrong_yaml_file_says_what_is_wrong(write, text: str, words: str) -> None:
@@ -179,4 +179,24 @@ def test_a_file_without_queues_has_none(write) -> None:
 )
 def test_a_wrong_queue_is_named(write, text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
+        load_queues(write(text))
+
+
+def test_a_key_that_comes_twice_is_refused(write) -> None:
+    with pytest.raises(UserError, match="'gpus' twice"):
+        parse_cluster(write("nodes: [{gpus: 4, gpus: 8}]"))
+
+
+def test_the_queues_of_a_cluster_are_found_whatever_its_file_is_called(tmp_path) -> None:
+    path = tmp_path / "cluster.conf"
+    path.write_text("nodes: [{gpus: 4}]\nqueues: {org: {gpus_max: 2}}\n")
+    assert cluster_queues(str(path)) == (Queue("org", gpus_max=2),)
+    switches = tmp_path / "cluster"
+    switches.write_text("num_switch,num_node_p_switch,num_gpu_p_node\n1,1,4\n")
+    assert cluster_queues(str(switches)) == cluster_queues("1x4") == ()
+
+
+@pytest.mark.parametrize("text", ["", "queue,weight\norg,2\n"])
+def test_a_file_that_cannot_hold_queues_is_told_to(write, text: str) -> None:
+    with pytest.raises(UserError, match="section `queues:`"):
         load_queues(write(text))

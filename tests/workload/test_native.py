@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from horae.core.errors import UserError
 from horae.core.job import JobSpec
 from horae.workload.traces import load_trace, save_trace
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
 seconds = st.floats(0, 1e12)
 speeds = st.floats(0, 1e6)
 
@@ -22,10 +24,10 @@ speeds = st.floats(0, 1e6)
 def jobs(draw: st.DrawFn) -> JobSpec:
     low, size, high = sorted(draw(st.tuples(*[st.integers(1, 10**6)] * 3)))
     return JobSpec(
-        id=draw(names),
+        id=draw(ids),
         submit_s=draw(seconds),
         gpus=size,
-        work=draw(st.floats(1e-9, 1e15)),
+        work=draw(st.floats(1e-9, 1e12)),
         unit=draw(st.sampled_from(["seconds", "steps"])),
         gpus_min=low,
         gpus_max=high,
@@ -84,8 +86,40 @@ def test_bad_rows_of_a_parquet_file_are_counted_from_one(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.parametrize("value", [0.1 + 0.2, 1e22, 1 / 3, 123456789.125])
+@pytest.mark.parametrize("value", [0.1 + 0.2, 1e12, 1 / 3, 123456789.125])
 def test_csv_keeps_every_digit(tmp_path: Path, value: float) -> None:
     save_trace(tmp_path / "trace.csv", [JobSpec("a", value, 1, value)])
     (job,) = load_trace(tmp_path / "trace.csv").jobs
     assert (job.submit_s, job.work) == (value, value)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "told"),
+    [
+        ("retry_exit_codes", "[1.5]", "such as \\[1, 137\\]"),
+        ("max_restarts", "-1", "max_restarts is -1"),
+        ("deadline_s", "1e13", "deadline_s is 1"),
+    ],
+)
+def test_a_setting_out_of_range_is_a_bad_row(tmp_path: Path, column: str, cell: str, told: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"job_id,submit_s,gpus,work,{column}\na,0,1,5,{cell}\n")
+    with pytest.raises(UserError, match=told):
+        load_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [("a,1e13,1,5", "submission time"), ("a,0,1,1e13", "at most 1e"), ("a\0b,0,1,5", "control character")],
+)
+def test_what_no_job_can_have_is_a_bad_row(tmp_path: Path, row: str, told: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"job_id,submit_s,gpus,work\n{row}\n")
+    with pytest.raises(UserError, match=told):
+        load_trace(path)
+
+
+def test_steps_may_be_more_than_seconds_and_zero_is_no_minimum() -> None:
+    assert JobSpec("a", 0, 4, 1e14, unit="steps", gpus_min=0).gpus_min == 4
+    with pytest.raises(UserError, match="at most 1e"):
+        JobSpec("a", 0, 4, 1e16, unit="steps")

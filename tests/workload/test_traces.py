@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -214,9 +215,10 @@ def test_many_bad_rows_make_one_short_error(write) -> None:
 
 
 def test_a_row_that_spans_lines_is_reported_where_it_begins(write) -> None:
-    trace = load_trace(write(NATIVE + '"two\nlines",0,1,5\nz,0,0,5\n'), skip_bad=True)
-    assert [bad.line for bad in trace.skipped] == [6]
-    assert "two\nlines" in {job.id for job in trace.jobs}
+    text = 'job_id,submit_s,gpus,work,app\nx,0,1,5,"two\nlines"\nz,0,0,5,\n'
+    trace = load_trace(write(text), skip_bad=True)
+    assert [bad.line for bad in trace.skipped] == [4]
+    assert [job.app for job in trace.jobs] == ["two\nlines"]
 
 
 def test_bad_rows_in_other_formats_are_found_too(write) -> None:
@@ -320,3 +322,15 @@ def test_the_philly_trace_keeps_its_gpu_time(shared_data: Path) -> None:
 
 def test_a_last_line_without_a_newline_is_a_job_too(write) -> None:
     assert len(load_trace(write(ELASTICFLOW.rstrip("\n"))).jobs) == 2
+
+
+def test_nobody_is_told_to_skip_all_rows(write) -> None:
+    with pytest.raises(UserError) as told:
+        load_trace(write(NATIVE.splitlines()[0] + "\nz,0,0,5\n"), skip_bad=True)
+    assert "--skip-bad" not in str(told.value)
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe or a device"):
+        load_trace(tmp_path / "pipe")

@@ -12,7 +12,7 @@ import typer
 
 from horae.cli import STARTED_S, generation, inputs, options
 from horae.cli.files import check_outputs, written_whole
-from horae.cli.output import Output, note, print_csv, print_json, print_rich
+from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.progress import progress_bar
 from horae.core.errors import UserError
 
@@ -80,10 +80,10 @@ def command(
 ) -> None:
     """Run several policies on the same jobs, in parallel processes, and show them side by side."""
     from horae.cli.runs import World, run_all
-    from horae.workload.clusters import parse_cluster
+    from horae.workload.clusters import cluster_file, parse_cluster
 
     # Whatever can be wrong is found before anything takes time.
-    check_outputs([html], inputs=[trace, throughputs, queues])
+    check_outputs([html], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
     chosen = read_policies(policy or (), policies)
     machines = parse_cluster(cluster)
     speeds = inputs.read_throughputs(throughputs)
@@ -91,11 +91,12 @@ def command(
     tree = inputs.read_queues(queues, cluster)
     source: Source
     if trace is not None and generate is None:
-        _refuse({"--jobs": jobs, "--load": load, "--rate": rate, "--hours-from": hours_from, "--workload": workload})
-        _refuse({"--seeds": seeds if seeds > 1 else None})
+        shaping = {"--jobs": jobs, "--load": load, "--rate": rate, "--hours-from": hours_from, "--workload": workload}
+        _refuse({**shaping, "--seeds": seeds if seeds > 1 else None}, "--generate", "--trace")
         source = TraceSource(inputs.read_trace(trace, format, skip_bad, speeds).jobs)
     elif generate is not None and trace is None:
-        settings = generation.read_workload(generate, jobs, load, rate, hours_from, workload or ())
+        _refuse({"--format": format, "--skip-bad": skip_bad or None}, "--trace", "--generate")
+        settings = generation.read_workload(generate, jobs, load, rate, hours_from, workload or (), speeds)
         source = generation.GeneratedSource(settings, machines, speeds)
     else:
         raise UserError("Name either a trace with --trace FILE or a workload with --generate PRESET.")
@@ -105,7 +106,9 @@ def command(
         outcomes = run_all(world, runs, workers or os.cpu_count() or 1, advance)
     if html is not None:
         _write_page(html, outcomes)
-    _print_outcomes(outcomes, seeds, output)
+    by_policy = [outcomes[first : first + seeds] for first in range(0, len(outcomes), seeds)]
+    _print_outcomes(by_policy, seeds, output)
+    _tell_unfinished(by_policy)
 
 
 def read_policies(words: Sequence[str], listed: str | None) -> list[tuple[str, dict[str, str]]]:
@@ -116,10 +119,12 @@ def read_policies(words: Sequence[str], listed: str | None) -> list[tuple[str, d
     from horae.policies import make_policy
 
     names = [name.strip() for name in (listed or "").split(",") if name.strip()]
+    if listed is not None and not names:
+        raise UserError(f"--policies {listed!r} names no policy; write them like --policies fifo,las.")
     chosen = []
     for word in [*words, *names] or DEFAULT_POLICIES:
         name, _, settings = word.partition(":")
-        pairs = inputs.read_pairs("--policy", [pair for pair in settings.split(",") if pair])
+        pairs = inputs.read_pairs("--policy las:quantum=600", [pair for pair in settings.split(",") if pair])
         make_policy(name, pairs)
         if (name, pairs) in chosen:
             raise UserError(f"Policy {word!r} is named twice; once is enough.")
@@ -127,11 +132,11 @@ def read_policies(words: Sequence[str], listed: str | None) -> list[tuple[str, d
     return chosen
 
 
-def _refuse(given: dict[str, object]) -> None:
-    """A trace is what it is: an option that would change nothing is a mistake worth telling."""
+def _refuse(given: dict[str, object], where: str, here: str) -> None:
+    """An option that would change nothing is a mistake worth telling."""
     for option, value in given.items():
         if value is not None:
-            raise UserError(f"{option} shapes generated workloads; use it with --generate instead of --trace.")
+            raise UserError(f"{option} does nothing with {here}; leave it out, or use {where} instead.")
 
 
 def _plan(chosen: Sequence[tuple[str, dict[str, str]]], seeds: Sequence[int], keep_history: bool) -> list[Run]:
@@ -149,9 +154,8 @@ def _write_page(html: Path, outcomes: Sequence[Outcome]) -> None:
     note(f"page: {html}")
 
 
-def _print_outcomes(outcomes: Sequence[Outcome], seeds: int, output: Output) -> None:
+def _print_outcomes(by_policy: Sequence[Sequence[Outcome]], seeds: int, output: Output) -> None:
     """Print one record a policy, or the table of all."""
-    by_policy = [outcomes[first : first + seeds] for first in range(0, len(outcomes), seeds)]
     match output:
         case Output.JSON:
             from horae.report.cost import process_cost
@@ -161,6 +165,14 @@ def _print_outcomes(outcomes: Sequence[Outcome], seeds: int, output: Output) -> 
             print_csv(_record(same) for same in by_policy)
         case Output.TABLE:
             print_rich(_table(by_policy, seeds))
+
+
+def _tell_unfinished(by_policy: Sequence[Sequence[Outcome]]) -> None:
+    from horae.report.tables import run_labels
+
+    labels = run_labels([same[0].report for same in by_policy])
+    for label, same in zip(labels, by_policy, strict=True):
+        note_unfinished(label, [outcome.waiting for outcome in same])
 
 
 def _record(same: Sequence[Outcome]) -> dict[str, Any]:

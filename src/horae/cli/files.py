@@ -45,9 +45,20 @@ def _check_writable(path: Path) -> None:
     """Try it out: permissions alone do not tell for every user and file system."""
     if path.exists() and not path.is_file():
         raise CannotWrite(f"Cannot write {path}: it is not a regular file; name a file.")
+    if _is_own_stream(path):
+        raise CannotWrite(f"Cannot write {path}: the answer or the notes go there already; name another file.")
     if not path.resolve().parent.is_dir():
         raise CannotWrite(f"Cannot write {path}: there is no folder {path.parent}; create it first.")
     _temporary_beside(path).unlink()
+
+
+def _is_own_stream(path: Path) -> bool:
+    """Whether stdout or stderr goes to this very file, by whatever name: /dev/stdout is one."""
+    for stream in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(stream), path.stat()):
+                return True
+    return False
 
 
 def _temporary_beside(path: Path) -> Path:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.inputs import did_you_mean, read_number, read_pairs, read_trace
-from horae.core.errors import UserError
+from horae.cli.inputs import read_number, read_pairs, read_trace
+from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from horae.core.cluster import Cluster
@@ -69,13 +69,14 @@ def read_workload(
     rate: float | None,
     hours_from: Path | None,
     words: Sequence[str],
+    throughputs: Throughputs | None,
 ) -> Workload:
     """Build the workload that the options describe; what they leave out is the preset's."""
     from horae.workload.generator import preset
 
     if load is not None and rate is not None:
         raise UserError("Give either --load or --rate; each sets how often jobs arrive.")
-    changes = {key: _value(key, text) for key, text in read_pairs("--workload", words).items()}
+    changes = {key: _value(key, text) for key, text in read_pairs("--workload teams=4", words).items()}
     if jobs is not None:
         changes["jobs"] = jobs
     if load is not None:
@@ -83,7 +84,7 @@ def read_workload(
     if rate is not None:
         changes["arrivals_per_hour"] = rate
     if hours_from is not None:
-        changes["hourly"] = _hourly(hours_from)
+        changes["hourly"] = _hourly(hours_from, throughputs)
     return preset(preset_name, **changes)
 
 
@@ -107,7 +108,7 @@ def _value(key: str, text: str) -> Any:
     return int(number) if isinstance(default, int) else number
 
 
-def _hourly(trace: Path) -> tuple[float, ...]:
+def _hourly(trace: Path, throughputs: Throughputs | None) -> tuple[float, ...]:
     from horae.workload.arrivals import hourly_shape
 
-    return hourly_shape(read_trace(trace, None, skip_bad=False, throughputs=None).jobs)
+    return hourly_shape(read_trace(trace, None, skip_bad=False, throughputs=throughputs).jobs)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horae.cli.output import note
-from horae.core.errors import UserError
+from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from horae.core.queues import Queue
@@ -18,13 +17,17 @@ if TYPE_CHECKING:
     from horae.workload.traces import Trace
 
 
-def read_pairs(option: str, words: Sequence[str]) -> dict[str, str]:
-    """Turn `key=value` words into a dict; the last of two equal keys is an error, not a winner."""
+def read_pairs(example: str, words: Sequence[str]) -> dict[str, str]:
+    """Turn `key=value` words into a dict; the last of two equal keys is an error, not a winner.
+
+    `example` shows how they are written, such as `--set quantum=600`; it begins with the option.
+    """
+    option = example.split()[0]
     pairs: dict[str, str] = {}
     for word in words:
         key, equals, value = (part.strip() for part in word.partition("="))
         if not (key and equals and value):
-            raise UserError(f"{option} {word!r} is not of the form key=value, such as {option} quantum=600.")
+            raise UserError(f"{option} {word!r} is not of the form key=value; write it like {example}.")
         if key in pairs:
             raise UserError(f"{option} names {key!r} twice; give it once.")
         pairs[key] = value
@@ -41,7 +44,7 @@ def read_faults(words: Sequence[str]) -> Faults | None:
 
     known = [field.name for field in fields(Faults)]
     numbers: dict[str, float] = {}
-    for key, value in read_pairs("--faults", words).items():
+    for key, value in read_pairs("--faults stragglers=0.1", words).items():
         if key not in known:
             raise UserError(f"No fault is called {key!r}.{did_you_mean(key, known)} Known are {', '.join(known)}.")
         numbers[key] = read_number(f"--faults {key}", value)
@@ -70,17 +73,14 @@ def read_throughputs(path: Path | None) -> Throughputs | None:
 
 def read_queues(path: Path | None, cluster: str) -> tuple[Queue, ...]:
     """Load the queues of a file; without one, those that the cluster's own YAML file holds."""
-    from horae.workload.clusters import load_queues
+    from horae.workload.clusters import cluster_queues, load_queues
 
-    if path is None and Path(cluster).suffix in (".yaml", ".yml"):
-        path = Path(cluster)
-    return load_queues(path) if path is not None else ()
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """A hint at the nearest known word, or nothing."""
-    near = get_close_matches(word, known, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    if path is None:
+        return cluster_queues(cluster)
+    queues = load_queues(path)
+    if not queues:
+        raise UserError(f"{path} names no queues; add a section `queues:`, or leave --queues out.")
+    return queues
 
 
 def read_number(what: str, text: str) -> float:

@@ -13,6 +13,7 @@ import typer
 
 from horae import __version__
 from horae.cli import compare, policies, simulate, solve, trace
+from horae.cli.usage import is_help, usage_sentence
 from horae.core.errors import UserError
 
 INTERRUPTED = 130
@@ -77,12 +78,12 @@ def _take_debug(words: Sequence[str]) -> tuple[list[str], bool]:
 def _run(words: list[str], debug: bool) -> int:
     """Run a command; every error becomes one line on stderr and an exit code."""
     try:
-        typer.main.get_command(app).main(args=words, prog_name="horae")
+        code = typer.main.get_command(app).main(args=words, prog_name="horae", standalone_mode=False) or 0
+    except typer.TyperException as error:
+        _complain(error.message if is_help(error) else f"error: {usage_sentence(error)}")
+        return error.exit_code
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if code == INTERRUPTED:
-            _complain("interrupted; files named for output were left as they were")
-        return code
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         _complain("interrupted; files named for output were left as they were")
         return INTERRUPTED
@@ -99,7 +100,9 @@ def _run(words: list[str], debug: bool) -> int:
         path = write_report(error, words)
         _complain(f"error: this is a bug in horae ({type(error).__name__}); please report it with {path}")
         return 1
-    return 0
+    if code == INTERRUPTED:
+        _complain("interrupted; files named for output were left as they were")
+    return int(code)
 
 
 def _flush(code: int) -> int:

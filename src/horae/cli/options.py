@@ -55,7 +55,7 @@ QueuesOption = Annotated[
     typer.Option(
         "--queues",
         metavar="FILE",
-        help="Weights and quotas of the queues (YAML); by default those in the cluster's own file.",
+        help="Quotas of the queues (YAML); by default those in the cluster's own file.",
     ),
 ]
 FaultsOption = Annotated[

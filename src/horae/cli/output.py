@@ -6,11 +6,14 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import typer
+
+from horae.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,9 +27,22 @@ class Output(StrEnum):
     CSV = "csv"
 
 
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Print to stdout and be done with it: a disk that is full is told now; a closed pipe is for `main` to meet."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(f"Cannot write to stdout: {error.strerror or error}; make room or send it elsewhere.") from None
+
+
 def print_json(value: object) -> None:
     """Print one JSON document; numbers that JSON cannot hold become null."""
-    typer.echo(json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
+    with _printing():
+        typer.echo(json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
 
 
 def print_csv(records: Iterable[Mapping[str, object]]) -> None:
@@ -34,24 +50,35 @@ def print_csv(records: Iterable[Mapping[str, object]]) -> None:
     rows = [dict(_flat(record)) for record in records]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    with _printing():
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def print_rich(*parts: RenderableType) -> None:
     """Print tables and text for people; a pipe gets plain text that is never cut short."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    # Names of jobs, queues and files stand in what is printed: brackets and colons in them mean nothing.
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=200)
-    for part in parts:
-        console.print(part)
+        console = Console(highlight=False, markup=False, emoji=False, width=200)
+    with _printing():
+        for part in parts:
+            console.print(part)
 
 
 def note(sentence: str) -> None:
     """Tell the user something beside the answer, on stderr."""
     typer.echo(sentence, err=True)
+
+
+def note_unfinished(policy: str, waiting: Sequence[Mapping[str, str]]) -> None:
+    """Say how many jobs never ended in the runs of a policy, and why one did not; silence would look like success."""
+    jobs = [item for run in waiting for item in run.items()]
+    if jobs:
+        job, why = jobs[0]
+        note(f"{policy}: {len(jobs):,} {'job' if len(jobs) == 1 else 'jobs'} did not finish, such as {job}: {why}")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> RenderableType:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horae.cli.inputs import did_you_mean
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, print_csv, print_json, print_rich, table
-from horae.core.errors import UserError
+from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One policy, in full.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One policy, in full.", show_default=False)] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the policies and placements, or describe one policy: objective, parameters, paper."""
@@ -30,9 +27,7 @@ def command(
     from horae.policies import POLICIES
 
     if name is not None and name not in POLICIES:
-        raise UserError(
-            f"No policy is called {name!r}.{did_you_mean(name, list(POLICIES))} `horae policies` lists them."
-        )
+        raise UserError(f"No policy is called {name!r}.{did_you_mean(name, POLICIES)} `horae policies` lists them.")
     chosen = list(POLICIES.values()) if name is None else [POLICIES[name]]
     match output:
         case Output.JSON:

@@ -67,6 +67,8 @@ class Outcome:
     run: Run
     report: Report
     history: History | None
+    #: Why each job that did not end was waiting, by job id.
+    waiting: Mapping[str, str]
 
 
 def run_all(world: World, runs: Sequence[Run], workers: int, advance: Advance) -> list[Outcome]:
@@ -152,4 +154,4 @@ def _perform(number: int, run: Run) -> Outcome:
         # Errors with arguments of their own do not survive the way between processes; their sentence does.
         raise UserError(str(error)) from None
     _done[number] = 1.0
-    return Outcome(run, report, history if run.keep_history else None)
+    return Outcome(run, report, history if run.keep_history else None, history.waiting)

@@ -9,15 +9,12 @@ import typer
 
 from horae.cli import STARTED_S, inputs, options
 from horae.cli.files import check_outputs, written_whole
-from horae.cli.output import Output, note, print_csv, print_json, print_rich
+from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from horae.core.history import History
     from horae.report.metrics import Report
-
-#: Unfinished jobs that are named.
-_SHOWN = 3
 
 
 def command(
@@ -47,11 +44,11 @@ def command(
     from horae.policies import make_policy
     from horae.report.metrics import measure
     from horae.simulate.run import simulate
-    from horae.workload.clusters import parse_cluster
+    from horae.workload.clusters import cluster_file, parse_cluster
 
     # Whatever can be wrong is found before anything takes time.
-    settings = inputs.read_pairs("--set", set or ())
-    check_outputs([jobs_out, html], inputs=[trace, throughputs, queues])
+    settings = inputs.read_pairs("--set quantum=600", set or ())
+    check_outputs([jobs_out, html], inputs=[trace, throughputs, queues, cluster_file(cluster)])
     make_policy(policy, settings)
     machines = parse_cluster(cluster)
     trouble = inputs.read_faults(faults or ())
@@ -75,15 +72,7 @@ def command(
     report = measure(history, measure_from, measure_to)
     _write_files(history, report, jobs_out, html)
     _print_report(report, output)
-    _tell_unfinished(history)
-
-
-def _tell_unfinished(history: History) -> None:
-    """Name a few of the jobs that never ended, and why; silence would look like success."""
-    for job, why in list(history.waiting.items())[:_SHOWN]:
-        note(f"job {job} did not finish: {why}")
-    if len(history.waiting) > _SHOWN:
-        note(f"... and {len(history.waiting) - _SHOWN:,} more jobs did not finish")
+    note_unfinished(policy, [history.waiting])
 
 
 def _write_files(history: History, report: Report, jobs_out: Path | None, html: Path | None) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.inputs import did_you_mean, read_pairs
+from horae.cli.inputs import read_pairs
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, print_csv, print_json, print_rich, table
-from horae.core.errors import UserError
+from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from horae.solve.problem import Problem, Solution
@@ -35,10 +35,10 @@ def command(
 
     if policy not in PROGRAMS:
         raise UserError(
-            f"No allocation policy is called {policy!r}.{did_you_mean(policy, list(PROGRAMS))} "
+            f"No allocation policy is called {policy!r}.{did_you_mean(policy, PROGRAMS)} "
             f"There are: {', '.join(PROGRAMS)}."
         )
-    aware = _aware(read_pairs("--set", set or ()))
+    aware = _aware(read_pairs("--set aware=false", set or ()))
     asked = load_problem(problem)
     started = time.perf_counter()
     solution = PROGRAMS[policy].solve(asked if aware else asked.agnostic())

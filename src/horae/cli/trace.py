@@ -12,6 +12,7 @@ from horae.cli import generation, options
 from horae.cli.files import CannotWrite, check_outputs, written_whole
 from horae.cli.inputs import read_throughputs, read_trace
 from horae.cli.output import Output, print_csv, print_json, print_rich, table
+from horae.cli.usage import PlainUsage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,7 +32,7 @@ OutOption = Annotated[
 ]
 
 
-@app.command("import")
+@app.command("import", cls=PlainUsage)
 def import_trace(
     file: FileArgument,
     out: OutOption,
@@ -48,7 +49,7 @@ def import_trace(
     _print_record(record, output, [f"Wrote {len(trace.jobs):,} jobs of format {trace.format} to {out}."])
 
 
-@app.command("generate")
+@app.command("generate", cls=PlainUsage)
 def generate_trace(
     preset: Annotated[str, typer.Argument(metavar="PRESET", help=f"{generation.PRESET_HELP}.", show_default=False)],
     cluster: options.ClusterOption,
@@ -63,28 +64,30 @@ def generate_trace(
     output: options.OutputOption = Output.TABLE,
 ) -> None:
     """Make up a trace that loads a cluster as wished; the same seed gives the same jobs."""
-    from horae.workload.clusters import parse_cluster
+    from horae.workload.clusters import cluster_file, parse_cluster
 
-    _check_out(out, inputs=[throughputs, hours_from])
-    settings = generation.read_workload(preset, jobs, load, rate, hours_from, workload or ())
-    source = generation.GeneratedSource(settings, parse_cluster(cluster), read_throughputs(throughputs))
+    _check_out(out, inputs=[throughputs, hours_from, cluster_file(cluster)])
+    speeds = read_throughputs(throughputs)
+    settings = generation.read_workload(preset, jobs, load, rate, hours_from, workload or (), speeds)
+    source = generation.GeneratedSource(settings, parse_cluster(cluster), speeds)
     made = source.jobs(seed)
     _save(out, made)
     record = {"out": str(out), "jobs": len(made), "preset": preset, "seed": seed}
     _print_record(record, output, [f"Wrote {len(made):,} jobs to {out}."])
 
 
-@app.command("info")
+@app.command("info", cls=PlainUsage)
 def show_trace(
     file: FileArgument,
     format: options.FormatOption = None,  # noqa: A002, the option is called so
+    throughputs: options.ThroughputsOption = None,
     skip_bad: options.SkipBadOption = False,
     output: options.OutputOption = Output.TABLE,
 ) -> None:
     """Show what is in a trace: how many jobs, how large, how long, over what time."""
     from horae.workload.facts import describe
 
-    facts = describe(read_trace(file, format, skip_bad, throughputs=None))
+    facts = describe(read_trace(file, format, skip_bad, read_throughputs(throughputs)))
     _print_record(facts, output, _fact_tables(facts))
 
 

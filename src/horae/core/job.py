@@ -35,7 +35,8 @@ class JobSpec:
     type on `gpus` GPUs) or from a table by `job_class`.
 
     A job is rigid unless `gpus_min` or `gpus_max` differ from `gpus` (0 stands
-    for "not given", so both are then `gpus`); an elastic job without a measured throughput for some size speeds up linearly.
+    for "not given", which is `gpus`); an elastic job without a measured
+    throughput for some size speeds up linearly.
     """
 
     id: str
@@ -92,7 +93,7 @@ class JobSpec:
         if _has_control_characters(self.id):
             return "its id holds a control character; leave it out"
         if not 0 <= self.submit_s <= MAX_SECONDS:
-            return f"submission time {self.submit_s} is not a number of seconds from 0 to {MAX_SECONDS:g}"
+            return f"submission time {self.submit_s} is not a number of seconds from 0 up to {MAX_SECONDS:g}"
         most = MAX_STEPS if self.unit == "steps" else MAX_SECONDS
         if not 0 < self.work <= most:
             return f"its work is {self.work} {self.unit}; it must be a finite number above 0 and at most {most:g}"

@@ -243,7 +243,7 @@ def fit(
             # A job that has GPUs of the kind and number wished keeps them, or gets them back.
             if h >= 0:
                 has = first[h + 1] - first[h]
-                if counted and position[h] == n:
+                if counted and position[h] == n and status[h] == UNDECIDED:
                     # An earlier wish of it came to nothing, and it was counted where it is: look at it anew.
                     use(jobs.queue[row], -has, parent, used)
                     position[h] = i

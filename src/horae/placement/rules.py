@@ -79,12 +79,17 @@ class GangPlacement:
             keeping = room.kept[:kept]
             renewed = tuple(keeping[table.lease_until_s[keeping] <= now.now_s].tolist())
         everybody_has_gpus = kept + placed >= len(now)
+        reason_rows, reason_codes = room.changed[:changed].copy(), room.codes[:changed].copy()
+        if len(wishes.gpu_type):
+            # A job with several wishes is named by each; all say the same.
+            reason_rows, at = np.unique(reason_rows, return_index=True)
+            reason_codes = reason_codes[at]
         return Plan(
             stopped=tuple(zip(room.stopped[:stopped].tolist(), room.taker[:stopped].tolist(), strict=True)),
             placed=_placements(room, placed) if placed else (),
             renewed=renewed,
-            reason_rows=room.changed[:changed].copy(),
-            reason_codes=room.codes[:changed].copy(),
+            reason_rows=reason_rows,
+            reason_codes=reason_codes,
             node_free=room.node_free.copy(),
             head=head,
             unprotected_s=np.inf if everybody_has_gpus else unprotected_s,

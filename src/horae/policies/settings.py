@@ -73,7 +73,9 @@ def _read(policy: str, key: str, text: str, field: dataclasses.Field[Any]) -> An
     except (ValueError, KeyError):
         raise BadSetting(f"{key}={text} is not a value for policy {policy!r}: {field.metadata['summary']}.") from None
     if wanted is float and math.isnan(value):
-        raise BadSetting(f"{key}={text} is not a number; policy {policy!r} needs one: {field.metadata['summary']}.")
+        raise BadSetting(
+            f"{key}={text} is not a number for policy {policy!r}: use at least {field.metadata['least']:g}."
+        )
     if wanted in (int, float) and value < field.metadata["least"]:
         raise BadSetting(f"{key}={text} is too small for policy {policy!r}: use at least {field.metadata['least']:g}.")
     return value

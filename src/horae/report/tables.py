@@ -1,11 +1,10 @@
-"""Reports side by side for people, and as CSV for programs; the jobs file."""
+"""Reports side by side for people; the jobs file."""
 
 from __future__ import annotations
 
 import csv
-import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
@@ -150,24 +149,6 @@ def _cost_rows(costs: Sequence[Mapping[str, float]]) -> list[Row]:
         Row(label, tuple(number(cost[key]) if key in cost else NOTHING for cost in costs), frozenset())
         for key, label in _COSTS.items()
     ]
-
-
-def render_csv(reports: Sequence[Report]) -> str:
-    """One line a report; what is nested becomes columns such as `rho.max`, in full precision."""
-    lines = [dict(_flat(report.as_dict())) for report in reports]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
-
-
-def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in record.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def write_jobs_csv(path: str | Path, history: History, report: Report | None = None) -> None:

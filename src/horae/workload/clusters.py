@@ -48,7 +48,9 @@ def parse_cluster(spec: str) -> Cluster:
     if os.path.isdir(spec):  # noqa: PTH112
         raise BadCluster(f"{spec} is a folder; name a cluster file in it.")
     if os.path.exists(spec):  # noqa: PTH110
-        raise BadCluster(f"{spec} is a pipe or a device, and a cluster is read more than once; save it to a file first.")
+        raise BadCluster(
+            f"{spec} is a pipe or a device, and a cluster is read more than once; save it to a file first."
+        )
     if path.suffix in (".yaml", ".yml", ".csv") or len(path.parts) > 1:
         raise BadCluster(f"There is no cluster file {spec}; check the path.")
     wrong = next(part for part, group in zip(spec.split(","), groups, strict=True) if group is None)
@@ -211,7 +213,7 @@ def _load_yaml(path: Path, example: str) -> dict[str, Any]:
 
     try:
         # The loader is a safe one: it makes plain values alone.
-        content = yaml.load(path.read_text("utf-8-sig"), Loader)  # noqa: S506
+        content = yaml.load(path.read_text("utf-8-sig"), Loader)
     except FileNotFoundError:
         raise BadCluster(f"There is no file {path}; check the path.") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as why:
