@@ -11,7 +11,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Names of the types that compiled functions take and give.
 INT, BOOL, FLOAT = "int64", "boolean", "float64"
-INTS, FLOATS, BOOLS, BYTES, TABLE = "int64[::1]", "float64[::1]", "boolean[::1]", "uint8[::1]", "float64[:, ::1]"
+INTS, FLOATS, TABLE = "int64[::1]", "float64[::1]", "float64[:, ::1]"
 
 
 def compiled(result: str, *arguments: str) -> Callable[[_F], _F]:
@@ -19,4 +19,14 @@ def compiled(result: str, *arguments: str) -> Callable[[_F], _F]:
 
     Without the signature numba would compile again for every constant it meets.
     """
-    return cast(Callable[[_F], _F], njit(f"{result}({', '.join(arguments)})", cache=True))
+    return _compile(result, arguments, no_cfunc_wrapper=True)
+
+
+def inner(result: str, *arguments: str) -> Callable[[_F], _F]:
+    """The same for a function that only compiled ones call: a door to Python would take time to make."""
+    return _compile(result, arguments, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+
+
+def _compile(result: str, arguments: tuple[str, ...], **options: bool) -> Callable[[_F], _F]:
+    decorate = cast(Callable[..., Callable[[_F], _F]], njit)
+    return decorate(f"{result}({', '.join(arguments)})", cache=True, **options)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import BOOL, INT, INTS, compiled
+from horae.core.compiled import BOOL, INT, INTS, compiled, inner
 
 Ints = NDArray[np.int64]
 
@@ -18,7 +18,7 @@ CONSOLIDATED, BEST_EFFORT, LEAST_FRAGMENTATION = 0, 1, 2
 ANY_RACK = -1
 
 
-@compiled(BOOL, INT, INT, INTS, BOOL)
+@inner(BOOL, INT, INT, INTS, BOOL)
 def _earlier(a: int, b: int, counts: Ints, fullest_first: bool) -> bool:
     """Whether pool a is taken before pool b."""
     if counts[a] != counts[b]:
@@ -26,7 +26,7 @@ def _earlier(a: int, b: int, counts: Ints, fullest_first: bool) -> bool:
     return a < b
 
 
-@compiled(BOOL, INT, INTS, INT)
+@inner(BOOL, INT, INTS, INT)
 def _among(pool: int, used: Ints, n_used: int) -> bool:
     """Whether a pool is one of the first `n_used`."""
     found = False
@@ -35,7 +35,7 @@ def _among(pool: int, used: Ints, n_used: int) -> bool:
     return found
 
 
-@compiled(INT, INT, INT, INTS, INTS, INTS)
+@inner(INT, INT, INT, INTS, INTS, INTS)
 def _fewest(gpus: int, gpu_type: int, capacity: Ints, by_capacity: Ints, pool_type: Ints) -> int:
     """The fewest pools that could hold the gang if they were empty; 0 if none can."""
     held, pools = 0, 0
@@ -48,7 +48,7 @@ def _fewest(gpus: int, gpu_type: int, capacity: Ints, by_capacity: Ints, pool_ty
     return 0
 
 
-@compiled(INT, INT, INT, INT, INTS, INTS, INTS, INTS, INT)
+@inner(INT, INT, INT, INT, INTS, INTS, INTS, INTS, INT)
 def _best_fit(
     gpus: int, gpu_type: int, rack: int, counts: Ints, pool_type: Ints, pool_rack: Ints, used: Ints, n_used: int
 ) -> int:
@@ -64,7 +64,7 @@ def _best_fit(
     return best
 
 
-@compiled(INT, INT, INT, INT, INT, INTS, INTS, INTS, INTS, INTS)
+@inner(INT, INT, INT, INT, INT, INTS, INTS, INTS, INTS, INTS)
 def _largest(
     fewest: int,
     gpus: int,
@@ -96,7 +96,7 @@ def _largest(
     return fewest
 
 
-@compiled(INT, INT, INT, INT, INTS, INTS, INTS, INT, INTS, INTS)
+@inner(INT, INT, INT, INT, INTS, INTS, INTS, INT, INTS, INTS)
 def _together(
     fewest: int,
     gpus: int,
@@ -117,7 +117,7 @@ def _together(
     return _largest(fewest, gpus, gpu_type, ANY_RACK, counts, pool_type, pool_rack, out_pool, out_take)
 
 
-@compiled(INT, INT, INT, INTS, INTS, INTS, INT)
+@inner(INT, INT, INT, INTS, INTS, INTS, INT)
 def _tightest_rack(gpus: int, gpu_type: int, counts: Ints, pool_type: Ints, pool_rack: Ints, racks: int) -> int:
     """The rack with the fewest GPUs that are still enough; ANY_RACK if no rack has enough."""
     best, best_held = ANY_RACK, 0
@@ -131,7 +131,7 @@ def _tightest_rack(gpus: int, gpu_type: int, counts: Ints, pool_type: Ints, pool
     return best
 
 
-@compiled(INT, INT, INT, INT, INTS, INTS, INTS, INTS, INTS, BOOL)
+@inner(INT, INT, INT, INT, INTS, INTS, INTS, INTS, INTS, BOOL)
 def _fill(
     gpus: int,
     gpu_type: int,

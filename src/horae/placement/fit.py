@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from horae.core.compiled import BOOL, FLOATS, INT, INTS, TABLE, compiled
+from horae.core.compiled import BOOL, FLOATS, INT, INTS, TABLE, inner
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.choose import CONSOLIDATED, choose
@@ -65,7 +65,7 @@ _TOO_SMALL = int(Reason.CLUSTER_TOO_SMALL)
 _ALL = -1
 
 
-@compiled(INT, INT, INTS, INT)
+@inner(INT, INT, INTS, INT)
 def _most_of_one_type(mask: int, by_type: Ints, types: int) -> int:
     """The most GPUs of one type, among the types of a mask."""
     most = 0
@@ -75,7 +75,7 @@ def _most_of_one_type(mask: int, by_type: Ints, types: int) -> int:
     return most
 
 
-@compiled(INT, INT, INT, INT, TABLE)
+@inner(INT, INT, INT, INT, TABLE)
 def _next_type(row: int, mask: int, tried: int, rates: Floats) -> int:
     """The fastest GPU type a job may use and has not tried; -1 if there is none."""
     best = -1
@@ -86,7 +86,7 @@ def _next_type(row: int, mask: int, tried: int, rates: Floats) -> int:
     return best
 
 
-@compiled(BOOL, INT, INT, FLOATS)
+@inner(BOOL, INT, INT, FLOATS)
 def _waited_longer(row: int, head: int, waiting_since_s: Floats) -> bool:
     """Whether a job has waited at least as long as another; of those that came together the first has."""
     if waiting_since_s[row] != waiting_since_s[head]:
@@ -94,7 +94,7 @@ def _waited_longer(row: int, head: int, waiting_since_s: Floats) -> bool:
     return row <= head
 
 
-@compiled(BOOL, INTS, INTS, INTS, INTS, INTS)
+@inner(BOOL, INTS, INTS, INTS, INTS, INTS)
 def _all_fit(job: Ints, slot: Ints, gpus_min: Ints, types: Ints, type_free: Ints) -> bool:
     """Whether all jobs that wait fit into the free GPUs of each type that any of them may use."""
     wanted, mask = 0, 0

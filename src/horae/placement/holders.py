@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.compiled import BOOL, FLOAT, FLOATS, INT, INTS, compiled
+from horae.core.compiled import BOOL, FLOAT, FLOATS, INT, INTS, inner
 from horae.placement.choose import choose
 from horae.placement.columns import CLOSED, DISPLACED, UNDECIDED, Floats, Ints
 from horae.placement.order import heapify, pop
 from horae.placement.quotas import use
 
 
-@compiled(INT, INTS, INTS, INTS, INTS, INTS)
+@inner(INT, INTS, INTS, INTS, INTS, INTS)
 def see_holders(holder: Ints, slot: Ints, rows: Ints, first: Ints, gpus: Ints) -> int:
     """Group held GPUs by holder: those of holder h are gpus[first[h]:first[h + 1]]; slot leads from row to h."""
     total = 0
@@ -37,7 +37,7 @@ def see_holders(holder: Ints, slot: Ints, rows: Ints, first: Ints, gpus: Ints) -
     return total
 
 
-@compiled("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS)
+@inner("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS)
 def shift(
     h: int, by: int, first: Ints, gpus: Ints, gpu_pool: Ints, pool_type: Ints, by_pool: Ints, by_type: Ints
 ) -> None:
@@ -49,7 +49,7 @@ def shift(
             by_type[pool_type[pool]] += by
 
 
-@compiled("void", INTS, FLOATS, INTS, FLOATS, INTS)
+@inner("void", INTS, FLOATS, INTS, FLOATS, INTS)
 def _rank_holders(job: Ints, key: Floats, slot: Ints, holder_key: Floats, holder_position: Ints) -> None:
     """Write down where in the order each holder's first wish stands; no wish is the end of it."""
     keyed = len(key) > 0
@@ -62,7 +62,7 @@ def _rank_holders(job: Ints, key: Floats, slot: Ints, holder_key: Floats, holder
             holder_key[h], holder_position[h] = its_key, i
 
 
-@compiled("void", INTS, FLOATS, INTS, INT, INTS, INTS)
+@inner("void", INTS, FLOATS, INTS, INT, INTS, INTS)
 def line_up(job: Ints, key: Floats, slot: Ints, n_holders: int, position: Ints, back: Ints) -> None:
     """Write down where each holder's first wish stands, and the holders from the last in order to the first."""
     first_key = np.full(n_holders, np.inf)
@@ -77,7 +77,7 @@ def line_up(job: Ints, key: Floats, slot: Ints, n_holders: int, position: Ints, 
         back[at] = n_holders - 1 - pop(first_key, turned, n_holders - at) % n_holders
 
 
-@compiled(INT, INT, INT, INT, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS)
+@inner(INT, INT, INT, INT, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS)
 def reach_back(
     rule: int, gpus: int, gpu_type: int, free: Ints, back: Ints, n_holders: int, status: Ints, first: Ints, held: Ints,
     gpu_pool: Ints, gpu_types: Ints, capacity: Ints, by_capacity: Ints, pool_type: Ints, pool_rack: Ints, racks: int,
@@ -106,7 +106,7 @@ def reach_back(
     return 0
 
 
-@compiled("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT)
+@inner("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT)
 def make_room(
     pool: int, gpus: int, free: Ints, type_free: Ints, back: Ints, status: Ints, position: Ints, first: Ints,
     held: Ints, gpu_pool: Ints, pool_type: Ints, holder_row: Ints, queue: Ints, parent: Ints, used: Ints, wishless: int,
@@ -132,7 +132,7 @@ def make_room(
     assert free[pool] >= gpus
 
 
-@compiled(FLOAT, FLOAT, INTS, FLOATS, INTS, INT, INT, INTS, FLOATS)
+@inner(FLOAT, FLOAT, INTS, FLOATS, INTS, INT, INT, INTS, FLOATS)
 def first_unprotected_s(
     now_s: float, job: Ints, key: Floats, slot: Ints, n_holders: int, waiting: int, holder_row: Ints,
     protected_until_s: Floats,
@@ -149,7 +149,7 @@ def first_unprotected_s(
     return soonest_s
 
 
-@compiled(BOOL, INT, INTS, INTS, INTS, INTS)
+@inner(BOOL, INT, INTS, INTS, INTS, INTS)
 def fits_back(h: int, first: Ints, gpus: Ints, gpu_pool: Ints, counts: Ints) -> bool:
     """Whether the pools of a holder's GPUs could give them all back."""
     fits = True

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from horae.core.cluster import Span
-from horae.core.compiled import BOOL, INT, INTS, compiled
+from horae.core.compiled import BOOL, INT, INTS, inner
 from horae.placement.columns import Ints
 
 _GPU, _NODE, _RACK, _CLUSTER = int(Span.GPU), int(Span.NODE), int(Span.RACK), int(Span.CLUSTER)
 
 
-@compiled("void", INTS, INT, INT)
+@inner("void", INTS, INT, INT)
 def sort(values: Ints, start: int, stop: int) -> None:
     """Sort a few numbers in place."""
     for i in range(start + 1, stop):
@@ -20,7 +20,7 @@ def sort(values: Ints, start: int, stop: int) -> None:
         values[at] = value
 
 
-@compiled(INT, INT, INT, INT, INT, INTS, INTS, INTS, INTS, INTS)
+@inner(INT, INT, INT, INT, INT, INTS, INTS, INTS, INTS, INTS)
 def number(
     row: int, pool: int, take: int, at: int, first: Ints, gpus: Ints, owner: Ints, occupant: Ints, ids: Ints
 ) -> int:
@@ -37,7 +37,7 @@ def number(
     return at
 
 
-@compiled(INT, INTS, INT, INT, BOOL, INTS, INTS)
+@inner(INT, INTS, INT, INT, BOOL, INTS, INTS)
 def span_of(ids: Ints, start: int, stop: int, flat: bool, gpu_node: Ints, node_rack: Ints) -> int:
     """How far apart GPUs lie; where only the count matters they lie together."""
     if stop - start == 1:

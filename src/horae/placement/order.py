@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import FLOATS, INT, INTS, compiled
+from horae.core.compiled import FLOATS, INT, INTS, inner
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@compiled("void", FLOATS, INTS, INT, INT)
+@inner("void", FLOATS, INTS, INT, INT)
 def _sink(key: Floats, position: Ints, start: int, size: int) -> None:
     """Let an entry sink to where it belongs."""
     its_key, its_position = key[start], position[start]
@@ -32,14 +32,14 @@ def _sink(key: Floats, position: Ints, start: int, size: int) -> None:
     key[at], position[at] = its_key, its_position
 
 
-@compiled("void", FLOATS, INTS)
+@inner("void", FLOATS, INTS)
 def heapify(key: Floats, position: Ints) -> None:
     """Make a binary heap of keys and their positions, in place: the lowest key, then position, is on top."""
     for start in range(len(key) // 2 - 1, -1, -1):
         _sink(key, position, start, len(key))
 
 
-@compiled(INT, FLOATS, INTS, INT)
+@inner(INT, FLOATS, INTS, INT)
 def pop(key: Floats, position: Ints, size: int) -> int:
     """Take the position on top of a heap that holds `size` of them."""
     top: int = position[0]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from horae.core.compiled import BOOL, INT, INTS, compiled
+from horae.core.compiled import BOOL, INT, INTS, inner
 from horae.placement.columns import Ints
 
 
-@compiled(BOOL, INT, INT, INTS, INTS, INTS)
+@inner(BOOL, INT, INT, INTS, INTS, INTS)
 def within_top(queue: int, gpus: int, parent: Ints, top: Ints, used: Ints) -> bool:
     """Whether a queue and all above it may have so many GPUs more."""
     while queue >= 0:
@@ -16,7 +16,7 @@ def within_top(queue: int, gpus: int, parent: Ints, top: Ints, used: Ints) -> bo
     return True
 
 
-@compiled(BOOL, INT, INT, INTS, INTS, INTS)
+@inner(BOOL, INT, INT, INTS, INTS, INTS)
 def below_low(queue: int, gpus: int, parent: Ints, low: Ints, used: Ints) -> bool:
     """Whether a queue or one above it would still be within what it is guaranteed."""
     while queue >= 0:
@@ -26,7 +26,7 @@ def below_low(queue: int, gpus: int, parent: Ints, low: Ints, used: Ints) -> boo
     return False
 
 
-@compiled("void", INT, INT, INTS, INTS)
+@inner("void", INT, INT, INTS, INTS)
 def use(queue: int, gpus: int, parent: Ints, used: Ints) -> None:
     """Count GPUs given to a queue, and so to all above it."""
     while queue >= 0:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.compiled import FLOAT, FLOATS, INT, INTS, compiled
+from horae.core.compiled import FLOAT, FLOATS, INT, INTS, inner
 from horae.placement.choose import choose
 from horae.placement.columns import DISPLACED, Floats, Ints
 from horae.placement.holders import shift
 from horae.placement.order import heapify, pop
 
 
-@compiled(FLOAT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS)
+@inner(FLOAT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS)
 def _seconds_left(row: int, now_s: float, work_left: Floats, rate: Floats, since_s: Floats, best_rate: Floats) -> float:
     """How long a job would still run, by what is known."""
     speed = rate[row] if rate[row] > 0 else best_rate[row]
@@ -19,7 +19,7 @@ def _seconds_left(row: int, now_s: float, work_left: Floats, rate: Floats, since
     return max(left, 0.0) / speed if speed > 0 else np.inf
 
 
-@compiled(
+@inner(
     FLOAT, INT, INT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INT, INTS,
     INTS, INTS, INTS, INT, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS,
 )  # fmt: skip

@@ -12,7 +12,6 @@ from horae.core.plan import Memory, MemorySpec, Snapshot
 from horae.policies.allocation import AllocationPolicy, problem_of
 from horae.policies.rounds import MEMORY
 from horae.solve.problem import Problem, Solution
-from horae.solve.programs import finish_time
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,8 @@ class FinishTime(AllocationPolicy):
 
     def allocate(self, problem: Problem) -> Solution:
         """Lower rho level by level."""
+        from horae.solve.programs import finish_time
+
         return finish_time(problem)
 
     def _isolated_s(self, now: Snapshot, memory: Memory) -> NDArray[np.float64]:

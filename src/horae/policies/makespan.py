@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from horae.policies.allocation import AllocationPolicy
 from horae.solve.problem import Problem, Solution
-from horae.solve.programs import makespan
 
 
 @dataclass(frozen=True)
@@ -22,4 +21,6 @@ class Makespan(AllocationPolicy):
 
     def allocate(self, problem: Problem) -> Solution:
         """Shorten level by level."""
+        from horae.solve.programs import makespan
+
         return makespan(problem)

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from horae.policies.allocation import AllocationPolicy
 from horae.solve.problem import Problem, Solution
-from horae.solve.programs import max_min
 
 
 @dataclass(frozen=True)
@@ -23,4 +22,6 @@ class MaxMin(AllocationPolicy):
 
     def allocate(self, problem: Problem) -> Solution:
         """Fill level by level."""
+        from horae.solve.programs import max_min
+
         return max_min(problem)

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from horae.policies.allocation import AllocationPolicy
 from horae.solve.problem import Problem, Solution
-from horae.solve.programs import total_throughput
 
 
 @dataclass(frozen=True)
@@ -22,4 +21,6 @@ class TotalThroughput(AllocationPolicy):
 
     def allocate(self, problem: Problem) -> Solution:
         """One linear program."""
+        from horae.solve.programs import total_throughput
+
         return total_throughput(problem)
