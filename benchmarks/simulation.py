@@ -39,7 +39,7 @@ def measure_limits(bench: Bench) -> Part:
     for policy, limit_s in LIMITS_S.items():
         cost = bench.simulate(policy)
         first_s = cost.cpu_s + bench.compile_s
-        misses = _misses(policy, cost, limit_s) if judged else []
+        misses = _misses(policy, cost, first_s, limit_s) if judged else []
         missed += misses
         row = {"policy": policy, **_spent(cost), "reported_cpu_s": round(cost.report["cpu_s"], 1)}
         rows.append({**row, "cold_cpu_s": round(first_s, 1), "limit_cpu_s": limit_s, "holds": _verdict(judged, misses)})
@@ -53,11 +53,13 @@ def measure_limits(bench: Bench) -> Part:
     return Part(f"Whole trace on {CLUSTER}, anywhere, restarts free", rows, notes, missed)
 
 
-def _misses(policy: str, cost: Cost, limit_s: float) -> list[str]:
+def _misses(policy: str, cost: Cost, first_s: float, limit_s: float) -> list[str]:
     """The limits that a run did not keep, each as a sentence."""
     misses = []
     if cost.cpu_s > limit_s:
         misses.append(f"{policy} took {cost.cpu_s:.1f} CPU s; at most {limit_s:g} are allowed.")
+    elif first_s > limit_s:
+        misses.append(f"{policy} takes {first_s:.1f} CPU s with a cold compile cache; at most {limit_s:g} are allowed.")
     if cost.peak_rss_mb >= MEMORY_LIMIT_MB:
         misses.append(f"{policy} took {cost.peak_rss_mb:.0f} MB; less than {MEMORY_LIMIT_MB:g} are allowed.")
     return misses
@@ -66,7 +68,9 @@ def _misses(policy: str, cost: Cost, limit_s: float) -> list[str]:
 def _verdict(judged: bool, misses: list[str]) -> str:
     if not judged:
         return "-"
-    return "NO" if misses else "yes"
+    if not misses:
+        return "yes"
+    return "only if warm" if all("cold" in miss for miss in misses) else "NO"
 
 
 def measure_lengths(bench: Bench) -> Part:

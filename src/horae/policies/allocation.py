@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ def problem_of(now: Snapshot, isolated_s: Floats) -> Problem:
 
 
 @dataclass(frozen=True)
-class AllocationPolicy:
+class AllocationPolicy(ABC):
     """Solve for the share of time of each job on each GPU type, at every event, and run the shares in rounds."""
 
     paper: ClassVar = "Gavel, OSDI '20, section 4"
@@ -43,9 +44,9 @@ class AllocationPolicy:
     half_life: float = setting(math.inf, "seconds in which half of what is owed is forgotten; off for never", least=1)
     aware: bool = setting(True, "whether speeds on the GPU types are told apart")
 
+    @abstractmethod
     def allocate(self, problem: Problem) -> Solution:
         """The shares of this moment's problem."""
-        raise NotImplementedError
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """Settle what is owed, solve, and wish for the next round."""
