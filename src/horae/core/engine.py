@@ -59,6 +59,7 @@ from horae.core.throughputs import Throughputs
 #: A launch that failed is tried again after 1, 2, 4, ... seconds, at most this many.
 LONGEST_BACKOFF_S = 300.0
 
+_PLACE, _WITHDRAW, _LAUNCH, _STOP = Move.PLACE, Move.WITHDRAW, Move.LAUNCH, Move.STOP
 _START, _FINISH, _STOPPED, _RETRY, _FAIL = Move.START, Move.FINISH, Move.STOPPED, Move.RETRY, Move.FAIL
 _NOT_WAITING = int(Reason.NONE)
 _STRAY = StopWhy.STRAY
@@ -332,7 +333,7 @@ class Engine:
         del self._pending[row]
         self.gpus.drop(row)
         if STATES[self.jobs.state[row]] is PLACED:
-            self.jobs.state[row] = int(WAITING)
+            self._move(row, _WITHDRAW)
 
     # -------------------------------------------------------------- settings
 
@@ -478,6 +479,13 @@ class Engine:
                 self.memory.apply(write)
             self.memory.drain()
 
+    def _move(self, row: int, move: Move) -> None:
+        """A move that the engine itself makes; the table of legal moves must have it."""
+        state = STATES[self.jobs.state[row]]
+        to = after(state, move)
+        assert to is not None, f"{move.name} is not legal for row {row}, which is {state.name}"
+        self.jobs.state[row] = int(to)
+
     def _fold_stop(self, stop: Stop) -> None:
         if stop.why is _STRAY:
             return
@@ -485,7 +493,7 @@ class Engine:
         state = STATES[jobs.state[row]]
         jobs.settle(row, self.now_s)
         if state in (LAUNCHING, RUNNING):
-            jobs.state[row] = int(STOPPING)
+            self._move(row, _STOP)
             jobs.waiting_since_s[row] = self.now_s
             jobs.preemptions[row] += stop.why in _BY_POLICY
         self._stopped[row] = stop
@@ -496,14 +504,14 @@ class Engine:
         self.gpus.hold(row, placed.gpu_ids)
         self._pending[row] = placed.span
         if STATES[self.jobs.state[row]] is WAITING:
-            self.jobs.state[row] = int(PLACED)
+            self._move(row, _PLACE)
 
     def _fold_launch(self, launch: Launch) -> None:
         jobs, row = self.jobs, self.jobs.rows[launch.job]
         if self._pending.pop(row, None) is None:
             self.gpus.hold(row, launch.gpu_ids)
         self.gpus.occupy(row)
-        jobs.state[row] = int(LAUNCHING)
+        self._move(row, _LAUNCH)
         jobs.reason[row] = _NOT_WAITING
         jobs.attempt[row] = launch.attempt
         jobs.last_type[row] = self.gpus.cluster.gpu_type[launch.gpu_ids[0]]
