@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.solve.plain import best, most_of_one, possible, problem
 
@@ -88,8 +88,13 @@ def test_finish_time_lowers_the_largest_rho_as_far_as_a_plain_program_can(p: Pro
     _check_levels(p, throughput, 1 / rho)
 
 
+#: Job 1 comes to rest exactly where its cheapest way changes, and job 4 has to rise on alone.
+AT_A_BEND = problem([[2, 4, 3]] * 5, [5, 2, 4], gpus=[4, 1, 1, 1, 4], steps_left=[767, 375, 829, 861, 72])
+
+
 @settings(max_examples=80, deadline=None)
 @given(problems())
+@example(AT_A_BEND)
 def test_the_makespan_is_the_shortest_and_short_jobs_do_not_starve(p: Problem) -> None:
     answer, throughput = solve("makespan", p)
     assert answer.objective == pytest.approx((p.steps_left / throughput).max(), rel=1e-6)

@@ -47,9 +47,9 @@ def command(
         case Output.JSON:
             print_json(record)
         case Output.CSV:
-            print_csv(_rows(asked, record))
+            print_csv(_rows(record))
         case Output.TABLE:
-            rows = _rows(asked, record)
+            rows = _rows(record)
             print_rich(table(list(rows[0]), [list(row.values()) for row in rows]))
             print_rich(f"{PROGRAMS[policy].objective}: {solution.objective:.6g} {PROGRAMS[policy].unit}")
 
@@ -64,19 +64,22 @@ def _aware(settings: dict[str, str]) -> bool:
 
 def _record(policy: str, problem: Problem, solution: Solution, solve_s: float) -> dict[str, Any]:
     """The answer as JSON shows it; throughputs are the true ones, whatever the policy knew."""
-    throughput = (problem.speed * solution.share).sum(axis=1)
-    shares = [dict(zip(problem.gpu_types, row, strict=True)) for row in solution.share.tolist()]
+    throughput = solution.throughput(problem)
+    names = [*problem.ids, *(f"{problem.ids[a]}+{problem.ids[b]}" for a, b in solution.pairs.tolist())]
+    rows = [*solution.share.tolist(), *solution.pair_share.tolist()]
+    shares = [dict(zip(problem.gpu_types, row, strict=True)) for row in rows]
     return {
         "policy": policy,
         "objective": solution.objective,
-        "allocation": dict(zip(problem.ids, shares, strict=True)),
+        "allocation": dict(zip(names, shares, strict=True)),
         "throughput": dict(zip(problem.ids, throughput.tolist(), strict=True)),
         "solve_s": solve_s,
         "certificate": solution.certificate,
     }
 
 
-def _rows(problem: Problem, record: dict[str, Any]) -> list[dict[str, object]]:
+def _rows(record: dict[str, Any]) -> list[dict[str, object]]:
     return [
-        {"job": name, **record["allocation"][name], "throughput": record["throughput"][name]} for name in problem.ids
+        {"job": name, **share, "throughput": record["throughput"].get(name, "")}
+        for name, share in record["allocation"].items()
     ]

@@ -67,6 +67,16 @@ class Snapshot:
         return self.table.weight[self.rows]
 
     @cached_property
+    def queue(self) -> Ints:
+        """Number of each job's queue in `queues`."""
+        return self.table.queue[self.rows]
+
+    @cached_property
+    def deadline_s(self) -> Floats:
+        """When each job should be done; infinite where it has no deadline."""
+        return self.table.deadline_s[self.rows]
+
+    @cached_property
     def rates(self) -> Floats:
         """Work per second of each job (rows) on its GPUs of each type (columns); 0 where it cannot run."""
         return self.table.rates[self.rows]

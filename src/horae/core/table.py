@@ -34,6 +34,7 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "work": (np.float64, 0),
     "best_rate": (np.float64, 0),
     "min_runtime_s": (np.float64, 0),
+    "deadline_s": (np.float64, np.inf),
     # What was true at `since_s`; `rate` and `executing` say how it changes from there.
     "since_s": (np.float64, 0),
     "work_left": (np.float64, 0),
@@ -92,6 +93,7 @@ class JobTable:
     work: NDArray[np.float64]
     best_rate: NDArray[np.float64]
     min_runtime_s: NDArray[np.float64]
+    deadline_s: NDArray[np.float64]
     since_s: NDArray[np.float64]
     work_left: NDArray[np.float64]
     rate: NDArray[np.float64]
@@ -147,6 +149,8 @@ class JobTable:
         self.submit_s[row] = self.waiting_since_s[row] = self.since_s[row] = now_s
         self.work[row] = self.work_left[row] = spec.work
         self.weight[row], self.min_runtime_s[row] = spec.weight, spec.min_runtime_s
+        if spec.deadline_s is not None:
+            self.deadline_s[row] = now_s + spec.deadline_s
         self.queue[row] = self._queues.number(spec.queue)
         self.app[row] = self._apps.setdefault(spec.app_id, len(self._apps))
         self.set_rates(row)

@@ -30,6 +30,9 @@ def problem_of(now: Snapshot, isolated_s: Floats) -> Problem:
         steps_left=np.maximum(now.work_left, 1e-9 * now.table.work[now.rows]),
         elapsed_s=now.now_s - now.submit_s,
         isolated_s=isolated_s,
+        deadline_s=now.deadline_s - now.now_s,
+        queue=now.queue,
+        queues=now.queues,
     )
 
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.solve.prices import Demand, Jobs, Level, highest_level
+from horae.solve.prices import TOLERANCE, Demand, Jobs, Level, highest_level
 
 Floats = NDArray[np.float64]
 
 #: What one more step/s may cost, relative to the job's whole worth, and still count as nothing.
 _NOTHING = 1e-9
+#: A level may exceed the capacity by the search's tolerance; the next one starts this much lower, so that it exists.
+_STEP_BACK = 1.0 - 4 * TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -61,4 +63,5 @@ def fill(jobs: Jobs, capacity: Floats, demand: Demand) -> Levels:
         rests |= stuck
         if rests.all() or not stuck.any():
             return Levels(level, first, np.where(rests, of_job, level.level))
-        level = highest_level(jobs, capacity, _Resting(demand, rests, stays, level.level))
+        resting = _Resting(demand, rests, stays * _STEP_BACK, level.level * _STEP_BACK)
+        level = highest_level(jobs, capacity, resting)

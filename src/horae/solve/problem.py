@@ -8,11 +8,39 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.queues import QueueTree
+
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def _nothing() -> Floats:
     return np.empty(0)
+
+
+def _nobody() -> Ints:
+    return np.empty(0, np.int64)
+
+
+def _no_pairs() -> Ints:
+    return np.empty((0, 2), np.int64)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How fast jobs run when two of them share their GPUs, by kind of job.
+
+    Two jobs of equal size can share a type where both have a speed there.
+    """
+
+    #: Kind of each job; -1 for one that never shares.
+    kind: Ints
+    #: Steps/s of a job of one kind (first axis) beside one of another (second) on each type (third).
+    beside: Floats
+
+    def only(self, chosen: NDArray[np.bool_]) -> Sharing:
+        """The same for some of the jobs."""
+        return Sharing(self.kind[chosen], self.beside)
 
 
 @dataclass(frozen=True)
@@ -36,6 +64,11 @@ class Problem:
     deadline_s: Floats = field(default_factory=_nothing)
     #: Price of an hour of one GPU of each type; empty if nobody asks.
     price: Floats = field(default_factory=_nothing)
+    #: Queue of each job, a number in `queues`; empty if nobody asks.
+    queue: Ints = field(default_factory=_nobody)
+    queues: QueueTree = field(default_factory=QueueTree)
+    #: Which jobs may share GPUs, and how fast; None if none may.
+    sharing: Sharing | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -61,21 +94,40 @@ class Problem:
         """The problem of some of the jobs, on the same GPUs."""
         if chosen.all():
             return self
-        columns = ("gpus", "speed", "weight", "steps_left", "elapsed_s", "isolated_s", "deadline_s")
+        columns = ("gpus", "speed", "weight", "steps_left", "elapsed_s", "isolated_s", "deadline_s", "queue")
         kept = {name: getattr(self, name)[chosen] for name in columns if len(getattr(self, name))}
         ids = tuple(name for name, keep in zip(self.ids, chosen, strict=True) if keep)
-        return replace(self, ids=ids, **kept)
+        sharing = self.sharing.only(chosen) if self.sharing else None
+        return replace(self, ids=ids, sharing=sharing, **kept)
 
     def agnostic(self) -> Problem:
-        """The same problem for a policy that takes all GPU types for one: a job is as fast on each as on average."""
-        return replace(self, speed=np.where(self.speed > 0, self.normaliser[:, None], 0.0))
+        """The same problem for a policy that takes all GPU types for one: a job is as fast on each as on average.
+
+        It knows of no pairs, either.
+        """
+        return replace(self, speed=np.where(self.speed > 0, self.normaliser[:, None], 0.0), sharing=None)
 
 
 @dataclass(frozen=True)
 class Solution:
     """Shares of time by job and GPU type, what they come to, and the proof."""
 
+    #: Time of each job on each type with the GPUs to itself.
     share: Floats
     objective: float
     #: Prices of GPU types, the gap, and whatever else shows that the answer is right.
     certificate: dict[str, object]
+    #: Positions of jobs that share GPUs, two in a row, and the time of each pair on each type.
+    pairs: Ints = field(default_factory=_no_pairs)
+    pair_share: Floats = field(default_factory=_nothing)
+
+    def throughput(self, problem: Problem) -> Floats:
+        """Steps/s that the shares come to for each job of a problem."""
+        throughput: Floats = (problem.speed * self.share).sum(axis=1)
+        if len(self.pairs):
+            assert problem.sharing is not None, "pairs without speeds of pairs"
+            one, other = self.pairs.T
+            kind, beside = problem.sharing.kind, problem.sharing.beside
+            np.add.at(throughput, one, (beside[kind[one], kind[other]] * self.pair_share).sum(axis=1))
+            np.add.at(throughput, other, (beside[kind[other], kind[one]] * self.pair_share).sum(axis=1))
+        return throughput

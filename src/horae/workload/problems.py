@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from horae.core.errors import UserError, in_plain_words
-from horae.solve.problem import Problem
+from horae.core.errors import UserError, did_you_mean, in_plain_words
+from horae.core.job import DEFAULT_QUEUE
+from horae.core.queues import Queue, QueueTree
+from horae.solve.problem import Problem, Sharing
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -32,7 +34,26 @@ class _Job(BaseModel):
     steps_left: _NotNegative = 0.0
     elapsed_s: _NotNegative = 0.0
     isolated_s: _NotNegative = 0.0
+    queue: str = DEFAULT_QUEUE
     deadline_s: float | None = None
+
+
+class _Pair(BaseModel):
+    """Two jobs that can share GPUs."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    jobs: tuple[str, str]
+    throughput: dict[str, tuple[_NotNegative, _NotNegative]]
+
+
+class _Queue(BaseModel):
+    """A queue of a problem file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    weight: _Positive = 1.0
+    rule: Literal["fairness", "fifo"] = "fairness"
 
 
 class _Problem(BaseModel):
@@ -43,10 +64,12 @@ class _Problem(BaseModel):
     gpus: Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(min_length=1)]
     prices: dict[str, _NotNegative] = {}
     jobs: Annotated[list[_Job], Field(min_length=1)]
+    pairs: list[_Pair] = []
+    queues: dict[str, _Queue] = {}
 
 
 def load_problem(path: Path) -> Problem:
-    """Read a problem: `{"gpus": {type: count}, "prices": {...}, "jobs": [{"id", "throughput", ...}]}`."""
+    """Read a problem: `{"gpus": {type: count}, "prices", "jobs": [{"id", "throughput", ...}], "pairs", "queues"}`."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -87,6 +110,8 @@ def _build(said: _Problem) -> Problem:
     # A gang that is larger than a type never runs on it.
     speed = np.where(gpus[:, None] <= capacity[None, :], speed, 0.0)
 
+    queues = QueueTree(Queue(path, queue.weight, queue.rule) for path, queue in said.queues.items())
+
     def column(name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         return np.array([float(getattr(job, name)) for job in said.jobs])
 
@@ -102,4 +127,47 @@ def _build(said: _Problem) -> Problem:
         isolated_s=column("isolated_s"),
         deadline_s=np.array([np.inf if job.deadline_s is None else job.deadline_s for job in said.jobs]),
         price=np.array([said.prices.get(name, 0.0) for name in types]),
+        queue=np.array([queues.number(_path(job)) for job in said.jobs], np.int64),
+        queues=queues,
+        sharing=_sharing(said, types, capacity) if said.pairs else None,
     )
+
+
+def _path(job: _Job) -> str:
+    if not job.queue or any(not part for part in job.queue.split("/")):
+        raise BadProblem(f"Job {job.id!r} has the queue {job.queue!r}, which is not a path such as org/team/user.")
+    return job.queue
+
+
+def _sharing(said: _Problem, types: tuple[str, ...], capacity: np.ndarray[Any, np.dtype[np.float64]]) -> Sharing:
+    """Every job that stands in a pair is a kind of its own."""
+    position = {job.id: m for m, job in enumerate(said.jobs)}
+    paired = sorted({_known(name, position) for pair in said.pairs for name in pair.jobs})
+    kind = np.full(len(said.jobs), -1, np.int64)
+    kind[paired] = np.arange(len(paired))
+    beside = np.zeros((len(paired), len(paired), len(types)))
+    for pair in said.pairs:
+        one, other = (position[name] for name in pair.jobs)
+        _check_pair(pair, said.jobs[one], said.jobs[other], types)
+        for gpu_type, (own, others) in pair.throughput.items():
+            j = types.index(gpu_type)
+            if said.jobs[one].gpus <= capacity[j]:
+                beside[kind[one], kind[other], j], beside[kind[other], kind[one], j] = own, others
+    return Sharing(kind, beside)
+
+
+def _known(name: str, position: dict[str, int]) -> int:
+    if name not in position:
+        raise BadProblem(f"A pair names the job {name!r}, which is not among the jobs.{did_you_mean(name, position)}")
+    return position[name]
+
+
+def _check_pair(pair: _Pair, one: _Job, other: _Job, types: tuple[str, ...]) -> None:
+    named = f"The pair of {one.id!r} and {other.id!r}"
+    if one.id == other.id:
+        raise BadProblem(f"The job {one.id!r} is paired with itself: name two jobs.")
+    if one.gpus != other.gpus:
+        raise BadProblem(f"{named} has {one.gpus} and {other.gpus} GPUs: only jobs of equal size can share.")
+    unknown = sorted(set(pair.throughput) - set(types))
+    if unknown:
+        raise BadProblem(f"{named} has a throughput on {unknown[0]!r}, which is not among the gpus: {', '.join(types)}.")
