@@ -170,4 +170,6 @@ def _check_pair(pair: _Pair, one: _Job, other: _Job, types: tuple[str, ...]) -> 
         raise BadProblem(f"{named} has {one.gpus} and {other.gpus} GPUs: only jobs of equal size can share.")
     unknown = sorted(set(pair.throughput) - set(types))
     if unknown:
-        raise BadProblem(f"{named} has a throughput on {unknown[0]!r}, which is not among the gpus: {', '.join(types)}.")
+        raise BadProblem(
+            f"{named} has a throughput on {unknown[0]!r}, which is not among the gpus: {', '.join(types)}."
+        )
