@@ -106,7 +106,7 @@ def _check_levels(p: Problem, throughput: np.ndarray, level: np.ndarray) -> None
     """Lexicographic: no job can rise if all that are no better off than it keep what they have."""
     for m in range(len(p)):
         no_better_off = level <= level[m] * (1 + 1e-6)
-        least = np.where(no_better_off, throughput * (1 - 1e-6), 0.0)
+        least = np.where(no_better_off, throughput * (1 - 1e-7), 0.0)
         tolerance = 1e-4 * throughput[m] + 1e-5 * p.speed[m].max()
         assert most_of_one(p, m, least) <= throughput[m] + tolerance, f"job {m} of {p} could rise"
 
