@@ -15,6 +15,7 @@ from benchmarks.decision import measure_decisions, measure_snapshots
 from benchmarks.part import Part, Row
 from benchmarks.reference import measure_ratios
 from benchmarks.simulation import measure_lengths, measure_limits, measure_start, measure_variants
+from benchmarks.solver import measure_solver
 from benchmarks.workload import QUICK, Sizes
 from horae.cli.output import print_json, print_rich, table
 
@@ -26,6 +27,7 @@ PARTS: dict[str, Callable[[Bench], Part]] = {
     "naive": measure_ratios,
     "decisions": measure_decisions,
     "snapshots": measure_snapshots,
+    "solver": measure_solver,
 }
 
 

@@ -24,7 +24,7 @@ from horae.core.job import JobSpec
 from horae.core.plan import Snapshot
 from horae.core.queues import QueueTree
 from horae.core.table import JobTable
-from horae.core.throughputs import Throughputs
+from horae.core.throughputs import Speeds, Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.workload.clusters import parse_cluster
@@ -132,7 +132,7 @@ def _perform(engine: Engine, record: Decided) -> int:
 
 def measure_snapshots(bench: Bench) -> Part:
     """Ways to show a policy the active jobs, a few thousand rows among all those of the trace."""
-    table = JobTable(("gpu",), Throughputs(), QueueTree())
+    table = JobTable(("gpu",), Speeds(Throughputs()), QueueTree())
     for spec in bench.workload.jobs:
         table.add(spec, spec.submit_s)
     ledger = GpuLedger(parse_cluster(CLUSTER))

@@ -31,10 +31,21 @@ class Sizes:
     #: Queued jobs, nodes: the scale to plan for.
     large: tuple[int, int] = (10_000, 1_000)
     steps: int = 40
+    #: Jobs of one allocation problem: at most, and of those that all differ.
+    solved: int = 1_000_000
+    differing: int = 50_000
 
 
 #: A minute's worth.
-QUICK = Sizes(lengths=(1_000, 3_000, 10_000), naive=(3_000,), queued=(1_000,), large=(2_000, 200), steps=10)
+QUICK = Sizes(
+    lengths=(1_000, 3_000, 10_000),
+    naive=(3_000,),
+    queued=(1_000,),
+    large=(2_000, 200),
+    steps=10,
+    solved=100_000,
+    differing=5_000,
+)
 
 
 @dataclass(frozen=True)
@@ -48,9 +59,14 @@ class Workload:
     limited: bool = False
 
 
+def find_data(path: str) -> Path:
+    """Where a file of the published data is, if it is at hand at all."""
+    return Path(os.environ.get("HORAE_DATA", _BESIDE)) / path
+
+
 def find_workload(sizes: Sizes, folder: Path) -> Workload:
     """The longest trace to run; files it needs are written into the folder."""
-    philly = Path(os.environ.get("HORAE_DATA", _BESIDE)) / "philly" / "philly_pollux.csv"
+    philly = find_data("philly/philly_pollux.csv")
     most = sizes.lengths[-1]
     if not philly.is_file():
         jobs = _generated(most)

@@ -1,24 +1,51 @@
-"""The naive loop that benchmarks compare with is right, so that a ratio compares like with like."""
+"""What benchmarks compare with is right, so that a ratio compares like with like."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from horae.core.job import JobSpec
+from horae.core.queues import Queue, QueueTree
 from horae.simulate.run import simulate
+from horae.solve.problem import Problem, Sharing
 from horae.workload.clusters import parse_cluster
 
 
 @pytest.fixture
-def reference(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """The benchmarks are not installed; they stand beside the tests."""
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1]))
-    return importlib.import_module("benchmarks.reference")
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
+
+
+@pytest.fixture
+def reference(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("reference")
+
+
+@pytest.fixture
+def plain(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("plain")
+
+
+@pytest.fixture
+def solver(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("solver")
+
+
+@pytest.fixture
+def made_up(benchmark_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The table of speeds where the published one is not at hand."""
+    monkeypatch.setenv("HORAE_DATA", str(tmp_path))
+    return benchmark_module("speeds").find_speeds()
 
 
 def random_jobs(seed: int, count: int = 150) -> list[JobSpec]:
@@ -46,3 +73,108 @@ def test_a_difference_between_the_two_is_told_by_job(reference: ModuleType) -> N
     history = simulate(jobs, parse_cluster("2x4"), policy="fifo", placement="anywhere", restart_cost_s=0.0)
     with pytest.raises(AssertionError, match=r"job \d+: horae ran it from .* jobs differ"):
         reference.check_same(history, reference.naive.run(jobs, 8, "srtf"))
+
+
+# ------------------------------------------------------------ plain programs
+
+#: One, two and three GPUs of three types, and two jobs.
+SEED = Problem(
+    gpu_types=("v100", "p100", "k80"),
+    capacity=np.array([1.0, 2.0, 3.0]),
+    ids=("0", "1"),
+    gpus=np.ones(2),
+    speed=np.array([[2.0, 1.0, 0.5], [3.0, 2.0, 1.0]]),
+    weight=np.ones(2),
+    steps_left=np.array([300.0, 500.0]),
+    elapsed_s=np.zeros(2),
+    isolated_s=np.zeros(2),
+)
+
+
+def test_the_plain_programs_solve_the_worked_examples(plain: ModuleType) -> None:
+    assert plain.max_min(SEED) == pytest.approx(1.54839, abs=1e-5)
+    assert plain.finish_time(SEED) == pytest.approx(0.64583, abs=1e-5)
+    assert plain.makespan(SEED) == pytest.approx(200.0)
+
+
+def test_the_plain_program_lets_jobs_share_where_that_is_faster(plain: ModuleType) -> None:
+    alone = Problem(
+        gpu_types=("gpu",),
+        capacity=np.ones(1),
+        ids=("0", "1"),
+        gpus=np.ones(2),
+        speed=np.ones((2, 1)),
+        weight=np.ones(2),
+        steps_left=np.ones(2),
+        elapsed_s=np.zeros(2),
+        isolated_s=np.zeros(2),
+    )
+    assert plain.max_min(alone) == pytest.approx(0.5)
+    shared = replace(alone, sharing=Sharing(np.zeros(2, np.int64), np.full((1, 1, 1), 0.8)))
+    assert plain.max_min(shared) == pytest.approx(0.8)
+
+
+def test_the_plain_filling_goes_on_for_those_that_nobody_stops(plain: ModuleType) -> None:
+    """The first job can use one type alone, and not all of it; the second has the other to itself."""
+    apart = replace(SEED, capacity=np.array([0.25, 1.0, 1.0]), speed=np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+    assert plain.lexicographic(apart) == pytest.approx([0.25, 1.0])
+
+
+def test_a_plain_queue_serves_its_jobs_by_its_rule(plain: ModuleType) -> None:
+    tree = QueueTree([Queue("fair", 1.0), Queue("first", 1.0, "fifo")])
+    four = Problem(
+        gpu_types=("gpu",),
+        capacity=np.ones(1),
+        ids=("0", "1", "2", "3"),
+        gpus=np.ones(4),
+        speed=np.ones((4, 1)),
+        weight=np.ones(4),
+        steps_left=np.ones(4),
+        elapsed_s=np.zeros(4),
+        isolated_s=np.zeros(4),
+        queue=np.array([1, 2, 1, 2]),
+        queues=tree,
+    )
+    assert plain.hierarchical(four) == pytest.approx([0.25, 0.5, 0.25, 0.0], abs=1e-6)
+
+
+def test_every_problem_of_the_benchmark_is_solved_as_the_plain_programs_do(
+    solver: ModuleType, made_up: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solver, "JOBS", 40)
+    monkeypatch.setattr(solver, "ENTITIES", 6)
+    entries = list(solver._entries(made_up, 100, 50))
+    judged = [solver._measure(entry, judged=False) for entry in entries if len(entry.problem) <= 50]
+    assert [miss for _, misses in judged for miss in misses] == []
+    assert {row["problem"] for row, _ in judged if row["differ"] != "-"} == {entry.name for entry in entries} - {
+        "space sharing"
+    }
+
+
+def test_what_misses_a_limit_is_told(solver: ModuleType, made_up: Any) -> None:
+    problem = replace(SEED)
+    slow = solver.Entry("slow", problem, solver.max_min, lambda p: 2.0, limit_s=0.0, least_ratio=1e9)
+    row, misses = solver._measure(slow, judged=True)
+    assert row["holds"] == "NO"
+    assert [miss.partition(": ")[2].split()[0] for miss in misses] == ["took", "differs", "is"]
+    assert len(solver._measure(slow, judged=False)[1]) == 1
+
+
+def test_the_made_up_table_has_the_shape_of_the_published_one(made_up: Any) -> None:
+    assert not made_up.published
+    assert (len(made_up), made_up.beside.shape) == (83, (83, 83, 3))
+    unlike = made_up.gpus[:, None] != made_up.gpus[None, :]
+    assert (made_up.beside[unlike] == 0).all()
+    assert (made_up.beside[~unlike] > 0).all()
+    assert len({tuple(row) for row in made_up.alone.tolist()}) == 83
+
+
+def test_the_published_table_is_read_whole(
+    benchmark_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, shared_data: Path
+) -> None:
+    monkeypatch.setenv("HORAE_DATA", str(shared_data))
+    speeds = benchmark_module("speeds").find_speeds()
+    assert speeds.published
+    assert (speeds.alone[:, 0] > 0).all()
+    assert len(speeds) == 83
+    assert 2 * 1759 * 0.9 < (speeds.beside[:, :, 0] > 0).sum()

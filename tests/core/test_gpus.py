@@ -13,11 +13,25 @@ def ledger(spec: str = "2x2") -> GpuLedger:
     return GpuLedger(cluster(spec))
 
 
-def test_a_gpu_is_held_by_one_job_at_a_time() -> None:
+def test_two_jobs_share_all_their_gpus_or_none() -> None:
     gpus = ledger()
     gpus.hold(0, (0, 1))
-    with pytest.raises(AssertionError, match="GPU 1 is held by row 0"):
+    with pytest.raises(AssertionError, match=r"row 0 holds \(0, 1\), not all of \(1, 2\) as 1"):
         gpus.hold(1, (1, 2))
+    gpus.hold(1, (0, 1))
+    with pytest.raises(AssertionError, match="no seat for 2"):
+        gpus.hold(2, (0, 1))
+
+
+def test_whoever_is_left_on_shared_gpus_moves_up_to_the_first_seat() -> None:
+    gpus = ledger()
+    for row in (0, 1):
+        gpus.hold(row, (0, 1))
+        assert gpus.vacant(row), "those who hold GPUs together may sit there together"
+        gpus.occupy(row)
+    assert (gpus.companion(0), gpus.companion(1)) == (1, 0)
+    gpus.vacate(0)
+    assert (gpus.holders[:, 0].tolist(), gpus.companion(1)) == ([1, NOBODY], NOBODY)
 
 
 def test_a_job_may_hold_gpus_that_another_still_sits_on_but_not_sit_there_too() -> None:
@@ -27,7 +41,7 @@ def test_a_job_may_hold_gpus_that_another_still_sits_on_but_not_sit_there_too() 
     gpus.drop(0)
     gpus.hold(1, (0, 1))
     assert not gpus.vacant(1)
-    with pytest.raises(AssertionError, match="GPU 0 is occupied by row 0"):
+    with pytest.raises(AssertionError, match="somebody sits on the GPUs"):
         gpus.occupy(1)
 
 
@@ -41,7 +55,7 @@ def test_a_job_that_leaves_takes_its_own_claim_along_and_no_other() -> None:
     assert gpus.held == {0: (2,)}, "it was moved: the new GPUs stay its own"
     gpus.occupy(0)
     gpus.vacate(0)
-    assert (gpus.held, gpus.occupied, set(gpus.holder.tolist())) == ({}, {}, {NOBODY})
+    assert (gpus.held, gpus.occupied, set(gpus.holders.flat)) == ({}, {}, {NOBODY})
 
 
 def test_a_closed_node_gives_no_gpus_until_it_joins_again() -> None:
@@ -56,4 +70,4 @@ def test_a_closed_node_gives_no_gpus_until_it_joins_again() -> None:
 def test_a_new_node_is_numbered_behind_the_others() -> None:
     gpus = ledger("k80:1x2")
     gpus.join(Node("new", "v100", 3))
-    assert (gpus.cluster.gpu_types, gpus.open_by_type.tolist(), len(gpus.holder)) == (("k80", "v100"), [2, 3], 5)
+    assert (gpus.cluster.gpu_types, gpus.open_by_type.tolist(), gpus.holders.shape[1]) == (("k80", "v100"), [2, 3], 5)

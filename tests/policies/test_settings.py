@@ -20,6 +20,7 @@ VALUES: list[tuple[str, str, str, Any]] = [
     *((policy, "stay", "60", 60.0) for policy in ROUNDS),
     *((policy, "half-life", "60", 60.0) for policy in ROUNDS),
     *((policy, "aware", "false", False) for policy in ROUNDS),
+    *((policy, "space-sharing", "true", True) for policy in ROUNDS),
     ("las", "quantum", "12.5", 12.5),
     ("time-slice", "quantum", "1e3", 1000.0),
     ("isolated", "round", "60", 60.0),

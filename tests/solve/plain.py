@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 from scipy.optimize import linprog
 
@@ -74,3 +76,58 @@ def _base(p: Problem) -> tuple[list[np.ndarray], list[float]]:
         rows.append(row.ravel())
         bounds.append(p.capacity[k])
     return rows, bounds
+
+
+class Shares:
+    """A problem as one variable for each job, and each two jobs that can share, on each type."""
+
+    def __init__(self, p: Problem) -> None:
+        self.problem = p
+        #: Jobs in it, and the type.
+        self.who: list[tuple[tuple[int, ...], int]] = []
+        #: Steps/s of every job in every variable.
+        columns = []
+        jobs, types = p.speed.shape
+        for k in range(types):
+            for m in range(jobs):
+                if p.speed[m, k] > 0:
+                    self.who.append(((m,), k))
+                    columns.append({m: p.speed[m, k]})
+            for a, b in combinations(range(jobs), 2):
+                own, others = beside(p, a, b, k)
+                if own > 0 and others > 0 and p.gpus[a] == p.gpus[b]:
+                    self.who.append(((a, b), k))
+                    columns.append({a: own, b: others})
+        self.speed = np.array([[column.get(m, 0.0) for column in columns] for m in range(jobs)])
+
+    def limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """Nobody spends more than all of its time, no type is used beyond its GPUs."""
+        p = self.problem
+        time = [[float(m in jobs) for jobs, _ in self.who] for m in range(len(p))]
+        gpus = [[p.gpus[jobs[0]] * (k == at) for jobs, at in self.who] for k in range(len(p.capacity))]
+        return np.array(time + gpus), np.concatenate((np.ones(len(p)), p.capacity))
+
+    def best(self, gain: np.ndarray, least: np.ndarray) -> float | None:
+        """The most of gain @ X with throughputs of at least `least`; None if they cannot be had."""
+        rows, most = self.limits()
+        rows, most = np.vstack((rows, -self.speed)), np.concatenate((most, -least * (1 - 1e-9)))
+        answer = linprog(-gain, A_ub=rows, b_ub=most, method="highs")
+        return -answer.fun if answer.status == 0 else None
+
+    def possible(self, least: np.ndarray) -> bool:
+        """Whether everybody can have at least these throughputs."""
+        return self.best(np.zeros(len(self.who)), least) is not None
+
+    def most_of_one(self, m: int, least: np.ndarray) -> float:
+        """The highest throughput of one job while all have at least `least`."""
+        answer = self.best(self.speed[m], least)
+        assert answer is not None
+        return answer
+
+
+def beside(p: Problem, a: int, b: int, k: int) -> tuple[float, float]:
+    """Steps/s of two jobs on the same GPUs of a type."""
+    if p.sharing is None or min(p.sharing.kind[a], p.sharing.kind[b]) < 0:
+        return 0.0, 0.0
+    one, other = p.sharing.kind[a], p.sharing.kind[b]
+    return float(p.sharing.beside[one, other, k]), float(p.sharing.beside[other, one, k])

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from horae import __version__
-from horae.cli import compare, policies, simulate, solve, trace
+from horae.cli import compare, policies, simulate, solve, sweep, trace
 from horae.cli.usage import is_help, usage_sentence
 from horae.core.errors import UserError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.command("simulate", short_help="One policy on one trace.")(simulate.command)
 app.command("compare", short_help="Many policies on one workload, side by side.")(compare.command)
+app.command("sweep", short_help="Policies at many input rates or round lengths, as curves.")(sweep.command)
 app.add_typer(trace.app, name="trace")
 app.command("solve", short_help="One allocation problem: who spends which share of its time on which GPU type.")(
     solve.command

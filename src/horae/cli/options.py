@@ -19,6 +19,12 @@ def _finite(value: float | None) -> float | None:
     return value
 
 
+def _share(value: float) -> float:
+    if not 0 < value <= 1:
+        raise typer.BadParameter(f"{value:g} is no share; give a number above 0, up to 1.")
+    return value
+
+
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Form of the answer on stdout.")]
 FormatOption = Annotated[
     str | None, typer.Option("--format", metavar="NAME", help="Format of the trace; found out by default.")
@@ -41,6 +47,25 @@ RestartCostOption = Annotated[
 ThroughputsOption = Annotated[
     Path | None,
     typer.Option("--throughputs", metavar="FILE", help="Measured steps/s by job class and GPU type (JSON)."),
+]
+ProfileShareOption = Annotated[
+    float,
+    typer.Option(
+        "--profile-share",
+        metavar="SHARE",
+        callback=_share,
+        help="Share of --throughputs that the policy knows; it estimates the rest, and the jobs run at true speed.",
+    ),
+]
+ProfileNoiseOption = Annotated[
+    float,
+    typer.Option(
+        "--profile-noise",
+        metavar="ERROR",
+        min=0.0,
+        callback=_finite,
+        help="Relative error of the speeds that the policy knows; 0.1 is 10 %.",
+    ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of everything random.")]
 SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read, and say so.")]

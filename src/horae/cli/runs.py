@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -48,6 +49,8 @@ class World:
     faults: Faults | None = None
     measure_from: int = 0
     measure_to: int | None = None
+    #: Stop once the first so many jobs have ended, others being there or not; without, when all have.
+    until: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Run:
     seed: int
     settings: Mapping[str, str] = field(default_factory=dict)
     keep_history: bool = False
+    #: Jobs of its own; by default those of the world.
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class Outcome:
     history: History | None
     #: Why each job that did not end was waiting, by job id.
     waiting: Mapping[str, str]
+    #: What the simulation alone has cost: no imports, no generating of jobs, no measuring.
+    cpu_s: float = 0.0
 
 
 def run_all(world: World, runs: Sequence[Run], workers: int, advance: Advance) -> list[Outcome]:
@@ -136,8 +143,10 @@ def _perform(number: int, run: Run) -> Outcome:
         _done[number] = ended / max(jobs, 1)
 
     try:
+        jobs = (run.source or _world.source).jobs(run.seed)
+        began_s = time.process_time()
         history = simulate(
-            _world.source.jobs(run.seed),
+            jobs,
             _world.cluster,
             policy=run.policy,
             settings=run.settings,
@@ -148,10 +157,12 @@ def _perform(number: int, run: Run) -> Outcome:
             seed=run.seed,
             faults=_world.faults,
             progress=progress,
+            **({} if _world.until is None else {"until": _world.until}),
         )
+        cpu_s = time.process_time() - began_s
         report = measure(history, _world.measure_from, _world.measure_to)
     except UserError as error:
         # Errors with arguments of their own do not survive the way between processes; their sentence does.
         raise UserError(str(error)) from None
     _done[number] = 1.0
-    return Outcome(run, report, history if run.keep_history else None, history.waiting)
+    return Outcome(run, report, history if run.keep_history else None, history.waiting, cpu_s)

@@ -54,8 +54,10 @@ from horae.core.states import (
     after,
 )
 from horae.core.table import JobTable
-from horae.core.throughputs import Throughputs
+from horae.core.throughputs import Origin, Setting, Speeds, Throughputs
 
+#: A speed is measured over at least so long, and only a difference as large as this counts as one.
+_LEAST_MEASURED_S, _SAME_SPEED = 30.0, 1e-3
 #: A launch that failed is tried again after 1, 2, 4, ... seconds, at most this many.
 LONGEST_BACKOFF_S = 300.0
 
@@ -81,13 +83,19 @@ class Engine:
         placement: PlacementRule,
         throughputs: Throughputs | None = None,
         queues: Iterable[Queue] = (),
+        learn: bool = False,
     ) -> None:
         self.now_s = 0.0
         self.wake_s = np.inf
         self.gpus = GpuLedger(cluster)
         self.queues = QueueTree(queues)
-        self.throughputs = throughputs or Throughputs()
-        self.jobs = JobTable(cluster.gpu_types, self.throughputs, self.queues)
+        self._speeds = Speeds((throughputs or Throughputs()).copy() if learn else throughputs or Throughputs())
+        self.jobs = JobTable(cluster.gpu_types, self._speeds, self.queues)
+        #: Whether speeds that jobs show replace what was estimated, what was learnt so, and since when each running
+        #: job's line has not been bent by a guess.
+        self._learn = learn
+        self.learnt: dict[Setting, float] = {}
+        self._true_since_s: dict[int, float] = {}
         self.evidence: Evidence | None = None
         #: Reports that came from an older attempt, or twice, and were ignored.
         self.dropped_reports = 0
@@ -173,10 +181,24 @@ class Engine:
         jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + least_s)
 
     def _works_from(self, row: int, at_s: float) -> None:
-        launch, gpu_type = self._launched[row], int(self.jobs.last_type[row])
-        rate = self.jobs.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span)
-        self.jobs.execute(row, at_s, rate, len(launch.gpu_ids))
         self.jobs.first_started_s[row] = min(self.jobs.first_started_s[row], at_s)
+        self._set_speed(row, at_s)
+        self._true_since_s[row] = at_s
+        self._set_speed_beside(row)
+
+    def _set_speed(self, row: int, at_s: float) -> None:
+        """The job works from now on, at the speed of where it is and beside whom."""
+        launch, gpu_type = self._launched[row], int(self.jobs.last_type[row])
+        other = self.gpus.companion(row)
+        neighbour = other if other >= 0 and self.jobs.executing[other] else -1
+        rate = self.jobs.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span, neighbour)
+        self.jobs.execute(row, at_s, rate, len(launch.gpu_ids))
+
+    def _set_speed_beside(self, row: int) -> None:
+        """A job began or ended its work: whoever shares its GPUs is slower or faster from now on."""
+        other = self.gpus.companion(row)
+        if other >= 0 and self.jobs.executing[other]:
+            self._set_speed(other, self.now_s)
 
     def _ended(self, row: int, move: Move, work_done: float) -> None:
         """An attempt is gone: its GPUs are free, and the job waits again or has ended."""
@@ -186,10 +208,13 @@ class Engine:
         if state is LAUNCHING and move is _FINISH:
             # The report that it started is late, but it must have.
             self._works_from(row, float(jobs.launched_s[row]))
+        self._note_speed(row, work_done)
         jobs.settle(row, self.now_s)
+        self._set_speed_beside(row)
         jobs.work_left[row] = jobs.work[row] - self._sane(row, work_done)
         self._launched.pop(row, None)
         self._stopped.pop(row, None)
+        self._true_since_s.pop(row, None)
         self.evicted.pop(row, None)
         self.gpus.vacate(row)
         self._vacated = True
@@ -247,10 +272,41 @@ class Engine:
             self.dropped_reports += 1
             return
         rate, gpus, executing = float(jobs.rate[row]), int(jobs.executing_gpus[row]), bool(jobs.executing[row])
+        self._note_speed(row, work_done)
         jobs.settle(row, self.now_s)
         jobs.work_left[row] = jobs.work[row] - self._sane(row, work_done)
         if executing:
             jobs.execute(row, self.now_s, rate, gpus)
+            self._true_since_s[row] = self.now_s
+
+    def _note_speed(self, row: int, work_done: float) -> None:
+        """Learn how fast a job really was since it was last known where it stood.
+
+        A speed that was only estimated is replaced; one that was measured before moves half way.
+        """
+        jobs = self.jobs
+        elapsed_s = float(self.now_s - jobs.since_s[row])
+        undisturbed = jobs.executing[row] and self._true_since_s.get(row) == jobs.since_s[row]
+        if not self._learn or not undisturbed or elapsed_s < _LEAST_MEASURED_S:
+            return
+        setting = self._setting(row)
+        known = self._speeds.throughputs.get(setting)
+        if known is None or known.origin is Origin.GIVEN:
+            return
+        steps_per_s = float(work_done - (jobs.work[row] - jobs.work_left[row])) / elapsed_s
+        if known.origin is Origin.MEASURED:
+            steps_per_s = (steps_per_s + known.steps_per_s) / 2
+        if steps_per_s > 0 and abs(steps_per_s - known.steps_per_s) > _SAME_SPEED * known.steps_per_s:
+            self._speeds.throughputs.put(setting, steps_per_s, Origin.MEASURED)
+            self.learnt[setting] = steps_per_s
+            jobs.look_up_again()
+
+    def _setting(self, row: int) -> Setting:
+        """What a running job's speed is measured under."""
+        jobs, launch, other = self.jobs, self._launched[row], self.gpus.companion(row)
+        beside = jobs.specs[other].job_class if other >= 0 and jobs.executing[other] else ""
+        gpu_type = jobs.gpu_types[int(jobs.last_type[row])]
+        return Setting(jobs.specs[row].job_class, gpu_type, len(launch.gpu_ids), launch.span, beside)
 
     def _request(self, event: JobCancelled | JobHeld | JobReleased) -> None:
         """What a user wants of a job of theirs. Running attempts are stopped by the next decision."""
@@ -492,6 +548,8 @@ class Engine:
         jobs, row = self.jobs, self.jobs.rows[stop.job]
         state = STATES[jobs.state[row]]
         jobs.settle(row, self.now_s)
+        if state in ALIVE:
+            self._set_speed_beside(row)
         if state in (LAUNCHING, RUNNING):
             self._move(row, _STOP)
             jobs.waiting_since_s[row] = self.now_s
@@ -552,8 +610,8 @@ class Engine:
             "policy": (self.policy_name, self.policy_settings),
             "jobs": self.jobs.columns(),
             "active": self.jobs.active.copy(),
-            "holder": self.gpus.holder,
-            "occupant": self.gpus.occupant,
+            "holders": self.gpus.holders,
+            "occupants": self.gpus.occupants,
             "nodes": (tuple(self.gpus.node_up), tuple(self.gpus.node_draining), tuple(self.gpus.node_gpus)),
             "pending": dict(self._pending),
             "evicted": dict(self.evicted),
@@ -564,6 +622,8 @@ class Engine:
             "must_plan": self._must_plan,
             "vacated": self._vacated,
             "dropped_reports": self.dropped_reports,
+            "learnt": dict(self.learnt),
+            "true_since": dict(self._true_since_s),
             "queues": self.queues.configured,
             "memory": self.memory.contents(len(self.jobs)),
         }

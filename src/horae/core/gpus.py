@@ -10,18 +10,25 @@ from horae.core.cluster import Cluster, Node
 NOBODY = -1
 
 
+#: Jobs that can share a GPU.
+SEATS = 2
+
+
 class GpuLedger:
-    """Holder and occupant of every GPU, and which nodes take jobs.
+    """Holders and occupants of every GPU, and which nodes take jobs.
 
     Usually the two agree. While a job is stopped for another, the old one is still
-    the occupant and the new one already the holder. A GPU whose holder is nobody may
-    be planned with; a launch waits until its occupant is nobody, too.
+    an occupant and the new one already a holder. A GPU that nobody holds may be
+    planned with; a launch waits until nobody sits on its GPUs but those that hold them.
+
+    A GPU has two seats, for jobs that share it; whoever is alone has the first. Jobs that
+    share one GPU share all of theirs.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.holder: NDArray[np.int64] = np.full(cluster.gpus, NOBODY, np.int64)
-        self.occupant: NDArray[np.int64] = np.full(cluster.gpus, NOBODY, np.int64)
+        self.holders: NDArray[np.int64] = np.full((SEATS, cluster.gpus), NOBODY, np.int64)
+        self.occupants: NDArray[np.int64] = np.full((SEATS, cluster.gpus), NOBODY, np.int64)
         self.node_up = [True] * len(cluster.nodes)
         self.node_draining = [False] * len(cluster.nodes)
         self.node_gpus = [node.gpus for node in cluster.nodes]
@@ -32,38 +39,43 @@ class GpuLedger:
     def hold(self, row: int, gpu_ids: tuple[int, ...]) -> None:
         """Set GPUs aside for a job."""
         assert row not in self.held, f"row {row} holds GPUs already"
-        for gpu in gpu_ids:
-            assert self.holder[gpu] == NOBODY, f"GPU {gpu} is held by row {self.holder[gpu]}, not free for {row}"
-            self.holder[gpu] = row
+        for other in {int(self.holders[0, gpu]) for gpu in gpu_ids} - {NOBODY}:
+            assert self.held[other] == gpu_ids, f"row {other} holds {self.held[other]}, not all of {gpu_ids} as {row}"
+        _sit(self.holders, row, gpu_ids)
         self.held[row] = gpu_ids
 
     def drop(self, row: int) -> None:
         """A job no longer has a claim on its GPUs, though it may still sit on them."""
-        for gpu in self.held.pop(row, ()):
-            self.holder[gpu] = NOBODY
+        _rise(self.holders, row, self.held.pop(row, ()))
 
     def occupy(self, row: int) -> None:
         """A job moves onto the GPUs it holds."""
-        gpu_ids = self.held[row]
         assert row not in self.occupied, f"row {row} sits on GPUs already"
-        for gpu in gpu_ids:
-            assert self.occupant[gpu] == NOBODY, (
-                f"GPU {gpu} is occupied by row {self.occupant[gpu]}, not free for {row}"
-            )
-            self.occupant[gpu] = row
-        self.occupied[row] = gpu_ids
+        assert self.vacant(row), f"somebody sits on the GPUs {self.held[row]}, which are not free for {row}"
+        self.occupied[row] = self.held[row]
+        _sit(self.occupants, row, self.held[row])
 
     def vacate(self, row: int) -> None:
         """A job's processes are gone; a claim that was only its own goes with them."""
         gpu_ids = self.occupied.pop(row, ())
-        for gpu in gpu_ids:
-            self.occupant[gpu] = NOBODY
+        _rise(self.occupants, row, gpu_ids)
         if gpu_ids and self.held.get(row) is gpu_ids:
             self.drop(row)
 
     def vacant(self, row: int) -> bool:
-        """Whether nobody sits on the GPUs that a job holds."""
-        return all(self.occupant[gpu] == NOBODY for gpu in self.held[row])
+        """Whether nobody sits on the GPUs that a job holds but those that hold them, too."""
+        for gpu in self.held[row]:
+            if self.occupants[0, gpu] == NOBODY:
+                continue
+            holders = self.holders[:, gpu].tolist()
+            if any(sitting != NOBODY and sitting not in holders for sitting in self.occupants[:, gpu].tolist()):
+                return False
+        return True
+
+    def companion(self, row: int) -> int:
+        """The row that sits on the same GPUs, or nobody."""
+        first, second = self.occupants[:, self.occupied[row][0]].tolist()
+        return int(second if first == row else first)
 
     def join(self, node: Node) -> bool:
         """A node takes jobs (again); False if it is another machine under a name that is taken.
@@ -73,9 +85,9 @@ class GpuLedger:
         number = self.cluster.node_numbers.get(node.name)
         if number is None:
             self.cluster = self.cluster.with_node(node)
-            more = np.full(node.gpus, NOBODY, np.int64)
-            self.holder = np.concatenate((self.holder, more))
-            self.occupant = np.concatenate((self.occupant, more))
+            more = np.full((SEATS, node.gpus), NOBODY, np.int64)
+            self.holders = np.concatenate((self.holders, more), axis=1)
+            self.occupants = np.concatenate((self.occupants, more), axis=1)
             self.node_up.append(True)
             self.node_draining.append(False)
             self.node_gpus.append(node.gpus)
@@ -101,7 +113,7 @@ class GpuLedger:
         """Rows that sit on a node or hold GPUs of it, in order."""
         number = self.cluster.node_numbers[name]
         here = slice(int(self.cluster.first_gpu[number]), int(self.cluster.first_gpu[number + 1]))
-        rows = np.union1d(self.holder[here], self.occupant[here])
+        rows = np.union1d(self.holders[:, here], self.occupants[:, here])
         return [int(row) for row in rows if row != NOBODY]
 
     def _refresh(self) -> None:
@@ -115,3 +127,19 @@ class GpuLedger:
         ).astype(np.int64)
         #: Changes whenever the set of GPUs that take jobs does.
         self.version = getattr(self, "version", 0) + 1
+
+
+def _sit(seats: NDArray[np.int64], row: int, gpu_ids: tuple[int, ...]) -> None:
+    """Take the first free seat of each GPU."""
+    for gpu in gpu_ids:
+        seat = 0 if seats[0, gpu] == NOBODY else 1
+        assert seats[seat, gpu] == NOBODY, f"GPU {gpu} has no seat for {row}: rows {seats[:, gpu]} have it"
+        seats[seat, gpu] = row
+
+
+def _rise(seats: NDArray[np.int64], row: int, gpu_ids: tuple[int, ...]) -> None:
+    """Leave GPUs; whoever had the second seat moves up."""
+    for gpu in gpu_ids:
+        if seats[0, gpu] == row:
+            seats[0, gpu] = seats[1, gpu]
+        seats[1, gpu] = NOBODY

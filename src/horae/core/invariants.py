@@ -33,15 +33,13 @@ def _require(holds: bool, what: str) -> None:
 
 
 def _check_gpus(engine: Engine) -> None:
-    """No GPU held twice; the two views of who has what agree; gangs are whole and of one type."""
+    """No GPU has more jobs than seats; the two views of who has what agree; gangs are whole and of one type."""
     gpus, jobs = engine.gpus, engine.jobs
-    for name, by_row, by_gpu in (("held", gpus.held, gpus.holder), ("occupied", gpus.occupied, gpus.occupant)):
-        seen: dict[int, int] = {}
+    for name, by_row, by_gpu in (("held", gpus.held, gpus.holders), ("occupied", gpus.occupied, gpus.occupants)):
+        seen: dict[int, list[int]] = {}
         for row, ids in by_row.items():
             for gpu in ids:
-                _require(gpu not in seen, f"GPU {gpu} is {name} by rows {seen.get(gpu)} and {row}")
-                _require(by_gpu[gpu] == row, f"GPU {gpu} is {name} by {by_gpu[gpu]}, not by {row}")
-                seen[gpu] = row
+                seen.setdefault(gpu, []).append(row)
             _require(
                 bool(jobs.gpus_min[row] <= len(ids) <= jobs.gpus_max[row]),
                 f"row {row} has {len(ids)} GPUs, not {jobs.gpus_min[row]} to {jobs.gpus_max[row]}",
@@ -50,7 +48,15 @@ def _check_gpus(engine: Engine) -> None:
             _require(len(types) == 1, f"row {row} has GPUs of types {types}")
             allowed = all(int(jobs.types[row]) >> gpu_type & 1 for gpu_type in types)
             _require(allowed, f"row {row} has GPUs of types {types}, which it cannot use")
-        _require(int((by_gpu >= 0).sum()) == len(seen), f"{name} GPUs are not accounted for")
+        for gpu, rows in seen.items():
+            seats = by_gpu[:, gpu].tolist()
+            there = sorted(row for row in seats if row >= 0)
+            _require(sorted(rows) == there, f"GPU {gpu} is {name} by {seats}, not by {rows}")
+            _require(seats[0] >= 0, f"the first seat of GPU {gpu} is empty, {name} by {seats}")
+            together = {by_row[row] for row in rows}
+            _require(len(together) == 1, f"rows {rows} share GPU {gpu} but not all GPUs {name}: {together}")
+        taken = int((by_gpu >= 0).sum())
+        _require(taken == sum(map(len, seen.values())), f"{name} GPUs are not accounted for: {taken} seats, {seen}")
 
 
 def _check_jobs(engine: Engine) -> None:

@@ -82,11 +82,33 @@ class Snapshot:
         return self.table.rates[self.rows]
 
     @cached_property
+    def kind(self) -> Ints:
+        """Kind of each job, as `beside` numbers them; -1 for jobs that never share GPUs."""
+        return self.table.kind[self.rows]
+
+    @property
+    def beside(self) -> NDArray[np.float64]:
+        """Work per second of a job of one kind beside one of another on each GPU type; 0 where they cannot share."""
+        return self.table.beside
+
+    @cached_property
     def has_gpus(self) -> NDArray[np.bool_]:
         """Which jobs run, start up, or have GPUs set aside."""
         state = self.table.state[self.rows]
         running: NDArray[np.bool_] = (state >= int(PLACED)) & (state <= int(RUNNING))
         return running
+
+    @cached_property
+    def companion(self) -> Ints:
+        """Row of the job that has the same GPUs as each job; -1 where it has them alone, or has none."""
+        first, second = self.gpu_ledger.holders
+        shared = np.flatnonzero(second >= 0)
+        companion = np.full(len(self), -1, np.int64)
+        for rows, others in ((first, second), (second, first)):
+            at = np.searchsorted(self.rows, rows[shared])
+            known = (at < len(self)) & (self.rows[np.minimum(at, len(self) - 1)] == rows[shared])
+            companion[at[known]] = others[shared[known]]
+        return companion
 
     @cached_property
     def loading(self) -> NDArray[np.bool_]:
@@ -222,7 +244,8 @@ class Wishes:
 
     The wish with the lowest `key` goes first; equal keys, or no keys at all, keep
     the given order. A job may stand in several wishes; the first that can be placed
-    wins. An empty column takes what the job itself says.
+    wins. An empty column takes what the job itself says. A wish with a partner is for two
+    jobs of one size on the same GPUs, both or neither.
     """
 
     job: Ints
@@ -230,6 +253,8 @@ class Wishes:
     gpu_type: Ints = field(default_factory=_no_ints)
     gpus_min: Ints = field(default_factory=_no_ints)
     gpus_max: Ints = field(default_factory=_no_ints)
+    #: Row of the job that shares the GPUs, or -1.
+    partner: Ints = field(default_factory=_no_ints)
     #: Whether running jobs may lose their GPUs to wishes that go before theirs.
     preempt: bool = True
     #: Whether the first wish that cannot be placed stops all behind it.
@@ -244,7 +269,7 @@ class Wishes:
     wake_s: float = np.inf
 
     def __post_init__(self) -> None:
-        for column in (self.key, self.gpu_type, self.gpus_min, self.gpus_max):
+        for column in (self.partner, self.key, self.gpu_type, self.gpus_min, self.gpus_max):
             assert len(column) in (0, len(self.job)), f"a column of {len(column)} for {len(self.job)} wishes"
 
 

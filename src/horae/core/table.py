@@ -16,7 +16,7 @@ from horae.core.job import JobSpec
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
 from horae.core.states import State
-from horae.core.throughputs import Throughputs
+from horae.core.throughputs import Speeds
 
 #: Columns and what a fresh row holds.
 _COLUMNS: dict[str, tuple[type, float]] = {
@@ -27,6 +27,7 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "gpus_min": (np.int64, 1),
     "gpus_max": (np.int64, 1),
     "types": (np.int64, 0),
+    "kind": (np.int64, -1),
     "queue": (np.int64, 0),
     "app": (np.int64, 0),
     "weight": (np.float64, 1),
@@ -86,6 +87,7 @@ class JobTable:
     gpus_min: NDArray[np.int64]
     gpus_max: NDArray[np.int64]
     types: NDArray[np.int64]
+    kind: NDArray[np.int64]
     queue: NDArray[np.int64]
     app: NDArray[np.int64]
     weight: NDArray[np.float64]
@@ -112,14 +114,13 @@ class JobTable:
     launch_failures: NDArray[np.int64]
     last_type: NDArray[np.int64]
 
-    def __init__(self, gpu_types: tuple[str, ...], throughputs: Throughputs, queues: QueueTree) -> None:
+    def __init__(self, gpu_types: tuple[str, ...], speeds: Speeds, queues: QueueTree) -> None:
         self.specs: list[JobSpec] = []
         self.rows: dict[str, int] = {}
         self.gpu_types = gpu_types
-        self._throughputs, self._queues = throughputs, queues
+        self.speeds, self._queues = speeds, queues
         self._apps: dict[str, int] = {}
-        self._known_rates: dict[tuple[object, ...], NDArray[np.float64]] = {}
-        self._known_speeds: dict[tuple[object, ...], float] = {}
+        self._beside: tuple[tuple[str, ...], NDArray[np.float64]] = ((), np.zeros((0, 0, 0)))
         self._active, self._active_count = np.empty(64, np.int64), 0
         for name, (kind, start) in _COLUMNS.items():
             setattr(self, name, np.full(64, start, kind))
@@ -160,43 +161,38 @@ class JobTable:
     def set_rates(self, row: int) -> None:
         """Look up how fast a job runs on each GPU type, and so which types it can use."""
         spec = self.specs[row]
-        rates = self._rates_of(spec)
+        rates = self.speeds.rates(spec, self.gpu_types)
+        self.kind[row] = self.speeds.kind(spec)
         self.rates[row] = rates
         self.best_rate[row] = rates.max()
         self.types[row] = sum(1 << k for k, rate in enumerate(rates) if rate > 0)
 
-    def _rates_of(self, spec: JobSpec) -> NDArray[np.float64]:
-        """Rates of a job; jobs that share class, size, types and slow-down share the look-up."""
-        if spec.throughput:
-            return self._throughputs.rates(spec, self.gpu_types)
-        alike = self._likeness(spec)
-        rates = self._known_rates.get(alike)
-        if rates is None:
-            rates = self._known_rates[alike] = self._throughputs.rates(spec, self.gpu_types)
-        return rates
+    def rate_on(self, row: int, gpu_type: int, gpus: int, span: Span, neighbour: int = -1) -> float:
+        """Work per second of a job on so many GPUs of one type, so far apart, shared with another row or not."""
+        beside = self.specs[neighbour] if neighbour >= 0 else None
+        return self.speeds.rate(self.specs[row], self.gpu_types[gpu_type], gpus, span, beside)
 
-    @staticmethod
-    def _likeness(spec: JobSpec) -> tuple[object, ...]:
-        return (spec.job_class, spec.gpus, spec.gpu_types, spec.unit, spec.slowdown)
+    @property
+    def beside(self) -> NDArray[np.float64]:
+        """Work per second of one kind of job beside another on each type; see `Speeds.beside`."""
+        types, table = self._beside
+        if types != self.gpu_types or len(table) <= int(self.kind[: len(self)].max(initial=-1)):
+            self._beside = (self.gpu_types, self.speeds.beside(self.gpu_types))
+        return self._beside[1]
 
-    def rate_on(self, row: int, gpu_type: int, gpus: int, span: Span) -> float:
-        """Work per second of a job on so many GPUs of one type, so far apart."""
-        spec = self.specs[row]
-        alike = None if spec.throughput else (gpu_type, gpus, span, *self._likeness(spec))
-        known = self._known_speeds.get(alike) if alike else None
-        if known is None:
-            known = self._throughputs.rate(spec, self.gpu_types[gpu_type], gpus, span)
-            if alike:
-                self._known_speeds[alike] = known
-        return known
+    def look_up_again(self) -> None:
+        """Speeds were learnt: those of all jobs that still want something are looked up anew."""
+        self.speeds.forget()
+        self._beside = ((), np.zeros((0, 0, 0)))
+        for row in self.active.tolist():
+            self.set_rates(row)
 
     def know_types(self, gpu_types: tuple[str, ...]) -> None:
         """The cluster got new GPU types: every job's rates are looked up again."""
         if gpu_types == self.gpu_types:
             return
         self.gpu_types = gpu_types
-        self._known_rates.clear()
-        self._known_speeds.clear()
+        self.speeds.forget()
         self.rates = np.zeros((len(self.state), len(gpu_types)))
         for row in range(len(self.specs)):
             self.set_rates(row)

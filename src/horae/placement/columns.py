@@ -27,6 +27,7 @@ class Asked(NamedTuple):
     gpu_type: Ints
     gpus_min: Ints
     gpus_max: Ints
+    partner: Ints
     preempt: bool
     blocking: bool
     waiting: int

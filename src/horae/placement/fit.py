@@ -12,6 +12,9 @@ One walk serves every policy and every placement rule:
 3. Let elastic jobs that were placed grow into what is left.
 4. Give out GPU numbers, and say why everybody else waits.
 
+Two jobs that share GPUs are one holder. A wish for two is placed like one for one of them, whose
+GPUs the other then joins; a job that wishes for itself alone what it shares sends the other away.
+
 A job that lost its GPUs to an earlier wish gets them back when its own turn comes,
 if they are still there: then nothing happens to it at all.
 
@@ -45,10 +48,23 @@ from horae.placement.columns import (
     Quotas,
     Result,
 )
-from horae.placement.holders import first_unprotected_s, fits_back, line_up, make_room, reach_back, see_holders, shift
+from horae.placement.holders import (
+    depart,
+    first_unprotected_s,
+    fits_back,
+    guarded_until_s,
+    lead,
+    line_up,
+    make_room,
+    reach_back,
+    seat,
+    see_holders,
+    shift,
+    stay,
+)
 from horae.placement.numbers import number, sort, span_of
 from horae.placement.order import heapify, pop
-from horae.placement.quotas import below_low, use, within_top
+from horae.placement.quotas import affordable, below_low, charge, use, within_top
 from horae.placement.reservation import reserve
 
 #: A wish whose turn never came, and one that was granted.
@@ -56,11 +72,13 @@ _UNREACHED, _GRANTED = 255, 254
 #: In `slot`: a job that waits after one of its wishes was looked at. Granted ones lie between this and -1.
 _LOOKED_AT = -(1 << 60)
 
-_PLACED, _STOPPING = int(State.PLACED), int(State.STOPPING)
+_WAITING, _PLACED, _STOPPING = int(State.WAITING), int(State.PLACED), int(State.STOPPING)
 _NONE, _VACATING = int(Reason.NONE), int(Reason.VACATING)
 _NO_FREE_GPUS, _FRAGMENTED = int(Reason.NO_FREE_GPUS), int(Reason.FRAGMENTED)
 _OVER_QUOTA, _RESERVED = int(Reason.OVER_QUOTA), int(Reason.RESERVED_FOR_LARGER)
 _TOO_SMALL = int(Reason.CLUSTER_TOO_SMALL)
+#: In `given_host`: GPUs of its own; and, less the number of another, those that other is given.
+_NO_HOST, _GIVEN = -1, -2
 #: The mask of all GPU types.
 _ALL = -1
 
@@ -94,12 +112,29 @@ def _waited_longer(row: int, head: int, waiting_since_s: Floats) -> bool:
     return row <= head
 
 
+@inner(BOOL, INT, INTS)
+def _decided(mark: int, status: Ints) -> bool:
+    """Whether a job keeps its GPUs or got others, by its mark in `slot`."""
+    h = seat(mark)
+    return _LOOKED_AT < mark < -1 or (h >= 0 and (status[h] == KEEPS or status[h] == MOVES))
+
+
+@inner(BOOL, INT, INT, INT, INT, INTS, INTS, INTS)
+def _suits(mark: int, types: int, gpus: int, top: int, first: Ints, held: Ints, gpu_type: Ints) -> bool:
+    """Whether a job has GPUs of the kind and number wished, by its mark in `slot`."""
+    h = seat(mark)
+    if h < 0:
+        return False
+    has = first[h + 1] - first[h]
+    return bool((types >> gpu_type[held[first[h]]] & 1) == 1 and gpus <= has and has <= top)
+
+
 @inner(BOOL, INTS, INTS, INTS, INTS, INTS)
 def _all_fit(job: Ints, slot: Ints, gpus_min: Ints, types: Ints, type_free: Ints) -> bool:
     """Whether all jobs that wait fit into the free GPUs of each type that any of them may use."""
     wanted, mask = 0, 0
     for i in range(len(job)):
-        if slot[job[i]] < 0:
+        if seat(slot[job[i]]) < 0:
             wanted += gpus_min[job[i]]
             mask |= types[job[i]]
             for gpu_type in range(len(type_free)):
@@ -112,8 +147,8 @@ def _all_fit(job: Ints, slot: Ints, gpus_min: Ints, types: Ints, type_free: Ints
 def fit(
     asked_columns: tuple[Any, ...],
     job_columns: tuple[Any, ...],
-    holder: Ints,
-    occupant: Ints,
+    holders: Ints,
+    occupants: Ints,
     pool_columns: tuple[Any, ...],
     quota_columns: tuple[Any, ...],
     slot: Ints,
@@ -128,6 +163,7 @@ def fit(
     """
     asked, jobs, pools = Asked(*asked_columns), Columns(*job_columns), Pools(*pool_columns)
     quotas, result = Quotas(*quota_columns), Result(*result_columns)
+    holder, occupant, second_occupant = holders[0], occupants[0], occupants[1]
     now_s, n, all_gpus = asked.now_s, len(asked.job), len(holder)
     types, n_pools = len(pools.type_capacity), len(pools.type)
     gpu_pool, pool_type = pools.gpu_pool, pools.type
@@ -136,8 +172,12 @@ def fit(
 
     # 1. Who has GPUs, and who may lose them.
     rows, first, held = np.empty(all_gpus, np.int64), np.empty(all_gpus + 1, np.int64), np.empty(all_gpus, np.int64)
-    n_holders = see_holders(holder, slot, rows, first, held)
+    guests = np.empty(all_gpus, np.int64)
+    n_holders = see_holders(holders, slot, rows, guests, first, held)
     status = np.zeros(n_holders, np.int64)
+    # Who had the GPUs before; and who comes to share them with a job that keeps them.
+    rows_before, guests_before = rows[:n_holders].copy(), guests[:n_holders].copy()
+    joined = np.full(n_holders, -1)
     # From the last in order to the first; looked up only when somebody has to lose GPUs.
     back, position, lined_up = np.empty(n_holders, np.int64), np.full(n_holders, n), False
     # GPUs that nobody holds; `idle` are those that nobody sits on, either.
@@ -152,21 +192,21 @@ def fit(
     reach, late, type_reach = free.copy(), np.zeros(n_pools, np.int64), type_free.copy()
     protected = False
     for h in range(n_holders):
-        if asked.preempt and jobs.protected_until_s[rows[h]] <= now_s:
+        if asked.preempt and guarded_until_s(rows[h], guests[h], jobs.protected_until_s) <= now_s:
             shift(h, 1, first, held, gpu_pool, pool_type, reach, type_reach)
             continue
         status[h] = KEEPS
         if counted:
-            use(jobs.queue[rows[h]], first[h + 1] - first[h], parent, used)
+            charge(rows[h], guests[h], first[h + 1] - first[h], jobs.queue, parent, used)
         protected = protected or asked.preempt
 
     # Whoever has GPUs but no wish counts against its quotas until somebody takes them.
     if counted:
-        line_up(asked.job, asked.key, slot, n_holders, position, back)
+        line_up(asked.job, asked.partner, asked.key, slot, n_holders, position, back)
         lined_up = True
         for h in range(n_holders):
             if status[h] == UNDECIDED and position[h] == n:
-                use(jobs.queue[rows[h]], first[h + 1] - first[h], parent, used)
+                charge(rows[h], guests[h], first[h + 1] - first[h], jobs.queue, parent, used)
 
     # If everybody who waits fits into what is free, those who have GPUs keep them, in whatever order.
     simple = asked.preempt and not counted and (pools.flat or pools.rule != CONSOLIDATED)
@@ -175,8 +215,10 @@ def fit(
         status.fill(KEEPS)
 
     # 2. The wishes in order.
-    given_row, given_first = result.row, np.zeros(all_gpus + 1, np.int64)
-    given_top = np.empty(all_gpus, np.int64)
+    given_row, given_first = result.row, np.zeros(2 * all_gpus + 1, np.int64)
+    given_top = np.empty(2 * all_gpus, np.int64)
+    # Whose GPUs a job comes to share: those of a holder, or (_GIVEN less its number) of one that gets new ones.
+    given_host = np.full(2 * all_gpus, _NO_HOST)
     given_pool, given_take = np.empty(all_gpus, np.int64), np.empty(all_gpus, np.int64)
     n_given, n_pairs = 0, 0
     out_pool, out_take = np.empty(n_pools, np.int64), np.empty(n_pools, np.int64)
@@ -188,7 +230,7 @@ def fit(
     keyed, popped, turns = len(asked.key) > 0, 0, 0
     keys, order = np.empty(n if keyed else 0), np.empty(n, np.int64)
     for i in range(n):
-        h = slot[asked.job[i]]
+        h = seat(slot[asked.job[i]])
         if h < 0 or status[h] != KEEPS:
             order[turns] = i
             if keyed:
@@ -208,9 +250,9 @@ def fit(
             reserved = True
             reserved_s = reserve(
                 head, jobs.gpus_min[head], jobs.types[head], now_s, jobs.work_left, jobs.rate, jobs.since_s,
-                jobs.best_rate, free, late, n_holders, rows, first, held, status, n_given, given_row, given_first,
-                given_pool, given_take, pools.rule, gpu_pool, pool_type, pools.rack, pools.racks, pools.capacity,
-                pools.by_capacity, type_free, out_pool, out_take,
+                jobs.best_rate, free, late, n_holders, rows, guests, first, held, status, n_given, given_row,
+                given_first, given_pool, given_take, pools.rule, gpu_pool, pool_type, pools.rack, pools.racks,
+                pools.capacity, pools.by_capacity, type_free, out_pool, out_take,
             )  # fmt: skip
             failed_free.fill(False)
         for turn in range(turns):
@@ -222,13 +264,22 @@ def fit(
                 order[turn] = pop(keys, heap, turns - turn)
                 popped += 1
             i = order[turn]
-            row = asked.job[i]
-            h = slot[row]
+            row, partner = asked.job[i], asked.partner[i] if len(asked.partner) else -1
             if over:
                 # Only the first that has to wait is still of interest: who protected is in its way?
-                first_to_wait = i if h == -1 else -1
+                first_to_wait = i if slot[row] == -1 else -1
                 continue
-            if _LOOKED_AT < h < -1 or (h >= 0 and (status[h] == KEEPS or status[h] == MOVES)):
+            if _decided(slot[row], status) or (partner >= 0 and _decided(slot[partner], status)):
+                # Of two that were to share one has been served otherwise: the other stays where it is, for now.
+                for other in (row, partner):
+                    h = seat(slot[other]) if other >= 0 and counted else -1
+                    if (
+                        h >= 0 and status[h] == UNDECIDED and position[h] < n and stay(
+                            h, slot, rows, guests, status, first, held, gpu_pool, pool_type, free, type_free, position,
+                            n, jobs.queue, parent, quotas.top, used,
+                        )
+                    ):  # fmt: skip
+                        failed_free.fill(False)
                 continue
             if sweep == 1 and not _waited_longer(row, head, jobs.waiting_since_s):
                 continue
@@ -240,47 +291,78 @@ def fit(
             if sweep == 0 and not below_low(jobs.queue[row], gpus, parent, quotas.low, used):
                 continue
 
+            # Of two that are to share, the one that has such GPUs already is the first.
+            sits = _suits(slot[row], mask, gpus, top, first, held, pools.gpu_type)
+            if partner >= 0 and not sits and _suits(slot[partner], mask, gpus, top, first, held, pools.gpu_type):
+                row, partner = partner, row
+            lead(row, slot, rows, guests)
+            h = slot[row]
+            returns = 0
+            if counted and partner >= 0:
+                # Its partner counts where it is, until it gets something better.
+                other = seat(slot[partner])
+                if other >= 0 and other != h and status[other] == UNDECIDED:
+                    if position[other] < n and stay(
+                        other, slot, rows, guests, status, first, held, gpu_pool, pool_type, free, type_free, position,
+                        n, jobs.queue, parent, quotas.top, used,
+                    ):  # fmt: skip
+                        failed_free.fill(False)
+                    returns = first[other + 1] - first[other] if status[other] == UNDECIDED else 0
+
             # A job that has GPUs of the kind and number wished keeps them, or gets them back.
             if h >= 0:
                 has = first[h + 1] - first[h]
                 if counted and position[h] == n and status[h] == UNDECIDED:
                     # An earlier wish of it came to nothing, and it was counted where it is: look at it anew.
-                    use(jobs.queue[row], -has, parent, used)
+                    charge(row, guests[h], -has, jobs.queue, parent, used)
                     position[h] = i
-                suits = (mask >> pools.gpu_type[held[first[h]]] & 1) == 1 and gpus <= has and has <= top
+                suits = _suits(h, mask, gpus, top, first, held, pools.gpu_type)
                 claims = has if suits or status[h] == UNDECIDED else gpus
-                if quotas.limited and not within_top(jobs.queue[row], claims, parent, quotas.top, used):
+                if quotas.limited and not affordable(
+                    row, partner, claims, returns, jobs.queue, parent, quotas.top, used
+                ):
                     codes[i] = _OVER_QUOTA
-                    if status[h] == UNDECIDED:
-                        status[h] = DISPLACED
-                        shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
+                    if status[h] == UNDECIDED and stay(
+                        h, slot, rows, guests, status, first, held, gpu_pool, pool_type, free, type_free, position, n,
+                        jobs.queue, parent, quotas.top, used,
+                    ):  # fmt: skip
                         failed_free.fill(False)
                     continue
-                if suits and status[h] == UNDECIDED:
-                    status[h] = KEEPS
-                    shift(h, -1, first, held, gpu_pool, pool_type, reach, type_reach)
-                    if counted:
-                        use(jobs.queue[row], has, parent, used)
-                    continue
-                if suits and fits_back(h, first, held, gpu_pool, reach):
-                    # It was displaced, so the others are lined up already.
-                    for at in range(first[h], first[h + 1]):
+                if suits and (status[h] == UNDECIDED or fits_back(h, first, held, gpu_pool, reach)):
+                    # If it was displaced, the others are lined up already.
+                    for at in range(first[h], first[h + 1] if status[h] == DISPLACED else first[h]):
                         pool = gpu_pool[held[at]]
                         if pool == CLOSED:
                             continue
                         make_room(
                             pool, 1, free, type_free, back, status, position, first, held, gpu_pool, pool_type, rows,
-                            jobs.queue, parent, used, n,
+                            guests, jobs.queue, parent, used, n,
                         )  # fmt: skip
                         free[pool] -= 1
                         type_free[pool_type[pool]] -= 1
+                        failed_free.fill(False)
                     shift(h, -1, first, held, gpu_pool, pool_type, reach, type_reach)
                     status[h] = KEEPS
-                    failed_free.fill(False)
                     if counted:
-                        use(jobs.queue[row], has, parent, used)
+                        charge(row, partner, has, jobs.queue, parent, used)
+                    if guests[h] >= 0 and guests[h] != partner:
+                        # Whoever shared with it does so no more, and waits.
+                        slot[guests[h]] = -1
+                        guests[h] = -1
+                    if partner >= 0 and guests[h] != partner:
+                        if depart(
+                            partner, slot, rows, guests, status, first, held, gpu_pool, pool_type, free, type_free,
+                            position, n if counted else -1, jobs.queue, parent, quotas.top, used,
+                        ):  # fmt: skip
+                            failed_free.fill(False)
+                        given_row[n_given], given_top[n_given], given_host[n_given] = partner, has, h
+                        n_given += 1
+                        given_first[n_given] = n_pairs
+                        joined[h] = partner
+                        if slot[partner] < 0:
+                            slot[partner] = -1 - n_given
                     continue
-            elif quotas.limited and not within_top(jobs.queue[row], gpus, parent, quotas.top, used):
+            elif quotas.limited and not affordable(row, partner, gpus, returns, jobs.queue, parent, quotas.top, used):
                 codes[i] = _OVER_QUOTA
                 continue
             if blocked:
@@ -300,7 +382,7 @@ def fit(
                     if by_type[gpu_type] < gpus or failed[gpu_type, gpus]:
                         continue
                     if preempting and not lined_up:
-                        line_up(asked.job, asked.key, slot, n_holders, position, back)
+                        line_up(asked.job, asked.partner, asked.key, slot, n_holders, position, back)
                         lined_up = True
                     if preempting:
                         taken = reach_back(
@@ -320,16 +402,19 @@ def fit(
                     for at in range(taken):
                         make_room(
                             out_pool[at], out_take[at], free, type_free, back, status, position, first, held, gpu_pool,
-                            pool_type, rows, jobs.queue, parent, used, n,
+                            pool_type, rows, guests, jobs.queue, parent, used, n,
                         )  # fmt: skip
                     failed_free.fill(False)
 
             # It waits: say why. A job with several wishes has the reason of the first.
             if taken == 0:
-                if counted and h >= 0 and status[h] == UNDECIDED:
-                    # It stays where it is unless somebody takes its GPUs, and counts against its quotas until then.
-                    use(jobs.queue[row], first[h + 1] - first[h], parent, used)
-                    position[h] = n
+                if (
+                    counted and h >= 0 and status[h] == UNDECIDED and stay(
+                        h, slot, rows, guests, status, first, held, gpu_pool, pool_type, free, type_free, position, n,
+                        jobs.queue, parent, quotas.top, used,
+                    )
+                ):  # fmt: skip
+                    failed_free.fill(False)
                 if h == _LOOKED_AT:
                     continue
                 codes[i] = lacking
@@ -357,19 +442,25 @@ def fit(
                 late[pool] = min(late[pool] - (take if long else 0), free[pool])
             type_free[gpu_type] -= gpus
             type_reach[gpu_type] -= gpus
-            given_row[n_given], given_top[n_given] = row, top
-            n_given += 1
-            given_first[n_given] = n_pairs
             codes[i] = _GRANTED
             if counted:
-                use(jobs.queue[row], gpus, parent, used)
-            if h < 0:
-                slot[row] = -1 - n_given
-            else:
-                if status[h] == UNDECIDED:
-                    shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
+                charge(row, partner, gpus, jobs.queue, parent, used)
+            given_lead = n_given
+            for mover in (row, partner):
+                if mover < 0:
+                    continue
+                if depart(
+                    mover, slot, rows, guests, status, first, held, gpu_pool, pool_type, free, type_free, position,
+                    n if counted else -1, jobs.queue, parent, quotas.top, used,
+                ):  # fmt: skip
                     failed_free.fill(False)
-                status[h] = MOVES
+                given_row[n_given], given_top[n_given] = mover, top if partner < 0 else gpus
+                if mover == partner:
+                    given_host[n_given] = _GIVEN - given_lead
+                n_given += 1
+                given_first[n_given] = n_pairs
+                if slot[mover] < 0:
+                    slot[mover] = -1 - n_given
 
     # 3. Elastic jobs grow within their pools, in order.
     spare = late if reserved else free
@@ -394,6 +485,9 @@ def fit(
         if status[h] < DISPLACED:
             result.kept[n_kept] = rows[h]
             n_kept += 1
+            if guests[h] >= 0:
+                result.kept[n_kept] = guests[h]
+                n_kept += 1
             for at in range(first[h], first[h + 1]):
                 owner[held[at]] = rows[h]
     result.first[0] = 0
@@ -405,20 +499,32 @@ def fit(
                 given_row[p], given_pool[pair], given_take[pair], stop, pools.first, pools.gpus, owner, occupant,
                 result.gpu_ids,
             )  # fmt: skip
+        host = given_host[p]
+        if host >= 0:
+            for at in range(first[host], first[host + 1]):
+                result.gpu_ids[stop] = held[at]
+                stop += 1
+        elif host <= _GIVEN:
+            for at in range(result.first[_GIVEN - host], result.first[_GIVEN - host + 1]):
+                result.gpu_ids[stop] = result.gpu_ids[at]
+                stop += 1
         sort(result.gpu_ids, start, stop)
         result.first[p + 1] = stop
         result.span[p] = span_of(result.gpu_ids, start, stop, pools.flat, pools.gpu_node, pools.node_rack)
-        ready = jobs.state[given_row[p]] != _STOPPING
+        # It can start at once if it is nowhere else, and nobody sits on its GPUs but whom it is to share them with.
+        ready = jobs.state[given_row[p]] == _WAITING or jobs.state[given_row[p]] == _PLACED
         for at in range(start, stop):
-            ready = ready and occupant[result.gpu_ids[at]] < 0
-        if slot[given_row[p]] >= 0:
-            ready = ready and jobs.state[given_row[p]] == _PLACED
+            sits, sits_too = occupant[result.gpu_ids[at]], second_occupant[result.gpu_ids[at]]
+            ready = ready and (sits < 0 or (host >= 0 and sits == rows[host]))
+            ready = ready and (sits_too < 0 or (host >= 0 and sits_too == rows[host]))
         result.ready[p] = ready
     for h in range(n_holders):
-        if status[h] >= DISPLACED:
-            result.stopped[n_stopped], result.taker[n_stopped] = rows[h], -1
+        for row in (rows_before[h], guests_before[h]):
+            if row < 0 or (status[h] < DISPLACED and (row == rows[h] or row == guests[h])):
+                continue
+            result.stopped[n_stopped], result.taker[n_stopped] = row, joined[h]
             for at in range(first[h], first[h + 1]):
-                if owner[held[at]] >= 0 and owner[held[at]] != rows[h]:
+                if joined[h] < 0 and owner[held[at]] >= 0 and owner[held[at]] != row:
                     result.taker[n_stopped] = owner[held[at]]
             n_stopped += 1
     result.node_free.fill(0)
@@ -433,14 +539,14 @@ def fit(
         row, code = asked.job[i], codes[i]
         if settled and code == _UNREACHED and jobs.reason[row] == asked.waiting:
             continue
-        h = slot[row]
+        mark, h = slot[row], seat(slot[row])
         if h >= 0 and status[h] < DISPLACED:
             code = _VACATING if jobs.state[row] == _PLACED or jobs.state[row] == _STOPPING else _NONE
         elif h >= 0 and status[h] == MOVES:
             code = _VACATING
-        elif _LOOKED_AT < h < -1:
-            code = _NONE if result.ready[-2 - h] else _VACATING
-        elif h == _LOOKED_AT and code == _UNREACHED:
+        elif _LOOKED_AT < mark < -1:
+            code = _NONE if result.ready[-2 - mark] else _VACATING
+        elif mark == _LOOKED_AT and code == _UNREACHED:
             continue
         elif code == _UNREACHED:
             code = asked.waiting
@@ -454,10 +560,21 @@ def fit(
     unprotected_s = np.inf
     if protected and first_to_wait >= 0:
         unprotected_s = first_unprotected_s(
-            now_s, asked.job, asked.key, slot, n_holders, first_to_wait, rows, jobs.protected_until_s
+            now_s,
+            asked.job,
+            asked.partner,
+            asked.key,
+            slot,
+            n_holders,
+            first_to_wait,
+            rows,
+            guests,
+            jobs.protected_until_s,
         )
     for h in range(n_holders):
-        slot[rows[h]] = -1
+        slot[rows_before[h]] = -1
+        if guests_before[h] >= 0:
+            slot[guests_before[h]] = -1
     for p in range(n_given):
         slot[given_row[p]] = -1
     for at in range(n_looked):

@@ -6,14 +6,29 @@ import numpy as np
 
 from horae.core.compiled import BOOL, FLOAT, FLOATS, INT, INTS, inner
 from horae.placement.choose import choose
-from horae.placement.columns import CLOSED, DISPLACED, UNDECIDED, Floats, Ints
+from horae.placement.columns import CLOSED, DISPLACED, MOVES, UNDECIDED, Floats, Ints
 from horae.placement.order import heapify, pop
-from horae.placement.quotas import use
+from horae.placement.quotas import affordable, charge, use
+
+#: In `slot`: the second of two jobs that share the GPUs of holder h has GUEST - h.
+GUEST = -(1 << 61)
 
 
-@inner(INT, INTS, INTS, INTS, INTS, INTS)
-def see_holders(holder: Ints, slot: Ints, rows: Ints, first: Ints, gpus: Ints) -> int:
-    """Group held GPUs by holder: those of holder h are gpus[first[h]:first[h + 1]]; slot leads from row to h."""
+@inner(INT, INT)
+def seat(mark: int) -> int:
+    """The holder whose GPUs a job has, alone or with another, by its mark in `slot`; -1 if it has none."""
+    if mark >= 0:
+        return mark
+    return GUEST - mark if mark <= GUEST else -1
+
+
+@inner(INT, "int64[:, ::1]", INTS, INTS, INTS, INTS, INTS)
+def see_holders(holders: Ints, slot: Ints, rows: Ints, guests: Ints, first: Ints, gpus: Ints) -> int:
+    """Group held GPUs by holder: those of holder h are gpus[first[h]:first[h + 1]]; slot leads from row to h.
+
+    Two jobs that share their GPUs are one holder, `rows[h]` and `guests[h]` (-1 for those that are alone).
+    """
+    holder, second = holders[0], holders[1]
     total = 0
     for gpu in range(len(holder)):
         row = holder[gpu]
@@ -22,6 +37,9 @@ def see_holders(holder: Ints, slot: Ints, rows: Ints, first: Ints, gpus: Ints) -
         if slot[row] < 0:
             slot[row] = total
             rows[total] = row
+            guests[total] = second[gpu]
+            if second[gpu] >= 0:
+                slot[second[gpu]] = GUEST - total
             first[total + 1] = 0
             total += 1
         first[slot[row] + 1] += 1
@@ -37,6 +55,27 @@ def see_holders(holder: Ints, slot: Ints, rows: Ints, first: Ints, gpus: Ints) -
     return total
 
 
+@inner("void", INT, INTS, INTS, INTS)
+def lead(row: int, slot: Ints, rows: Ints, guests: Ints) -> None:
+    """Of two jobs that share GPUs, make one the first."""
+    h = seat(slot[row])
+    if h >= 0 and rows[h] != row:
+        guests[h], rows[h] = rows[h], row
+        slot[row], slot[guests[h]] = h, GUEST - h
+
+
+@inner(BOOL, INT, INTS, INTS, INTS)
+def part(row: int, slot: Ints, rows: Ints, guests: Ints) -> bool:
+    """A job leaves the GPUs it shares to the other; False if it has none, or has them alone."""
+    h = seat(slot[row])
+    if h < 0 or guests[h] < 0:
+        return False
+    lead(row, slot, rows, guests)
+    rows[h], guests[h] = guests[h], -1
+    slot[rows[h]], slot[row] = h, -1
+    return True
+
+
 @inner("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS)
 def shift(
     h: int, by: int, first: Ints, gpus: Ints, gpu_pool: Ints, pool_type: Ints, by_pool: Ints, by_type: Ints
@@ -49,24 +88,31 @@ def shift(
             by_type[pool_type[pool]] += by
 
 
-@inner("void", INTS, FLOATS, INTS, FLOATS, INTS)
-def _rank_holders(job: Ints, key: Floats, slot: Ints, holder_key: Floats, holder_position: Ints) -> None:
+@inner(FLOAT, INT, INT, FLOATS)
+def guarded_until_s(row: int, guest: int, protected_until_s: Floats) -> float:
+    """Until when a job, or one of two that share GPUs, is protected."""
+    if guest < 0:
+        return float(protected_until_s[row])
+    return float(max(protected_until_s[row], protected_until_s[guest]))
+
+
+@inner("void", INTS, INTS, FLOATS, INTS, FLOATS, INTS)
+def _rank_holders(job: Ints, partner: Ints, key: Floats, slot: Ints, holder_key: Floats, holder_position: Ints) -> None:
     """Write down where in the order each holder's first wish stands; no wish is the end of it."""
-    keyed = len(key) > 0
+    keyed, paired = len(key) > 0, len(partner) > 0
     for i in range(len(job)):
-        h = slot[job[i]]
-        if h < 0:
-            continue
         its_key = key[i] if keyed else float(i)
-        if its_key < holder_key[h] or (its_key == holder_key[h] and i < holder_position[h]):
-            holder_key[h], holder_position[h] = its_key, i
+        for row in (job[i], partner[i] if paired else -1):
+            h = seat(slot[row]) if row >= 0 else -1
+            if h >= 0 and (its_key < holder_key[h] or (its_key == holder_key[h] and i < holder_position[h])):
+                holder_key[h], holder_position[h] = its_key, i
 
 
-@inner("void", INTS, FLOATS, INTS, INT, INTS, INTS)
-def line_up(job: Ints, key: Floats, slot: Ints, n_holders: int, position: Ints, back: Ints) -> None:
+@inner("void", INTS, INTS, FLOATS, INTS, INT, INTS, INTS)
+def line_up(job: Ints, partner: Ints, key: Floats, slot: Ints, n_holders: int, position: Ints, back: Ints) -> None:
     """Write down where each holder's first wish stands, and the holders from the last in order to the first."""
     first_key = np.full(n_holders, np.inf)
-    _rank_holders(job, key, slot, first_key, position)
+    _rank_holders(job, partner, key, slot, first_key, position)
     # A heap gives the lowest first, so keys and positions are turned around.
     turned = np.empty(n_holders, np.int64)
     for h in range(n_holders):
@@ -75,6 +121,57 @@ def line_up(job: Ints, key: Floats, slot: Ints, n_holders: int, position: Ints, 
     heapify(first_key, turned)
     for at in range(n_holders):
         back[at] = n_holders - 1 - pop(first_key, turned, n_holders - at) % n_holders
+
+
+@inner(BOOL, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS)
+def stay(
+    h: int, slot: Ints, rows: Ints, guests: Ints, status: Ints, first: Ints, held: Ints, gpu_pool: Ints,
+    pool_type: Ints, free: Ints, type_free: Ints, position: Ints, wishless: int, queue: Ints, parent: Ints, top: Ints,
+    used: Ints,
+) -> bool:  # fmt: skip
+    """A wish of a holder came to nothing: it stays where it is until somebody takes its GPUs, and counts until then.
+
+    Those that its queues cannot have there are displaced. Says whether GPUs came free.
+    """
+    has = first[h + 1] - first[h]
+    if guests[h] >= 0 and not affordable(rows[h], guests[h], has, 0, queue, parent, top, used):
+        slot[guests[h]], guests[h] = -1, -1
+    if not affordable(rows[h], guests[h], has, 0, queue, parent, top, used):
+        status[h] = DISPLACED
+        shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
+        return True
+    charge(rows[h], guests[h], has, queue, parent, used)
+    position[h] = wishless
+    return False
+
+
+@inner(BOOL, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS)
+def depart(
+    row: int, slot: Ints, rows: Ints, guests: Ints, status: Ints, first: Ints, held: Ints, gpu_pool: Ints,
+    pool_type: Ints, free: Ints, type_free: Ints, position: Ints, wishless: int, queue: Ints, parent: Ints, top: Ints,
+    used: Ints,
+) -> bool:  # fmt: skip
+    """A job that gets other GPUs leaves those it has, to the one it shares them with if there is one.
+
+    Says whether GPUs came free. `wishless` is -1 where nobody counts against quotas.
+    """
+    h = seat(slot[row])
+    if h < 0:
+        return False
+    counted, undecided = position[h] == wishless, status[h] == UNDECIDED
+    if undecided and counted:
+        use(queue[row], first[h] - first[h + 1], parent, used)
+    if part(row, slot, rows, guests):
+        if undecided and not counted and wishless >= 0:
+            return stay(
+                h, slot, rows, guests, status, first, held, gpu_pool, pool_type, free, type_free, position, wishless,
+                queue, parent, top, used,
+            )  # fmt: skip
+        return False
+    status[h] = MOVES
+    if undecided:
+        shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
+    return bool(undecided)
 
 
 @inner(INT, INT, INT, INT, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS)
@@ -106,10 +203,11 @@ def reach_back(
     return 0
 
 
-@inner("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT)
+@inner("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT)
 def make_room(
     pool: int, gpus: int, free: Ints, type_free: Ints, back: Ints, status: Ints, position: Ints, first: Ints,
-    held: Ints, gpu_pool: Ints, pool_type: Ints, holder_row: Ints, queue: Ints, parent: Ints, used: Ints, wishless: int,
+    held: Ints, gpu_pool: Ints, pool_type: Ints, rows: Ints, guests: Ints, queue: Ints, parent: Ints, used: Ints,
+    wishless: int,
 ) -> None:  # fmt: skip
     """Take GPUs from undecided holders of a pool, the last in order first, until so many are free.
 
@@ -128,24 +226,25 @@ def make_room(
             status[h] = DISPLACED
             shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
             if position[h] == wishless:
-                use(queue[holder_row[h]], first[h] - first[h + 1], parent, used)
+                charge(rows[h], guests[h], first[h] - first[h + 1], queue, parent, used)
     assert free[pool] >= gpus
 
 
-@inner(FLOAT, FLOAT, INTS, FLOATS, INTS, INT, INT, INTS, FLOATS)
+@inner(FLOAT, FLOAT, INTS, INTS, FLOATS, INTS, INT, INT, INTS, INTS, FLOATS)
 def first_unprotected_s(
-    now_s: float, job: Ints, key: Floats, slot: Ints, n_holders: int, waiting: int, holder_row: Ints,
-    protected_until_s: Floats,
+    now_s: float, job: Ints, partner: Ints, key: Floats, slot: Ints, n_holders: int, waiting: int, rows: Ints,
+    guests: Ints, protected_until_s: Floats,
 ) -> float:  # fmt: skip
     """When the first holder that comes after a wish (by position) in the order loses its protection."""
     first_key, position = np.full(n_holders, np.inf), np.full(n_holders, len(job))
-    _rank_holders(job, key, slot, first_key, position)
+    _rank_holders(job, partner, key, slot, first_key, position)
     its_key = key[waiting] if len(key) > 0 else float(waiting)
     soonest_s = np.inf
     for h in range(n_holders):
         after = first_key[h] > its_key or (first_key[h] == its_key and position[h] > waiting)
-        if after and protected_until_s[holder_row[h]] > now_s:
-            soonest_s = min(soonest_s, protected_until_s[holder_row[h]])
+        until_s = guarded_until_s(rows[h], guests[h], protected_until_s)
+        if after and until_s > now_s:
+            soonest_s = min(soonest_s, until_s)
     return soonest_s
 
 

@@ -32,3 +32,28 @@ def use(queue: int, gpus: int, parent: Ints, used: Ints) -> None:
     while queue >= 0:
         used[queue] += gpus
         queue = parent[queue]
+
+
+@inner("void", INT, INT, INT, INTS, INTS, INTS)
+def charge(row: int, partner: int, gpus: int, queue: Ints, parent: Ints, used: Ints) -> None:
+    """Count GPUs given to a job, and to the one it shares them with, if any."""
+    use(queue[row], gpus, parent, used)
+    if partner >= 0:
+        use(queue[partner], gpus, parent, used)
+
+
+@inner(BOOL, INT, INT, INT, INT, INTS, INTS, INTS, INTS)
+def affordable(row: int, partner: int, gpus: int, back: int, queue: Ints, parent: Ints, top: Ints, used: Ints) -> bool:
+    """Whether the queues of a job, and of the one it is to share with, may have so many GPUs more.
+
+    `back` is what the partner has now, and gives back.
+    """
+    if partner < 0:
+        return within_top(queue[row], gpus, parent, top, used)
+    use(queue[partner], -back, parent, used)
+    fits = within_top(queue[row], gpus, parent, top, used)
+    use(queue[row], gpus, parent, used)
+    fits = fits and within_top(queue[partner], gpus, parent, top, used)
+    use(queue[row], -gpus, parent, used)
+    use(queue[partner], back, parent, used)
+    return fits

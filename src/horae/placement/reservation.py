@@ -20,14 +20,15 @@ def _seconds_left(row: int, now_s: float, work_left: Floats, rate: Floats, since
 
 
 @inner(
-    FLOAT, INT, INT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INT, INTS,
-    INTS, INTS, INTS, INT, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS,
+    FLOAT, INT, INT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS, INT,
+    INTS, INTS, INTS, INTS, INT, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS,
 )  # fmt: skip
 def reserve(
     row: int, gpus: int, mask: int, now_s: float, work_left: Floats, rate: Floats, since_s: Floats, best_rate: Floats,
-    free: Ints, late: Ints, n_holders: int, holder_row: Ints, first: Ints, held: Ints, status: Ints, n_given: int,
-    given_row: Ints, given_first: Ints, given_pool: Ints, given_take: Ints, rule: int, gpu_pool: Ints, pool_type: Ints,
-    pool_rack: Ints, racks: int, capacity: Ints, by_capacity: Ints, type_free: Ints, out_pool: Ints, out_take: Ints,
+    free: Ints, late: Ints, n_holders: int, rows: Ints, guests: Ints, first: Ints, held: Ints, status: Ints,
+    n_given: int, given_row: Ints, given_first: Ints, given_pool: Ints, given_take: Ints, rule: int, gpu_pool: Ints,
+    pool_type: Ints, pool_rack: Ints, racks: int, capacity: Ints, by_capacity: Ints, type_free: Ints, out_pool: Ints,
+    out_take: Ints,
 ) -> float:  # fmt: skip
     """Find the earliest time a job could start if nobody new did; what it does not need then is `late`.
 
@@ -35,8 +36,10 @@ def reserve(
     """
     ends, who = np.empty(n_holders + n_given), np.arange(n_holders + n_given)
     for at in range(n_holders + n_given):
-        its_row = holder_row[at] if at < n_holders else given_row[at - n_holders]
+        its_row = rows[at] if at < n_holders else given_row[at - n_holders]
         ends[at] = now_s + _seconds_left(its_row, now_s, work_left, rate, since_s, best_rate)
+        if at < n_holders and guests[at] >= 0:
+            ends[at] = max(ends[at], now_s + _seconds_left(guests[at], now_s, work_left, rate, since_s, best_rate))
     heapify(ends, who)
     counts, by_type = free.copy(), type_free.copy()
     start_s, taken = np.inf, 0

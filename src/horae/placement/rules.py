@@ -101,8 +101,8 @@ class GangPlacement:
         answer: Answer = fit(
             tuple(_asked(now.now_s, wishes, preempt, head)),
             tuple(self._columns_of(now.table)),
-            ledger.holder,
-            ledger.occupant,
+            ledger.holders,
+            ledger.occupants,
             tuple(self._pools_of(ledger)),
             tuple(_quotas(now.queues)),
             self._slot,
@@ -112,9 +112,9 @@ class GangPlacement:
 
     def _room_for(self, ledger: GpuLedger, wishes: int) -> Result:
         """Room for an answer, made anew only when the cluster or the number of wishes has outgrown it."""
-        gpus, nodes = len(ledger.holder), len(ledger.cluster.nodes)
+        gpus, nodes = ledger.cluster.gpus, len(ledger.cluster.nodes)
         room = self._room
-        if room is None or len(room.ready) != gpus or len(room.node_free) != nodes or len(room.changed) < wishes:
+        if room is None or len(room.ready) != 2 * gpus or len(room.node_free) != nodes or len(room.changed) < wishes:
             room = self._room = _room(gpus, nodes, 2 * wishes)
         return room
 
@@ -155,6 +155,7 @@ def _asked(now_s: float, wishes: Wishes, preempt: bool, head: int) -> Asked:
         np.ascontiguousarray(wishes.gpu_type, np.int64),
         np.ascontiguousarray(wishes.gpus_min, np.int64),
         np.ascontiguousarray(wishes.gpus_max, np.int64),
+        np.ascontiguousarray(wishes.partner, np.int64),
         preempt,
         wishes.blocking,
         int(wishes.waiting),
@@ -168,10 +169,10 @@ def _quotas(queues: QueueTree) -> Quotas:
 
 
 def _room(gpus: int, nodes: int, wishes: int) -> Result:
-    ints = [np.zeros(gpus + 1, np.int64) for _ in range(7)]
+    ints = [np.zeros(2 * gpus + 1, np.int64) for _ in range(7)]
     stopped, taker, row, first, gpu_ids, span, kept = ints
     changed, codes = np.zeros(max(wishes, 64), np.int64), np.zeros(max(wishes, 64), np.uint8)
-    ready, node_free = np.zeros(gpus, np.bool_), np.zeros(nodes, np.int64)
+    ready, node_free = np.zeros(2 * gpus, np.bool_), np.zeros(nodes, np.int64)
     return Result(stopped, taker, row, first, gpu_ids, span, ready, kept, changed, codes, node_free)
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from horae.core.errors import UserError, did_you_mean
 from horae.core.plan import Policy
+from horae.policies.allox import AlloX
+from horae.policies.best_type import FifoAware, ShortestAware
+from horae.policies.cost import Cost, CostDeadline
 from horae.policies.fifo import Fifo, FifoBackfill
 from horae.policies.finish_time import FinishTime
 from horae.policies.isolated import Isolated
@@ -32,6 +35,11 @@ _CLASSES: dict[str, type] = {
     "finish-time": FinishTime,
     "makespan": Makespan,
     "total-throughput": TotalThroughput,
+    "cost": Cost,
+    "cost-deadline": CostDeadline,
+    "fifo-aware": FifoAware,
+    "sjf-aware": ShortestAware,
+    "allox": AlloX,
 }
 
 

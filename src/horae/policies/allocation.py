@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
-from horae.policies.rounds import MEMORY, next_round, owed
+from horae.policies.rounds import MEMORY, Shares, next_round, owed
 from horae.policies.settings import setting
-from horae.solve.problem import Problem, Solution
+from horae.solve.problem import Problem, Sharing, Solution
 
 Floats = NDArray[np.float64]
 
@@ -46,6 +46,7 @@ class AllocationPolicy(ABC):
     stay: float = setting(360.0, "seconds a running job may be behind others before it gives way", least=0)
     half_life: float = setting(math.inf, "seconds in which half of what is owed is forgotten; off for never", least=1)
     aware: bool = setting(True, "whether speeds on the GPU types are told apart")
+    space_sharing: bool = setting(False, "whether two jobs may share GPUs where that is faster than taking turns")
 
     @abstractmethod
     def allocate(self, problem: Problem) -> Solution:
@@ -54,17 +55,22 @@ class AllocationPolicy(ABC):
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """Settle what is owed, solve, and wish for the next round."""
         owed_s = owed(now, memory, self.half_life)
-        share = np.zeros_like(owed_s)
         # Jobs that no open type can hold are no part of the problem, and have no share.
         usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
         runs = np.array(usable.any(axis=1), np.bool_)
-        if runs.any():
-            share[runs] = self._share(now, memory, runs)
-        return next_round(now, memory, share, owed_s, self.round, self.stay)
+        shares = self._shares(now, memory, runs) if runs.any() else Shares(np.zeros_like(owed_s))
+        return next_round(now, memory, shares, owed_s, self.round, self.stay)
 
-    def _share(self, now: Snapshot, memory: Memory, runs: NDArray[np.bool_]) -> Floats:
-        problem = problem_of(now, self._isolated_s(now, memory)).only(runs)
-        return self.allocate(problem if self.aware else problem.agnostic()).share
+    def _shares(self, now: Snapshot, memory: Memory, runs: NDArray[np.bool_]) -> Shares:
+        """Solve for those that can run; the others have no share."""
+        problem = problem_of(now, self._isolated_s(now, memory))
+        if self.space_sharing:
+            problem = replace(problem, sharing=Sharing(now.kind, now.beside))
+        problem = problem.only(runs)
+        solution = self.allocate(problem if self.aware else problem.agnostic())
+        alone = np.zeros((len(now), len(problem.gpu_types)))
+        alone[runs] = solution.share
+        return Shares(alone, np.flatnonzero(runs)[solution.pairs], solution.pair_share)
 
     def _isolated_s(self, now: Snapshot, memory: Memory) -> Floats:
         """Time that what each job has done would have taken alone on its share; few policies ask."""

@@ -7,11 +7,15 @@ the most. What is owed survives a new solution: to forget it at each would starv
 Two choices are ours. A job that runs is preferred on the GPUs it has, as if it were owed
 `stay` seconds more: changing places costs a restart, so being a little behind is not worth it.
 And whatever is left idle goes to those that wait, on any type that they can use.
+
+Two jobs that are to share GPUs are owed that time each, and claim it together: what they are
+owed on average is the claim of both.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +25,7 @@ from horae.core.reasons import Reason
 from horae.policies.quanta import next_quantum_s
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 #: What the mechanism remembers: seconds owed and the share of time, by job and type; time run when it last looked.
 MEMORY = MemorySpec(columns={"ran_s": 0}, by_type=("owed_s", "share"), scalars={"looked_s": 0.0})
@@ -40,25 +45,64 @@ def owed(now: Snapshot, memory: Memory, half_life_s: float) -> Floats:
     return owed_s
 
 
-def next_round(now: Snapshot, memory: Memory, share: Floats, owed_s: Floats, round_s: float, stay_s: float) -> Wishes:
-    """Remember what is owed and the new shares; wish for pairs in order of what they are owed."""
+@dataclass(frozen=True)
+class Shares:
+    """What a solution entitles jobs to, by position in a snapshot: time alone by type, and time of pairs."""
+
+    alone: Floats
+    pairs: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    together: Floats = field(default_factory=lambda: np.empty((0, 0)))
+
+    @property
+    def total(self) -> Floats:
+        """Time of each job on each type, alone or not."""
+        total = self.alone.copy()
+        for side in range(2 if len(self.pairs) else 0):
+            np.add.at(total, self.pairs[:, side], self.together)
+        return total
+
+
+def next_round(now: Snapshot, memory: Memory, shares: Shares, owed_s: Floats, round_s: float, stay_s: float) -> Wishes:
+    """Remember what is owed and the new shares; wish for jobs, and pairs of them, in order of what they are owed."""
     memory.put("owed_s", now.rows, owed_s)
     memory.put("ran_s", now.rows, now.executed_s)
-    memory.put("share", now.rows, share)
+    memory.put("share", now.rows, shares.total)
     memory.put_scalar("looked_s", now.now_s)
-    usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
-    job, gpu_type = np.nonzero(usable)
-    claim_s = owed_s[job, gpu_type]
-    stays = now.has_gpus[job] & (now.last_type[job] == gpu_type)
-    entitled = share[job, gpu_type] > 0
-    slow = 1.0 - now.rates[job, gpu_type] / now.rates[job].max(axis=1)
-    key = np.where(entitled | stays, -(claim_s + np.where(stays, stay_s, 0.0)), _LAST + slow)
+    job, gpu_type, key = _alone(now, shares, owed_s, stay_s)
     round_ends_s = next_quantum_s(now.now_s, round_s)
+    partner = np.empty(0, np.int64)
+    if len(shares.pairs):
+        one, other, shared_type, shared_key = _together(now, shares, owed_s, stay_s)
+        partner = now.rows[other]
+        partner = np.concatenate((np.full(len(job), -1), partner))
+        job, gpu_type = np.concatenate((job, one)), np.concatenate((gpu_type, shared_type))
+        key = np.concatenate((key, shared_key))
     return Wishes(
         job=now.rows[job],
         key=np.asarray(np.round(key, 6), np.float64),
         gpu_type=gpu_type,
+        partner=partner,
         lease_until_s=round_ends_s,
         waiting=Reason.BEHIND_SHARE,
         wake_s=round_ends_s if len(now) else math.inf,
     )
+
+
+def _alone(now: Snapshot, shares: Shares, owed_s: Floats, stay_s: float) -> tuple[Ints, Ints, Floats]:
+    """Wishes of jobs for GPUs of their own: job, type and key."""
+    usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
+    job, gpu_type = np.nonzero(usable)
+    stays = now.has_gpus[job] & (now.last_type[job] == gpu_type) & (now.companion[job] < 0)
+    entitled = shares.alone[job, gpu_type] > 0
+    slow = 1.0 - now.rates[job, gpu_type] / now.rates[job].max(axis=1)
+    claim_s = owed_s[job, gpu_type] + np.where(stays, stay_s, 0.0)
+    return job, gpu_type, np.where(entitled | stays, -claim_s, _LAST + slow)
+
+
+def _together(now: Snapshot, shares: Shares, owed_s: Floats, stay_s: float) -> tuple[Ints, Ints, Ints, Floats]:
+    """Wishes of pairs for GPUs to share: the two jobs, type and key."""
+    pair, gpu_type = np.nonzero(shares.together > 0)
+    one, other = shares.pairs[pair].T
+    stays = (now.companion[one] == now.rows[other]) & (now.last_type[one] == gpu_type)
+    claim_s = (owed_s[one, gpu_type] + owed_s[other, gpu_type]) / 2
+    return one, other, gpu_type, -(claim_s + np.where(stays, stay_s, 0.0))

@@ -60,20 +60,28 @@ def simulate(
     placement: str = "best-effort",
     restart_cost_s: float = 30.0,
     throughputs: Throughputs | None = None,
+    truth: Throughputs | None = None,
     queues: Iterable[Queue] = (),
     seed: int = 0,
     faults: Faults | None = None,
     progress: Progress | None = None,
+    until: int | None = None,
 ) -> History:
-    """Run a workload on a cluster under a policy, in virtual time, to the end."""
+    """Run a workload on a cluster under a policy, in virtual time, to the end.
+
+    With `until`, to the moment when the first so many jobs have ended, while the others still keep the cluster busy.
+    With `truth`, jobs really run at those speeds, while the scheduler believes `throughputs` until it sees better.
+    """
     throughputs, queues = throughputs or Throughputs(), tuple(queues)
     check_fit(jobs, cluster, throughputs)
+    if truth is not None:
+        check_fit(jobs, cluster, truth)
     check_quotas(jobs, queues)
     rule = make_placement(placement)
-    engine = Engine(cluster, make_policy, policy, settings or {}, rule, throughputs, queues)
-    world = World(engine.jobs, cluster, restart_cost_s, faults, seed)
+    engine = Engine(cluster, make_policy, policy, settings or {}, rule, throughputs, queues, learn=truth is not None)
+    world = World(engine.jobs, cluster, restart_cost_s, faults, seed, truth)
     ordered = sorted(jobs, key=lambda job: job.submit_s)
-    driver = Driver(engine, world, [JobSubmitted(job.submit_s, job) for job in ordered])
+    driver = Driver(engine, world, [JobSubmitted(job.submit_s, job) for job in ordered], until=until)
     driver.run(progress)
     return driver.history(
         {"placement": placement, "restart_cost_s": f"{restart_cost_s:g}", "seed": str(seed), **(settings or {})}
@@ -105,8 +113,15 @@ class _Patience:
 class Driver:
     """Moves virtual time from event to event. The service has one like it, with a real clock."""
 
-    def __init__(self, engine: Engine, world: World, script: Sequence[Event], watch: Watch | None = None) -> None:
-        self.engine, self._world, self._watch = engine, world, watch
+    def __init__(
+        self,
+        engine: Engine,
+        world: World,
+        script: Sequence[Event],
+        watch: Watch | None = None,
+        until: int | None = None,
+    ) -> None:
+        self.engine, self._world, self._watch, self._until = engine, world, watch, until
         #: What users and operators do: submissions, and whatever else a test wants to happen.
         self._script = sorted(script, key=lambda event: (event.at_s, PRECEDENCE[type(event)]))
         self._next = 0
@@ -116,7 +131,7 @@ class Driver:
     def run(self, progress: Progress | None = None) -> None:
         """Go on until every job has ended, or nothing more can happen."""
         instants, patience = 0, _Patience()
-        while (now_s := self._next_instant()) < inf:
+        while not self._seen_enough() and (now_s := self._next_instant()) < inf:
             for event in self._events(now_s):
                 self._apply(event)
             while self.engine.due(now_s):
@@ -130,6 +145,13 @@ class Driver:
                     progress(*self._done())
         if progress:
             progress(*self._done())
+
+    def _seen_enough(self) -> bool:
+        """Whether all jobs that a run is to see to their end have ended."""
+        jobs, until = self.engine.jobs, self._until
+        if until is None or len(jobs) < until:
+            return False
+        return len(jobs.active) == 0 or int(jobs.active[0]) >= until
 
     def _next_instant(self) -> float:
         """The next moment at which something happens; never, once all jobs are done or nobody can ever run."""

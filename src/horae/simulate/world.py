@@ -12,7 +12,7 @@ from math import floor
 
 import numpy as np
 
-from horae.core.cluster import Cluster, Node
+from horae.core.cluster import Cluster, Node, Span
 from horae.core.commands import Launch, Stop
 from horae.core.events import (
     PRECEDENCE,
@@ -27,6 +27,7 @@ from horae.core.events import (
 )
 from horae.core.job import JobSpec
 from horae.core.table import JobTable
+from horae.core.throughputs import Speeds, Throughputs
 from horae.simulate.faults import Faults
 
 _SECONDS_A_DAY = 86400.0
@@ -34,21 +35,32 @@ _SECONDS_A_DAY = 86400.0
 _MANY = 1000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Process:
-    """One attempt as it really is. What it had in mind is void once it is not alive."""
+    """One attempt as it really is. What it had in mind is void once it is not alive.
+
+    Its speed changes when a job comes to share its GPUs, or leaves: `pieces` are the times from
+    which it had which speed, and what was done by then.
+    """
 
     job: str
+    row: int
     attempt: int
     gpu_ids: tuple[int, ...]
+    span: Span
     works_from_s: float
-    rate: float
-    done_before: float
+    #: How much slower than others of its kind this attempt runs.
+    luck: float
+    pieces: list[tuple[float, float, float]]
+    ends_s: float = np.inf
     alive: bool = True
 
     def done(self, now_s: float) -> float:
         """Work done by now, this attempt's and those before it."""
-        return self.done_before + self.rate * max(0.0, now_s - self.works_from_s)
+        for since_s, done, rate in reversed(self.pieces):
+            if since_s <= now_s:
+                return done + rate * (now_s - since_s)
+        return self.pieces[0][1]
 
 
 @dataclass(slots=True)
@@ -65,9 +77,19 @@ class World:
     """Answers launches and stops; loses nodes and gets them back."""
 
     def __init__(
-        self, table: JobTable, cluster: Cluster, restart_cost_s: float, faults: Faults | None, seed: int
+        self,
+        table: JobTable,
+        cluster: Cluster,
+        restart_cost_s: float,
+        faults: Faults | None,
+        seed: int,
+        truth: Throughputs | None = None,
     ) -> None:
         self._table, self._cluster = table, cluster
+        #: True speeds; the engine may believe others.
+        self._speeds = table.speeds if truth is None else Speeds(truth)
+        #: Processes that work, by their GPUs.
+        self._working: dict[tuple[int, ...], list[_Process]] = {}
         self._restart_cost_s = restart_cost_s
         self._faults = faults or Faults()
         self._rng = np.random.default_rng(seed)
@@ -93,7 +115,7 @@ class World:
         events: list[Event] = []
         while self._coming and self._coming[0][0] <= now_s:
             at_s, _, _, event, process, fresh = heapq.heappop(self._coming)
-            if process is not None and not process.alive:
+            if process is not None and not _coming_true(event, process):
                 continue
             if process is not None:
                 event = self._happen(event, process, at_s)
@@ -110,8 +132,10 @@ class World:
         match event:
             case JobFinished() | LaunchFailed():
                 process.alive, truth.process = False, None
+                self._rest(process, at_s)
             case JobStarted():
                 truth.ran = True
+                self._work(process, at_s)
             case JobProgressed():
                 self._progress_later(process, at_s)
                 return replace(event, work_done=process.done(at_s))
@@ -152,18 +176,55 @@ class World:
         load_s = 0.0
         if truth.ran:
             load_s = self._restart_cost_s if spec.restore_s is None else spec.restore_s
-        gpu_type = int(self._cluster.gpu_type[launch.gpu_ids[0]])
-        rate = self._table.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span) * self._straggle()
-        process = _Process(launch.job, launch.attempt, launch.gpu_ids, now_s + load_s, rate, truth.saved)
+        works_from_s = now_s + load_s
+        process = _Process(
+            launch.job, row, launch.attempt, launch.gpu_ids, launch.span, works_from_s, self._straggle(), []
+        )
+        process.pieces.append((works_from_s, truth.saved, self._rate(process, None)))
         truth.process = process
         if self._faults.launch_failures and self._rng.random() < self._faults.launch_failures:
             failed_s = now_s + self._faults.launch_failure_s
             self._push(LaunchFailed(failed_s, launch.job, launch.attempt, "injected"), process, fresh=True)
             return
-        ends_s = process.works_from_s + max(0.0, spec.work - truth.saved) / rate
-        self._push(JobStarted(process.works_from_s, launch.job, launch.attempt), process, fresh=True)
-        self._push(JobFinished(ends_s, launch.job, launch.attempt), process, fresh=True)
-        self._progress_later(process, process.works_from_s)
+        self._push(JobStarted(works_from_s, launch.job, launch.attempt), process, fresh=True)
+        self._finish_later(process)
+        self._progress_later(process, works_from_s)
+
+    def _rate(self, process: _Process, neighbour: _Process | None) -> float:
+        specs, gpu_type = self._table.specs, int(self._cluster.gpu_type[process.gpu_ids[0]])
+        beside = specs[neighbour.row] if neighbour else None
+        name, gpus = self._cluster.gpu_types[gpu_type], len(process.gpu_ids)
+        return self._speeds.rate(specs[process.row], name, gpus, process.span, beside) * process.luck
+
+    def _finish_later(self, process: _Process) -> None:
+        """It will end when its work is done, if its speed stays as it is."""
+        since_s, done, rate = process.pieces[-1]
+        process.ends_s = since_s + max(0.0, self._table.specs[process.row].work - done) / rate
+        self._push(JobFinished(process.ends_s, process.job, process.attempt), process, fresh=True)
+
+    def _work(self, process: _Process, now_s: float) -> None:
+        """A process begins to work; if another works on the same GPUs, both are slower from now on."""
+        here = self._working.setdefault(process.gpu_ids, [])
+        for other in here:
+            self._set_speed(process, other, now_s)
+            self._set_speed(other, process, now_s)
+        here.append(process)
+
+    def _rest(self, process: _Process, now_s: float) -> None:
+        """A process works no more; whoever shared its GPUs has them alone."""
+        here = self._working.get(process.gpu_ids, [])
+        if process not in here:
+            return
+        here.remove(process)
+        for other in here:
+            self._set_speed(other, None, now_s)
+        if not here:
+            del self._working[process.gpu_ids]
+
+    def _set_speed(self, process: _Process, neighbour: _Process | None, now_s: float) -> None:
+        process.pieces.append((now_s, process.done(now_s), self._rate(process, neighbour)))
+        self._finish_later(process)
+        self._void += 1
 
     def stop(self, stop: Stop, now_s: float) -> None:
         """Save and end a process; if it is over already, its last report is on its way."""
@@ -176,6 +237,7 @@ class World:
             truth.saved = min(truth.spec.work, process.done(now_s))
             save_s = truth.spec.checkpoint_s or 0.0
         process.alive, truth.process = False, None
+        self._rest(process, now_s)
         self._void += 1
         if self._void > max(_MANY, len(self._coming) // 2):
             self._sweep()
@@ -183,7 +245,7 @@ class World:
 
     def _sweep(self) -> None:
         """Throw away what will never come: jobs that are preempted often would fill the memory with it."""
-        self._coming = [entry for entry in self._coming if entry[4] is None or entry[4].alive]
+        self._coming = [entry for entry in self._coming if entry[4] is None or _coming_true(entry[3], entry[4])]
         heapq.heapify(self._coming)
         self._void = 0
 
@@ -219,15 +281,21 @@ class World:
             if process is not None and process.alive and any(gpu in here for gpu in process.gpu_ids):
                 process.alive = False
                 truth.saved = self._saved(truth.spec, process, event.at_s)
+                self._rest(process, event.at_s)
 
     def _saved(self, spec: JobSpec, process: _Process, now_s: float) -> float:
         """What the job's own last checkpoint holds when its process dies."""
         worked_s = max(0.0, now_s - process.works_from_s)
         if spec.checkpoint_every_s > 0:
             worked_s = floor(worked_s / spec.checkpoint_every_s) * spec.checkpoint_every_s
-        return min(spec.work, process.done_before + process.rate * worked_s)
+        return min(spec.work, process.done(process.works_from_s + worked_s))
 
     def _lose_later(self, node: Node, now_s: float) -> None:
         if self._faults.node_losses_per_day > 0:
             in_s = self._rng.exponential(_SECONDS_A_DAY / self._faults.node_losses_per_day)
             self._push(NodeLost(now_s + in_s, node.name))
+
+
+def _coming_true(event: Event, process: _Process) -> bool:
+    """Whether what a process had in mind still holds: it is alive and, for its end, no other time was found since."""
+    return process.alive and not (isinstance(event, JobFinished) and event.at_s != process.ends_s)

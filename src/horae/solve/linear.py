@@ -1,74 +1,223 @@
-"""Linear programs over shares of time, through HiGHS."""
+"""The linear program behind allocation problems: how much time each unit has. HiGHS keeps it and solves it again.
+
+No kind of job has more time than its jobs have, no GPU type is used beyond its GPUs, and
+floors hold: a floor asks of a kind that (speed - over)+ * time, summed over its units, is at
+least so much. With `over` 0 that is throughput; `packing.py` says what the others are for.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.solve.prices import Jobs
+from horae.solve.units import Kinds, Sides, Units, fastest, matches, sides_of, tally
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: How far the solver may miss a row, or a price.
+TOLERANCE = 1e-9
+#: Of more pairs than this, all are left out until prices say which are worth their GPUs,
+_MANY = 3000
+#: and so many of those come in at once.
+_AT_ONCE = 500
 
 
-@dataclass(frozen=True)
-class Optimum:
-    """The best shares, what they are worth, and the worth of one GPU of each type."""
+class TimeProgram:
+    """Rows: time of kinds, GPUs of types, floors, the caller's own. Columns: the caller's own, then units."""
 
-    share: Floats
-    value: float
-    price: Floats
+    def __init__(self, kinds: Kinds, alone: Units, pairs: Units, capacity: Floats, own: int) -> None:
+        count, types = len(kinds.count), len(capacity)
+        self._kinds, self._types, self._own, self._capacity = kinds, types, own, capacity
+        self._gain = np.zeros((count, types))
+        #: Steps/s in which the floors of a kind are measured.
+        self.fastest = fastest(kinds, alone.and_also(pairs))
+        #: The kind of each floor, what speeds must be over, the row, and how much it asks for.
+        self.floor_kind, self.floor_over = np.arange(count), np.zeros(count)
+        self._floor_row, self._floor = count + types + np.arange(count), np.zeros(count)
+        self._highs = _solver()
+        self._highs.addCols(own, np.zeros(own), np.full(own, -np.inf), np.full(own, np.inf), *_empty(own))
+        rows = 2 * count + types
+        least, most = np.zeros(rows), np.full(rows, np.inf)
+        least[: count + types], most[: count + types] = -np.inf, np.concatenate((kinds.count, capacity))
+        self._highs.addRows(rows, least, most, *_empty(rows))
+        nothing = alone.take(np.empty(0, np.int64))
+        self.units, self._left_out = nothing, pairs if len(pairs) > _MANY else nothing
+        self._add_units(alone if len(pairs) > _MANY else alone.and_also(pairs))
+
+    @property
+    def pairs(self) -> int:
+        """Units of two, in the program or left out of it."""
+        return int((self.units.other >= 0).sum()) + len(self._left_out)
+
+    def solve(self) -> None:
+        """Find the best times; pairs that were left out come in until none is worth its price."""
+        while True:
+            self._highs.run()
+            status = self._highs.getModelStatus()
+            assert status == highspy.HighsModelStatus.kOptimal, f"the time of units has no optimum: {status}"
+            solution = self._highs.getSolution()
+            values, self._dual = np.array(solution.col_value), np.array(solution.row_dual)
+            self.own, self.time = values[: self._own], np.maximum(values[self._own :], 0.0)
+            self.floor_value = np.array(solution.row_value)[self._floor_row]
+            better = self._worth_more(self._left_out)
+            if not len(better):
+                return
+            self._add_units(self._left_out.take(better))
+            self._left_out = self._left_out.take(np.setdiff1d(np.arange(len(self._left_out)), better))
+
+    @property
+    def price(self) -> Floats:
+        """Worth of one GPU of each type."""
+        count = len(self._kinds.count)
+        return np.asarray(np.maximum(self._dual[count : count + self._types], 0.0))
+
+    @property
+    def time_price(self) -> Floats:
+        """Worth of all the time of one more job of each kind."""
+        return np.asarray(np.maximum(self._dual[: len(self._kinds.count)], 0.0))
+
+    @property
+    def floor_price(self) -> Floats:
+        """What it costs to raise each floor by one."""
+        return np.asarray(np.maximum(-self._dual[self._floor_row], 0.0))
+
+    @property
+    def worth(self) -> float:
+        """Worth of all GPUs and all time."""
+        return float(self.price @ self._capacity + self.time_price @ self._kinds.count)
+
+    @property
+    def value(self) -> float:
+        """Worth of the units' time."""
+        return float(_worth(self.units, self._gain) @ self.time)
+
+    def gap(self) -> float:
+        """By how much prices would allow the units' time to be worth more, relative to it."""
+        bound = self.worth - float(self.floor_price @ self._floor)
+        return max(0.0, bound - self.value) / max(self.value, 1e-300)
+
+    def excess(self) -> float:
+        """By how much the units take more GPUs or time than there is, relative to it."""
+        sides = sides_of(self.units)
+        taken = tally(self.units.gpu_type, self.units.gpus * self.time, self._types)
+        used = tally(sides.kind, sides.jobs * self.time[sides.unit], len(self._kinds.count))
+        over = np.concatenate(
+            ((taken - self._capacity) / np.maximum(self._capacity, 1.0), used / self._kinds.count - 1)
+        )
+        return max(0.0, float(over.max()))
+
+    def set_gain(self, gain: Floats) -> None:
+        """What a step/s of each kind on each type is worth; at first nothing is."""
+        if np.array_equal(gain, self._gain):
+            return
+        self._gain = gain
+        columns = self._own + np.arange(len(self.units))
+        self._highs.changeColsCost(len(columns), columns.astype(np.int32), _worth(self.units, gain))
+
+    def set_own(self, column: int, cost: float, least: float, most: float) -> None:
+        """Worth and bounds of one of the caller's columns."""
+        self._highs.changeColCost(column, cost)
+        self._highs.changeColBounds(column, least, most)
+
+    def set_share(self, column: int | Ints, share: Floats) -> None:
+        """How much each floor takes from one of the caller's columns, or from its own."""
+        columns = np.broadcast_to(column, share.shape).tolist()
+        for row, at, value in zip(self._floor_row.tolist(), columns, share.tolist(), strict=True):
+            self._highs.changeCoeff(row, at, -value)
+
+    def set_floors(self, least: Floats) -> None:
+        """How much each floor asks for."""
+        for k in np.flatnonzero(least != self._floor).tolist():
+            self._highs.changeRowBounds(int(self._floor_row[k]), float(least[k]), np.inf)
+        self._floor = least.copy()
+
+    def set_count(self, kind: int, count: float) -> None:
+        """How many jobs a kind has; one alone is no pair."""
+        self._highs.changeRowBounds(kind, -np.inf, count)
+        twice = self._own + np.flatnonzero((self.units.one == kind) & (self.units.other == kind))
+        most = np.full(len(twice), np.inf if count >= 2 else 0.0)
+        self._highs.changeColsBounds(len(twice), twice.astype(np.int32), np.zeros(len(twice)), most)
+
+    def add_floors(self, kind: Ints, over: Floats) -> None:
+        """More floors, which ask for nothing yet."""
+        new = len(self.floor_kind) + np.arange(len(kind))
+        self.floor_kind, self.floor_over = np.append(self.floor_kind, kind), np.append(self.floor_over, over)
+        self._floor_row = np.append(self._floor_row, self._highs.getNumRow() + np.arange(len(kind)))
+        self._floor = np.append(self._floor, np.zeros(len(kind)))
+        sides = sides_of(self.units)
+        side, floor, height = self._heights(sides, new)
+        entries = _by_first(floor - new[0], self._own + sides.unit[side], height, len(kind))
+        self._highs.addRows(len(kind), np.zeros(len(kind)), np.full(len(kind), np.inf), *entries)
+
+    def add_rows(self, most: Floats, columns: Ints, values: Floats) -> Ints:
+        """Rows of the caller's columns, each as many entries as it has columns here; gives their numbers."""
+        rows, width = columns.shape
+        row = np.repeat(np.arange(rows), width)
+        first = self._highs.getNumRow()
+        self._highs.addRows(rows, np.full(rows, -np.inf), most, *_by_first(row, columns.ravel(), values.ravel(), rows))
+        return np.asarray(first + np.arange(rows))
+
+    def set_most(self, row: int, most: float) -> None:
+        """The bound of one of the caller's rows."""
+        self._highs.changeRowBounds(row, -np.inf, most)
+
+    def _add_units(self, units: Units) -> None:
+        sides, count = sides_of(units), len(self._kinds.count)
+        side, floor, height = self._heights(sides, np.arange(len(self.floor_kind)))
+        unit = np.concatenate((sides.unit, np.arange(len(units)), sides.unit[side]))
+        row = np.concatenate((sides.kind, count + units.gpu_type, self._floor_row[floor]))
+        value = np.concatenate((sides.jobs, units.gpus, height))
+        nothing, no_end = np.zeros(len(units)), np.full(len(units), np.inf)
+        entries = _by_first(unit, row, value, len(units))
+        self._highs.addCols(len(units), _worth(units, self._gain), nothing, no_end, *entries)
+        self.units = self.units.and_also(units)
+
+    def _heights(self, sides: Sides, floors: Ints) -> tuple[Ints, Ints, Floats]:
+        """Every side that counts for one of these floors: the side, the floor, and how much it counts."""
+        side, floor = matches(sides.kind, self.floor_kind[floors])
+        floor = floors[floor]
+        over = np.maximum(sides.speed[side] - self.floor_over[floor], 0.0)
+        height = sides.jobs[side] * over / self.fastest[sides.kind[side]]
+        counts = height > 0
+        return side[counts], floor[counts], height[counts]
+
+    def _worth_more(self, units: Units) -> Ints:
+        """Those units that are worth more than their time and GPUs at today's prices; the best, if there are many."""
+        sides = sides_of(units)
+        side, floor, height = self._heights(sides, np.arange(len(self.floor_kind)))
+        profit = _worth(units, self._gain) - units.gpus * self.price[units.gpu_type]
+        profit -= tally(sides.unit, sides.jobs * self.time_price[sides.kind], len(units))
+        profit += tally(sides.unit[side], height * self.floor_price[floor], len(units))
+        better = np.flatnonzero(profit > TOLERANCE)
+        return better[np.argsort(-profit[better], kind="stable")[:_AT_ONCE]]
 
 
-def best_shares(jobs: Jobs, capacity: Floats, worth: Floats, least: Floats) -> Optimum | None:
-    """Shares that maximise sum(worth * share), each job with at least a throughput; None if that cannot be.
-
-    `worth` is what all jobs of a class gain from a whole share of a type; `least` is the
-    throughput of one of them.
-    """
-    classes, types = jobs.speed.shape
-    program: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    program.setOptionValue("output_flag", False)
-    program.setOptionValue("threads", 1)
-    program.passModel(_model(jobs, capacity, worth, least))
-    program.run()
-    if program.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        return None
-    solution = program.getSolution()
-    share = np.maximum(np.array(solution.col_value).reshape(classes, types), 0.0)
-    duals = np.array(solution.row_dual)
-    return Optimum(share, float((worth * share).sum()), np.maximum(duals[classes : classes + types], 0.0))
+def _worth(units: Units, gain: Floats) -> Floats:
+    """What a unit's time is worth."""
+    other = np.where(units.other >= 0, gain[units.other, units.gpu_type], 0.0)
+    return np.asarray(units.own * gain[units.one, units.gpu_type] + units.others * other)
 
 
-def _model(jobs: Jobs, capacity: Floats, worth: Floats, least: Floats) -> highspy.HighsLp:
-    """Rows: time of each class, GPUs of each type, throughput of each class that must have some."""
-    classes, types = jobs.speed.shape
-    bound = np.flatnonzero(least > 0)
-    row_of = np.full(classes, -1)
-    row_of[bound] = classes + types + np.arange(len(bound))
-    starts, indices, values = [0], [], []
-    for c in range(classes):
-        for t in range(types):
-            indices += [c, classes + t]
-            values += [1.0, float(jobs.size[c])]
-            if row_of[c] >= 0:
-                indices.append(int(row_of[c]))
-                values.append(float(jobs.speed[c, t]))
-            starts.append(len(indices))
-    model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = classes * types, classes + types + len(bound)
-    model.sense_ = highspy.ObjSense.kMaximize
-    model.col_cost_ = worth.reshape(-1)
-    model.col_lower_ = np.zeros(classes * types)
-    model.col_upper_ = np.where(jobs.speed.reshape(-1) > 0, 1.0, 0.0)
-    infinity = highspy.kHighsInf
-    model.row_lower_ = np.concatenate((np.full(classes + types, -infinity), least[bound]))
-    model.row_upper_ = np.concatenate((np.ones(classes), capacity, np.full(len(bound), infinity)))
-    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    model.a_matrix_.start_ = np.array(starts, np.int32)
-    model.a_matrix_.index_ = np.array(indices, np.int32)
-    model.a_matrix_.value_ = np.array(values)
-    return model
+def _solver() -> Any:
+    highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    options = {"output_flag": False, "threads": 1, "solver": "simplex", "presolve": "off"}
+    tolerances = {f"{side}_feasibility_tolerance": TOLERANCE for side in ("primal", "dual")}
+    for name, value in {**options, **tolerances}.items():
+        highs.setOptionValue(name, value)
+    highs.changeObjectiveSense(highspy.ObjSense.kMaximize)
+    return highs
+
+
+def _by_first(first: Ints, second: Ints, value: Floats, size: int) -> tuple[int, Any, Any, Any]:
+    """Entries of a matrix as HiGHS takes them: in order of `first`, and where each of its `size` parts starts."""
+    order = np.argsort(first, kind="stable")
+    start = np.searchsorted(first[order], np.arange(size))
+    return len(order), start.astype(np.int32), second[order].astype(np.int32), value[order]
+
+
+def _empty(size: int) -> tuple[int, Any, Any, Any]:
+    return 0, np.zeros(size, np.int32), np.empty(0, np.int32), np.empty(0)

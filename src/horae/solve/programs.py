@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.errors import UserError
-from horae.solve.classes import Classes, find_classes
+from horae.solve.classes import find_classes
 from horae.solve.demands import FinishTime, Proportional
-from horae.solve.lexicographic import Levels, fill
-from horae.solve.linear import best_shares
-from horae.solve.prices import Jobs
+from horae.solve.lexicographic import fill
+from horae.solve.packing import Packing, Reached, pack
+from horae.solve.prices import Demand, Jobs
 from horae.solve.problem import Problem, Solution
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class NoAllocation(UserError):
@@ -42,10 +43,12 @@ def max_min(problem: Problem) -> Solution:
     Note: a job of weight 2 ends up with twice the normalised throughput of a job of weight 1.
     """
     rate = problem.weight * problem.normaliser / problem.gpus
-    classes, jobs = _classes(problem, rate)
-    levels = fill(jobs, problem.capacity, Proportional(rate[classes.first], jobs.fastest))
-    throughput = levels.last.throughput / rate[classes.first]
-    return _solution(classes, levels, float(throughput.min()))
+    return _raise(
+        problem,
+        rate,
+        lambda jobs, fastest: Proportional(rate[jobs], fastest),
+        lambda jobs, throughput: float((throughput / rate[jobs]).min()),
+    )
 
 
 def finish_time(problem: Problem) -> Solution:
@@ -53,30 +56,43 @@ def finish_time(problem: Problem) -> Solution:
     _require_steps(problem)
     alone_s = problem.isolated_s + problem.steps_left / problem.isolated_throughput
     columns = np.stack((problem.steps_left, problem.elapsed_s, alone_s), axis=1)
-    classes, jobs = _classes(problem, columns)
-    steps, elapsed_s, alone_s = columns[classes.first].T
-    levels = fill(jobs, problem.capacity, FinishTime(steps, elapsed_s, alone_s, jobs.fastest))
-    rho = (elapsed_s + steps / levels.last.throughput) / alone_s
-    return _solution(classes, levels, float(rho.max()))
+
+    def largest_rho(jobs: Ints, throughput: Floats) -> float:
+        steps, elapsed_s, alone_s = columns[jobs].T
+        return float(((elapsed_s + steps / throughput) / alone_s).max())
+
+    def demand(jobs: Ints, fastest: Floats) -> Demand:
+        steps, elapsed_s, alone_s = columns[jobs].T
+        return FinishTime(steps, elapsed_s, alone_s, fastest)
+
+    return _raise(problem, columns, demand, largest_rho)
 
 
 def makespan(problem: Problem) -> Solution:
     """The last job ends as soon as possible; then the one before it, and so on, so that short jobs do not starve."""
     _require_steps(problem)
-    classes, jobs = _classes(problem, problem.steps_left)
-    steps = problem.steps_left[classes.first]
-    levels = fill(jobs, problem.capacity, Proportional(steps, jobs.fastest))
-    return _solution(classes, levels, float((steps / levels.last.throughput).max()))
+    steps = problem.steps_left
+    return _raise(
+        problem,
+        steps,
+        lambda jobs, fastest: Proportional(steps[jobs], fastest),
+        lambda jobs, throughput: float((steps[jobs] / throughput).max()),
+    )
 
 
 def total_throughput(problem: Problem) -> Solution:
     """The sum of throughputs, each over that of a proportional share of the cluster, is as large as possible."""
-    return _linear(problem, problem.speed / problem.normaliser[:, None], np.zeros(len(problem)))
+    _require_speed(problem)
+    gain = np.repeat(1.0 / problem.normaliser[:, None], len(problem.capacity), axis=1)
+    packed = pack(problem, np.zeros(len(problem)), lambda packing: packing.most(gain[packing.kinds.job]))
+    return packed.solution(packed.reached.level)
 
 
 def cost(problem: Problem) -> Solution:
     """The steps bought for a dollar are as many as possible: the sum of throughput over the price of an hour."""
-    return _linear(problem, _per_price(problem), np.zeros(len(problem)))
+    gain = _per_price(problem)
+    packed = pack(problem, np.zeros(len(problem)), lambda packing: packing.most(gain[packing.kinds.job]))
+    return packed.solution(packed.reached.level)
 
 
 def cost_with_deadlines(problem: Problem) -> Solution:
@@ -86,19 +102,24 @@ def cost_with_deadlines(problem: Problem) -> Solution:
     those before it is dropped, and named.
     """
     _require_steps(problem)
-    worth = _per_price(problem)
-    least, dropped = np.zeros(len(problem)), []
+    gain = _per_price(problem)
     dated = [m for m in range(len(problem)) if np.isfinite(problem.deadline_s[m])]
-    for m in sorted(dated, key=lambda m: (problem.deadline_s[m], problem.ids[m])):
-        needed = problem.steps_left[m] / problem.deadline_s[m] if problem.deadline_s[m] > 0 else np.inf
-        trial = least.copy()
-        trial[m] = needed
-        if needed <= problem.speed[m].max() and _optimum(problem, worth, trial) is not None:
-            least = trial
-        else:
-            dropped.append(problem.ids[m])
-    solution = _linear(problem, worth, least)
-    return Solution(solution.share, solution.objective, {**solution.certificate, "relaxed_deadlines": dropped})
+    dated.sort(key=lambda m: (problem.deadline_s[m], problem.ids[m]))
+    turn, needed = np.zeros(len(problem)), np.zeros(len(problem))
+    turn[dated] = 1 + np.arange(len(dated))
+    left_s = problem.deadline_s[dated]
+    needed[dated] = np.where(left_s > 0, problem.steps_left[dated] / np.where(left_s > 0, left_s, 1.0), np.inf)
+
+    def answer(packing: Packing) -> Reached:
+        of_job = packing.classes.of_job
+        met = _admit(packing, of_job[dated], needed[packing.classes.first])
+        return packing.most(gain[packing.kinds.job], met)
+
+    # Every deadline is admitted by itself, so everybody that has one is a class of its own.
+    packed = pack(problem, turn, answer)
+    met = packed.reached.throughput[packed.packing.classes.of_job]
+    dropped = [problem.ids[m] for m in dated if met[m] < needed[m]]
+    return packed.solution(packed.reached.level, relaxed_deadlines=dropped)
 
 
 def isolated(problem: Problem) -> Solution:
@@ -119,46 +140,88 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-def _classes(problem: Problem, wants: Floats) -> tuple[Classes, Jobs]:
-    """Group jobs that cannot be told apart by speed, size and what they want."""
-    if not (problem.speed.max(axis=1) > 0).all():
-        stuck = problem.ids[int(np.argmin(problem.speed.max(axis=1)))]
-        raise NoAllocation(f"Job {stuck!r} has no throughput on any GPU type; give it one, or leave it out.")
-    wants = wants.reshape(len(problem), -1)
+def _raise(
+    problem: Problem,
+    wants: Floats,
+    demand: Callable[[Ints, Floats], Demand],
+    objective: Callable[[Ints, Floats], float],
+) -> Solution:
+    """Raise all jobs level by level.
+
+    `demand` says what classes of equal jobs want, by a job of each and the fastest it can be;
+    `objective` what it comes to, by a job of each and its throughput.
+    """
+    _require_speed(problem)
+    if problem.sharing is None:
+        return _raise_alone(problem, wants, demand, objective)
+    packed = pack(problem, wants, lambda packing: packing.fill(demand(packing.classes.first, packing.fastest)))
+    return packed.solution(objective(packed.packing.classes.first, packed.reached.throughput))
+
+
+def _raise_alone(
+    problem: Problem,
+    wants: Floats,
+    demand: Callable[[Ints, Floats], Demand],
+    objective: Callable[[Ints, Floats], float],
+) -> Solution:
+    """The same where nobody shares GPUs: prices alone tell what everybody does."""
     classes = find_classes(np.column_stack((problem.speed, problem.gpus, wants)))
     first = classes.first
-    return classes, Jobs(np.ascontiguousarray(problem.speed[first]), problem.gpus[first], classes.count)
-
-
-def _solution(classes: Classes, levels: Levels, objective: float) -> Solution:
+    jobs = Jobs(np.ascontiguousarray(problem.speed[first]), problem.gpus[first], classes.count)
+    levels = fill(jobs, problem.capacity, demand(first, jobs.fastest))
     certificate: dict[str, object] = {
         "prices": levels.first.price.tolist(),
         "gap": max(levels.first.gap, levels.last.gap),
         "classes": len(classes.count),
     }
-    return Solution(levels.last.share[classes.of_job], objective, certificate)
+    return Solution(levels.last.share[classes.of_job], objective(first, levels.last.throughput), certificate)
+
+
+def _admit(packing: Packing, order: Ints, needed: Floats) -> Floats:
+    """The throughputs that classes are promised: in order, what each needs, or nothing if that is too much.
+
+    As many as possible are tried at once, so that it takes few programs when nearly all
+    deadlines can be met, or nearly none.
+    """
+    met = np.zeros(len(needed))
+    waiting = order[needed[order] <= packing.fastest[order]]
+    while len(waiting):
+        admitted = _longest_start(packing, met, waiting, needed)
+        met = _with(met, waiting[:admitted], needed)
+        waiting = waiting[admitted + 1 :]
+    return met
+
+
+def _with(met: Floats, more: Ints, needed: Floats) -> Floats:
+    met = met.copy()
+    met[more] = needed[more]
+    return met
+
+
+def _longest_start(packing: Packing, met: Floats, waiting: Ints, needed: Floats) -> int:
+    """How many of the first are possible together: twice as many until they are too many, then halve the doubt."""
+    good, bad = 0, len(waiting) + 1
+    while bad - good > 1:
+        trial = min(max(1, 2 * good), len(waiting)) if bad > len(waiting) else (good + bad) // 2
+        if packing.possible(_with(met, waiting[:trial], needed)):
+            good = trial
+        else:
+            bad = trial
+    return good
 
 
 def _per_price(problem: Problem) -> Floats:
+    _require_speed(problem)
     if not len(problem.price) or not (problem.price > 0).all():
         raise NoAllocation("This policy weighs steps by their price: give a price above 0 for every GPU type.")
-    return np.asarray(problem.speed / problem.price[None, :])
+    return np.repeat(1.0 / problem.price[None, :], len(problem), axis=0)
 
 
-def _optimum(problem: Problem, worth: Floats, least: Floats) -> tuple[Classes, Floats, float, Floats] | None:
-    """Best shares by class, what they are worth, and the prices of GPU types; None if `least` cannot be had."""
-    classes, jobs = _classes(problem, np.column_stack((worth, least)))
-    first = classes.first
-    optimum = best_shares(jobs, problem.capacity, worth[first] * jobs.count[:, None], least[first])
-    return None if optimum is None else (classes, optimum.share, optimum.value, optimum.price)
-
-
-def _linear(problem: Problem, worth: Floats, least: Floats) -> Solution:
-    found = _optimum(problem, worth, least)
-    assert found is not None, "shares of 0, or demands that were found possible, are infeasible"
-    classes, share, value, price = found
-    certificate: dict[str, object] = {"prices": price.tolist(), "gap": 0.0, "classes": len(classes.count)}
-    return Solution(share[classes.of_job], value, certificate)
+def _require_speed(problem: Problem) -> None:
+    fastest = problem.speed.max(axis=1)
+    if not (fastest > 0).all():
+        stuck = problem.ids[int(np.argmin(fastest))]
+        raise NoAllocation(f"Job {stuck!r} has no throughput on any GPU type; give it one, or leave it out.")
 
 
 def _require_steps(problem: Problem) -> None:

@@ -1,0 +1,93 @@
+"""The most steps for the money, over unlike GPUs that cost unlike sums."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from horae.core.errors import UserError
+from horae.policies.allocation import AllocationPolicy
+from horae.policies.settings import BadSetting, setting
+from horae.solve.problem import Problem, Solution
+
+#: What Gavel reckons with: an hour of one GPU at Google Cloud, in US$.
+_PRICES = "v100:2.48,p100:1.46,k80:0.45"
+#: Stands for every GPU type that has no price of its own.
+_ANY = "*"
+
+
+class NoPrice(UserError):
+    """GPU types that nobody gave a price for."""
+
+
+@dataclass(frozen=True)
+class Cost(AllocationPolicy):
+    """Get the most work done for the money: the largest sum of throughput over the price of an hour.
+
+    Gavel, section 4.2. Every job goes where a step is cheapest, as far as there is room.
+    """
+
+    objective: ClassVar = "sum of throughput over the price of an hour"
+    unit: ClassVar = "steps/s per price of an hour"
+    prices: str = setting(_PRICES, "price of an hour of one GPU of each type, such as v100:2.48,k80:0.45,*:1")
+
+    def __post_init__(self) -> None:
+        _read_prices(self.prices)
+
+    def allocate(self, problem: Problem) -> Solution:
+        """One linear program."""
+        from horae.solve.programs import cost
+
+        return cost(_priced(problem, self.prices))
+
+
+@dataclass(frozen=True)
+class CostDeadline(Cost):
+    """Get the most work done for the money while every deadline is met that can be.
+
+    Gavel, section 4.2. Deadlines are taken up in order; one that cannot be met beside those
+    before it is relaxed, and nobody else's with it.
+    """
+
+    objective: ClassVar = "sum of throughput over the price of an hour, deadlines met"
+
+    def allocate(self, problem: Problem) -> Solution:
+        """A linear program with a floor under each throughput."""
+        from horae.solve.programs import cost_with_deadlines
+
+        return cost_with_deadlines(_priced(problem, self.prices))
+
+
+def _priced(problem: Problem, prices: str) -> Problem:
+    known = _read_prices(prices)
+    missing = [name for name in problem.gpu_types if name not in known and _ANY not in known]
+    if missing:
+        raise NoPrice(
+            f"No price is known for {', '.join(missing)}: give one for every GPU type, such as "
+            f"--set prices={','.join(f'{name}:1.5' for name in problem.gpu_types)}."
+        )
+    return replace(problem, price=np.array([known.get(name, known.get(_ANY, 0.0)) for name in problem.gpu_types]))
+
+
+def _read_prices(text: str) -> dict[str, float]:
+    """Price by GPU type."""
+    prices: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = (piece.strip() for piece in part.rpartition(":"))
+        if not name or name in prices:
+            raise BadSetting(f"prices={text} must name each GPU type once: {part!r} is not such as v100:2.48.")
+        prices[name] = _read_price(number, part)
+    return prices
+
+
+def _read_price(number: str, part: str) -> float:
+    try:
+        price = float(number)
+    except ValueError:
+        price = math.nan
+    if not 0 < price < math.inf:
+        raise BadSetting(f"{part!r} is no price: give a finite number above 0, such as v100:2.48.")
+    return price

@@ -1,0 +1,250 @@
+"""From the time of kinds in units to the time of jobs, alone and side by side.
+
+Jobs of a kind want different throughputs, and its units have different speeds. Whoever
+wants most goes first: lay out the kind's time in order of speed, idle time last, cut out the
+stretch that is as long as the job's time and comes to just what it wants, and close the gap.
+That succeeds if and only if the speeds majorise the wants, as when jobs share machines of
+different speeds and may be moved (Gonzalez and Sahni, JACM 1978).
+
+One thing can go wrong. Where two jobs of the same kind share GPUs, none of them can have more
+than half of the places, or it would be beside itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.compiled import FLOATS, INT, INTS, compiled
+from horae.solve.classes import Classes
+from horae.solve.units import NOBODY, Kinds, Sides, Units, matches, sides_of, tally
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Less time than this is none: what rounding leaves.
+_SLIVER = 1e-12
+#: By how much a class may miss what it wants, and have more than half of the places; relative.
+_TOLERANCE = 1e-8
+
+
+class BesideItself(Exception):
+    """Classes of one job each that would have to be beside themselves, as the time was divided."""
+
+    def __init__(self, classes: Ints) -> None:
+        super().__init__(classes)
+        self.classes = classes
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Who has how much time of which side."""
+
+    of_class: Ints
+    side: Ints
+    time: Floats
+
+
+@dataclass(frozen=True)
+class Places:
+    """Jobs in order along a line on which unit u is the stretch from u to u + 1, and where each ends."""
+
+    job: Ints
+    end: Floats
+
+
+@dataclass(frozen=True)
+class Divided:
+    """Shares of jobs alone by GPU type, pairs of jobs, and shares of these."""
+
+    share: Floats
+    pairs: Ints
+    pair_share: Floats
+
+
+@dataclass(frozen=True)
+class Division:
+    """The time of units, to be divided among classes of jobs that want throughputs."""
+
+    classes: Classes
+    of_kind: Ints
+    kinds: Kinds
+    units: Units
+    time: Floats
+    want: Floats
+
+    def among_jobs(self, types: int) -> Divided:
+        """Divide it; jobs of a class get the same."""
+        sides, count = sides_of(self.units), self.classes.count
+        pieces = self._pieces(sides)
+        alone = self.units.other[sides.unit[pieces.side]] == NOBODY
+        cell = pieces.of_class[alone] * types + self.units.gpu_type[pieces.side[alone]]
+        share = tally(cell, pieces.time[alone], len(count) * types).reshape(-1, types) / count[:, None]
+        together = Pieces(pieces.of_class[~alone], pieces.side[~alone], pieces.time[~alone])
+        return Divided(share[self.classes.of_job], *self._pairs(sides, together, types))
+
+    def _pieces(self, sides: Sides) -> Pieces:
+        """The time of classes on sides; where one puts somebody beside itself, its kind takes turns there."""
+        count, want = self.classes.count, self.want * self.classes.count
+        time = sides.jobs * self.time[sides.unit]
+        pieces, _ = self._cut(sides, time, count, want)
+        most = count[pieces.of_class] * self.time[sides.unit[pieces.side]] * (1 + _TOLERANCE)
+        over = pieces.of_class[(sides.jobs[pieces.side] == 2) & (pieces.time > most + _SLIVER)]
+        if not len(over):
+            return pieces
+        turns = np.flatnonzero((sides.jobs == 2) & np.isin(sides.kind, self.of_kind[over]))
+        evenly = self._take_turns(sides, turns, time[turns])
+        count = count - tally(evenly.of_class, evenly.time, len(count))
+        wants = want - tally(evenly.of_class, evenly.time * sides.speed[evenly.side], len(count))
+        time[turns] = 0.0
+        pieces, short = self._cut(sides, time, count, wants)
+        if (short > _TOLERANCE * want).any():
+            late = self.of_kind[short > _TOLERANCE * want]
+            raise BesideItself(np.unique(over[np.isin(self.of_kind[over], late)]))
+        return Pieces(
+            np.append(evenly.of_class, pieces.of_class),
+            np.append(evenly.side, pieces.side),
+            np.append(evenly.time, pieces.time),
+        )
+
+    def _take_turns(self, sides: Sides, turns: Ints, time: Floats) -> Pieces:
+        """All jobs of a kind have the same time on these sides of it."""
+        side, of_class = matches(sides.kind[turns], self.of_kind)
+        part = self.classes.count[of_class] / self.kinds.count[self.of_kind[of_class]]
+        return Pieces(of_class, turns[side], time[side] * part)
+
+    def _cut(self, sides: Sides, time: Floats, length: Floats, want: Floats) -> tuple[Pieces, Floats]:
+        """Cut the time of every kind into stretches for its classes; also gives by how much each falls short."""
+        kinds, classes = len(self.kinds.count), len(length)
+        idle = tally(self.of_kind, length, kinds) - tally(sides.kind, time, kinds)
+        kind = np.append(sides.kind, np.arange(kinds))
+        speed, time = np.append(sides.speed, np.zeros(kinds)), np.append(time, np.maximum(idle, 0.0))
+        used = np.flatnonzero((time > _SLIVER) | (np.arange(len(kind)) >= len(sides.kind)))
+        used = used[np.lexsort((-speed[used], kind[used]))]
+        by_want = np.lexsort((-self.want, self.of_kind))
+        most, short = len(used) + 2 * classes, np.zeros(classes)
+        of_class, from_side, amount = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
+        class_start = np.searchsorted(self.of_kind[by_want], np.arange(kinds + 1))
+        side_start = np.searchsorted(kind[used], np.arange(kinds + 1))
+        of_classes, of_sides = (class_start, by_want, length, want), (side_start, speed[used], time[used])
+        found = hand_out(*of_classes, *of_sides, of_class, from_side, amount, short)
+        side = used[from_side[:found]]
+        busy = side < len(sides.kind)
+        return Pieces(of_class[:found][busy], side[busy], amount[:found][busy]), short
+
+    def _pairs(self, sides: Sides, pieces: Pieces, types: int) -> tuple[Ints, Floats]:
+        """Jobs that share GPUs, and the time of each two on each type."""
+        if not len(pieces.side):
+            return np.empty((0, 2), np.int64), np.empty((0, types))
+        units, of_piece = np.unique(sides.unit[pieces.side], return_inverse=True)
+        left, right = self._places(sides, pieces, of_piece)
+        one, other, unit, part = seat(left, right)
+        jobs = len(self.classes.of_job)
+        key, pair = np.unique(np.minimum(one, other) * jobs + np.maximum(one, other), return_inverse=True)
+        cell = pair * types + self.units.gpu_type[units[unit]]
+        share = tally(cell, part * self.time[units[unit]], len(key) * types).reshape(-1, types)
+        return np.column_stack((key // jobs, key % jobs)), share
+
+    def _places(self, sides: Sides, pieces: Pieces, unit: Ints) -> tuple[Places, Places]:
+        """Lay out the jobs in the two places of every unit. A kind that has both is laid out along two, and folded."""
+        order = np.lexsort((pieces.side >= len(self.units), unit))
+        piece, job = matches(pieces.of_class[order], self.classes.of_job)
+        piece = order[piece]
+        unit, second = unit[piece], pieces.side[piece] >= len(self.units)
+        time = pieces.time[piece] / self.classes.count[pieces.of_class[piece]]
+        start, end = _along(time, 2 * unit + second)
+        twice = sides.jobs[pieces.side[piece]] == 2
+        start, end = np.where(twice, 2 * start, start), np.where(twice, 2 * end, end)
+        left, folded = ~second & (start < 1), twice & (end > 1)
+        right = np.concatenate((np.flatnonzero(second), np.flatnonzero(folded)))
+        right = right[np.argsort(unit[right], kind="stable")]
+        end_right = np.where(folded, end - 1, end)
+        return Places(job[left], np.minimum(end, 1.0)[left] + unit[left]), Places(
+            job[right], end_right[right] + unit[right]
+        )
+
+
+def _along(time: Floats, line: Ints) -> tuple[Floats, Floats]:
+    """Where times start and end that lie along lines of length 1; those of a line stand together."""
+    last = np.append(line[1:] != line[:-1], np.ones(min(len(line), 1), np.bool_))
+    total = tally(line, time, line[-1] + 1)[line]
+    sums = np.cumsum(time)
+    end = (sums - np.append(0.0, sums)[np.searchsorted(line, line)]) / total
+    end[last] = 1.0
+    return np.where(np.append(True, last)[:-1], 0.0, np.append(0.0, end)[:-1]), end
+
+
+def seat(left: Places, right: Places) -> tuple[Ints, Ints, Ints, Floats]:
+    """Put jobs beside each other: whoever stands opposite on the two lines.
+
+    The north-west corner rule of transport problems. Gives jobs, their neighbours, units, and
+    which part of a unit's time; fewer for each unit than it has jobs.
+    """
+    ends = np.sort(np.concatenate((left.end, right.end)))
+    start = np.append(0.0, ends[:-1])
+    middle = (start + ends) / 2
+    one, other = left.job[np.searchsorted(left.end, middle)], right.job[np.searchsorted(right.end, middle)]
+    kept = (ends - start > _SLIVER) & (one != other)
+    return one[kept], other[kept], middle[kept].astype(np.int64), (ends - start)[kept]
+
+
+@compiled(INT, INTS, INTS, FLOATS, FLOATS, INTS, FLOATS, FLOATS, INTS, INTS, FLOATS, FLOATS)
+def hand_out(
+    class_start: Ints,
+    classes: Ints,
+    length: Floats,
+    want: Floats,
+    side_start: Ints,
+    speed: Floats,
+    time: Floats,
+    of_class: Ints,
+    from_side: Ints,
+    amount: Floats,
+    short: Floats,
+) -> int:
+    """Give each class a stretch of its kind's time that comes to what it wants, or the fastest if none does. Compiled.
+
+    `classes[class_start[k]:class_start[k + 1]]` are those of kind k, by falling want of a job; in
+    the same way `side_start` finds its sides, by falling speed, idle time among them. `time` is
+    used up. Writes who got how much of which side, and by how much each class falls short;
+    gives the number of pieces, at most that of sides and twice that of classes.
+    """
+    pieces = 0
+    for kind in range(len(class_start) - 1):
+        begin, end = side_start[kind], side_start[kind + 1]
+        for c in classes[class_start[kind] : class_start[kind + 1]]:
+            # 1. The fastest stretch: all sides up to `head` of side `last`.
+            last, left, total = begin, length[c], 0.0
+            while last < end - 1 and left > time[last]:
+                left -= time[last]
+                total += time[last] * speed[last]
+                last += 1
+            head = min(left, time[last])
+            total += head * speed[last]
+            # 2. Slide it down until it comes to no more than is wanted: it starts at `tail` of side `first`.
+            first, tail = begin, 0.0
+            while total > want[c]:
+                if head >= time[last]:
+                    if last == end - 1:
+                        break
+                    last, head = last + 1, 0.0
+                elif tail >= time[first]:
+                    first, tail = first + 1, 0.0
+                else:
+                    step, drop = min(time[first] - tail, time[last] - head), speed[first] - speed[last]
+                    if drop * step < total - want[c]:
+                        total -= drop * step
+                    else:
+                        step, total = (total - want[c]) / drop, want[c]
+                    tail, head = tail + step, head + step
+            short[c] = max(0.0, want[c] - total)
+            # 3. Cut it out.
+            for side in range(first, last + 1):
+                start, stop = tail if side == first else 0.0, head if side == last else time[side]
+                if stop > start:
+                    of_class[pieces], from_side[pieces], amount[pieces] = c, side, stop - start
+                    pieces += 1
+                    time[side] -= stop - start
+    return pieces
