@@ -144,11 +144,10 @@ def test_every_problem_of_the_benchmark_is_solved_as_the_plain_programs_do(
     monkeypatch.setattr(solver, "JOBS", 40)
     monkeypatch.setattr(solver, "ENTITIES", 6)
     entries = list(solver._entries(made_up, 100, 50))
-    judged = [solver._measure(entry, judged=False) for entry in entries if len(entry.problem) <= 50]
-    assert [miss for _, misses in judged for miss in misses] == []
-    assert {row["problem"] for row, _ in judged if row["differ"] != "-"} == {entry.name for entry in entries} - {
-        "space sharing"
-    }
+    measured = [solver._measure(entry, judged=False) for entry in entries]
+    assert [miss for _, misses in measured for miss in misses] == []
+    compared = {row["problem"] for row, _ in measured if row["differ"] != "-"}
+    assert compared == {entry.name for entry in entries} - {"space sharing"}
 
 
 def test_what_misses_a_limit_is_told(solver: ModuleType, made_up: Any) -> None:
@@ -177,4 +176,5 @@ def test_the_published_table_is_read_whole(
     assert speeds.published
     assert (speeds.alone[:, 0] > 0).all()
     assert len(speeds) == 83
-    assert 2 * 1759 * 0.9 < (speeds.beside[:, :, 0] > 0).sum()
+    # Pairs of single GPUs that were measured; of gangs none was.
+    assert (speeds.beside[:, :, 0] > 0).sum() == 636

@@ -13,7 +13,7 @@ from tests.solve.plain import Shares, problem
 
 from horae.core.queues import Queue, QueueTree
 from horae.solve.hierarchy import hierarchical
-from horae.solve.problem import Problem
+from horae.solve.problem import Problem, Sharing
 from horae.solve.programs import NoAllocation, max_min
 
 
@@ -26,17 +26,22 @@ def queued(p: Problem, queues: list[Queue], of_job: list[str]) -> Problem:
 def solve(p: Problem) -> np.ndarray:
     """Throughputs, after a check that the shares could be given."""
     solution = hierarchical(p)
-    share = solution.share
+    share, pairs, pair_share = solution.share, solution.pairs, solution.pair_share
+    time, used = share.sum(axis=1), p.gpus @ share
+    for (a, b), shared in zip(pairs.tolist(), pair_share, strict=True):
+        assert a != b
+        time[[a, b]] += shared.sum()
+        used += p.gpus[a] * shared
     assert (share >= 0).all()
-    assert (share.sum(axis=1) <= 1 + 1e-7).all()
-    assert (p.gpus @ share <= p.capacity * (1 + 1e-7)).all()
+    assert (time <= 1 + 1e-7).all()
+    assert (used <= p.capacity * (1 + 1e-7)).all()
     assert (share[p.speed == 0] == 0).all()
     assert solution.certificate["gap"] <= 1e-7
     return solution.throughput(p)
 
 
 @st.composite
-def problems(draw: st.DrawFn, rules: tuple[str, ...] = ("fairness", "fifo")) -> Problem:
+def problems(draw: st.DrawFn) -> Problem:
     """Small problems with jobs all over a tree of up to three levels, scarce and plenty, equal jobs and gangs."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     jobs, types = draw(st.integers(1, 7)), draw(st.integers(1, 3))
@@ -44,16 +49,27 @@ def problems(draw: st.DrawFn, rules: tuple[str, ...] = ("fairness", "fifo")) -> 
     speed[speed.max(axis=1) == 0, 0] = 1.0
     if draw(st.booleans()):
         speed[:] = speed[0]
-    most = draw(st.sampled_from([1, 3, 8]))
     p = problem(
         speed,
-        rng.integers(1, most + 1, types),
+        rng.integers(1, draw(st.sampled_from([1, 3, 8])) + 1, types),
         gpus=rng.choice([1, 1, 2], jobs),
         weight=rng.choice([1, 1, 2, 5], jobs),
     )
     paths = [f"{a}{b}{c}" for a in ("x", "y") for b in ("", "/u", "/v") for c in ("", "/i", "/j") if b or not c]
-    queues = [Queue(path, float(rng.choice([1, 2, 3])), str(rng.choice(rules))) for path in paths]
-    return queued(p, queues, [str(rng.choice(paths)) for _ in range(jobs)])
+    rules = rng.choice(["fairness", "fifo"], len(paths))
+    queues = [Queue(path, float(rng.choice([1, 2, 3])), str(rule)) for path, rule in zip(paths, rules, strict=True)]
+    return queued(p, queues, rng.choice(paths, jobs).tolist())
+
+
+@st.composite
+def sharing_problems(draw: st.DrawFn) -> Problem:
+    """The same with jobs of a few kinds, most of which can share GPUs."""
+    p, rng = draw(problems()), np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    kind = rng.integers(0, 3, len(p))
+    speed = p.speed[np.arange(3) % len(p)]
+    beside = speed[:, None, :] * rng.choice([0.0, 0.3, 0.6, 0.8], (3, 3, len(p.capacity)))
+    sharing = Sharing(np.where(rng.random(len(p)) < 0.2, -1, kind), beside)
+    return replace(p, speed=speed[kind], sharing=sharing)
 
 
 def in_plain_rounds(p: Problem) -> np.ndarray:
@@ -129,6 +145,12 @@ def _highest_rise(plain: Shares, least: np.ndarray, rate: np.ndarray) -> float:
 @settings(max_examples=60, deadline=None)
 @given(problems())
 def test_throughputs_are_those_of_explicit_rounds(p: Problem) -> None:
+    assert solve(p) == pytest.approx(in_plain_rounds(p), rel=1e-5, abs=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sharing_problems())
+def test_with_pairs_throughputs_are_those_of_explicit_rounds(p: Problem) -> None:
     assert solve(p) == pytest.approx(in_plain_rounds(p), rel=1e-5, abs=1e-5)
 
 
@@ -225,7 +247,7 @@ def test_equal_jobs_are_one_class_unless_they_stand_in_a_line() -> None:
 
 
 def test_jobs_that_come_to_rest_one_by_one_lose_nothing_on_the_way() -> None:
-    """The fast GPU goes to the heavy queue; each of the others rests where its slow GPU takes it, all at different levels."""
+    """The fast GPU goes to the heavy queue; each of the others rests at a level of its own, as fast as a slow GPU."""
     slow = np.linspace(1, 2, 300)
     p = problem(np.column_stack((np.append(np.full(3, 9.0), slow + 3), np.append(np.zeros(3), slow))), [1, 400])
     queues = [Queue("heavy", 1e6), *(Queue(f"light{k}", rule=("fairness", "fifo")[k % 2]) for k in range(6))]

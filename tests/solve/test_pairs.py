@@ -71,7 +71,7 @@ def check_levels(plain: Shares, throughput: np.ndarray, level: np.ndarray) -> No
     """Lexicographic: no job can rise if all that are no better off than it keep what they have."""
     for m in range(len(throughput)):
         no_better_off = level <= level[m] * (1 + 1e-6)
-        least = np.where(no_better_off, throughput * (1 - 1e-6), 0.0)
+        least = np.where(no_better_off, throughput * (1 - 1e-7), 0.0)
         tolerance = 1e-4 * throughput[m] + 1e-5 * plain.speed[m].max()
         assert plain.most_of_one(m, least) <= throughput[m] + tolerance, f"job {m} of {plain.problem} could rise"
 

@@ -140,7 +140,7 @@ def _perform(number: int, run: Run) -> Outcome:
     from horae.simulate.run import simulate
 
     def progress(ended: int, jobs: int) -> None:
-        _done[number] = ended / max(jobs, 1)
+        _done[number] = min(ended / max(_world.until or jobs, 1), 1.0)
 
     try:
         jobs = (run.source or _world.source).jobs(run.seed)
@@ -157,7 +157,7 @@ def _perform(number: int, run: Run) -> Outcome:
             seed=run.seed,
             faults=_world.faults,
             progress=progress,
-            **({} if _world.until is None else {"until": _world.until}),
+            until=_world.until,
         )
         cpu_s = time.process_time() - began_s
         report = measure(history, _world.measure_from, _world.measure_to)

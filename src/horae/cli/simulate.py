@@ -69,11 +69,11 @@ def command(
             placement=placement,
             restart_cost_s=restart_cost,
             throughputs=believed,
+            truth=None if believed is speeds else speeds,
             queues=tree,
             seed=seed,
             faults=trouble,
             progress=advance,
-            **({} if believed is speeds else {"truth": speeds}),
         )
     report = measure(history, measure_from, measure_to)
     _write_files(history, report, jobs_out, html)

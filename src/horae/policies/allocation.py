@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
-from horae.policies.rounds import MEMORY, Shares, next_round, owed
+from horae.policies.rounds import MEMORY, Shares, next_round, owed, remember
 from horae.policies.settings import setting
 from horae.solve.problem import Problem, Sharing, Solution
 
 Floats = NDArray[np.float64]
+
+_LEAST_SHARE = 1e-6
 
 
 def problem_of(now: Snapshot, isolated_s: Floats) -> Problem:
@@ -43,10 +46,13 @@ class AllocationPolicy(ABC):
     paper: ClassVar = "Gavel, OSDI '20, section 4"
     memory: ClassVar[MemorySpec] = MEMORY
     round: float = setting(360.0, "length of a round in seconds", least=0.001)
-    stay: float = setting(360.0, "seconds a running job may be behind others before it gives way", least=0)
+    stay: float = setting(720.0, "seconds a running job may be behind others before it gives way", least=0)
     half_life: float = setting(math.inf, "seconds in which half of what is owed is forgotten; off for never", least=1)
     aware: bool = setting(True, "whether speeds on the GPU types are told apart")
     space_sharing: bool = setting(False, "whether two jobs may share GPUs where that is faster than taking turns")
+
+    #: Whether the shares are the same as long as nobody comes, goes or changes.
+    timeless: ClassVar[bool] = True
 
     @abstractmethod
     def allocate(self, problem: Problem) -> Solution:
@@ -59,7 +65,12 @@ class AllocationPolicy(ABC):
         usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
         runs = np.array(usable.any(axis=1), np.bool_)
         shares = self._shares(now, memory, runs) if runs.any() else Shares(np.zeros_like(owed_s))
-        return next_round(now, memory, shares, owed_s, self.round, self.stay)
+        remember(now, memory, shares, owed_s)
+        return next_round(now, shares, self.claims(now, shares, owed_s), self.round, self.stay)
+
+    def claims(self, now: Snapshot, shares: Shares, owed_s: Floats) -> Floats:
+        """How much each job (rows) deserves to run on each type (columns) now, in seconds; what it is owed, as a rule."""
+        return owed_s
 
     def _shares(self, now: Snapshot, memory: Memory, runs: NDArray[np.bool_]) -> Shares:
         """Solve for those that can run; the others have no share."""
@@ -67,10 +78,28 @@ class AllocationPolicy(ABC):
         if self.space_sharing:
             problem = replace(problem, sharing=Sharing(now.kind, now.beside))
         problem = problem.only(runs)
-        solution = self.allocate(problem if self.aware else problem.agnostic())
+        solution = self._solve(problem if self.aware else problem.agnostic())
         alone = np.zeros((len(now), len(problem.gpu_types)))
         alone[runs] = solution.share
-        return Shares(alone, np.flatnonzero(runs)[solution.pairs], solution.pair_share)
+        # What a solver leaves below this is its tolerance, and nobody's right.
+        alone[alone < _LEAST_SHARE] = 0.0
+        together = np.where(solution.pair_share < _LEAST_SHARE, 0.0, solution.pair_share)
+        return Shares(alone, np.flatnonzero(runs)[solution.pairs], together)
+
+    def _solve(self, problem: Problem) -> Solution:
+        """Allocate, or take the last solution where the problem is the same: most rounds end and nothing has changed."""
+        if not self.timeless:
+            return self.allocate(problem)
+        key = problem.fingerprint
+        if key not in self._last:
+            self._last.clear()
+            self._last[key] = self.allocate(problem)
+        return self._last[key]
+
+    @cached_property
+    def _last(self) -> dict[bytes, Solution]:
+        """A cache of one; it can be lost at any time."""
+        return {}
 
     def _isolated_s(self, now: Snapshot, memory: Memory) -> Floats:
         """Time that what each job has done would have taken alone on its share; few policies ask."""

@@ -17,6 +17,8 @@ from horae.solve.problem import Problem, Solution
 _PRICES = "v100:2.48,p100:1.46,k80:0.45"
 #: Stands for every GPU type that has no price of its own.
 _ANY = "*"
+#: A share of time that is none.
+_TRIFLE = 1e-6
 
 
 class NoPrice(UserError):
@@ -49,16 +51,27 @@ class CostDeadline(Cost):
     """Get the most work done for the money while every deadline is met that can be.
 
     Gavel, section 4.2. Deadlines are taken up in order; one that cannot be met beside those
-    before it is relaxed, and nobody else's with it.
+    before it is relaxed, and nobody else's with it. A share may be had as late as a round
+    from now, so deadlines are aimed at a round early, if the job's fastest type allows it.
     """
 
     objective: ClassVar = "sum of throughput over the price of an hour, deadlines met"
+    timeless: ClassVar = False
 
     def allocate(self, problem: Problem) -> Solution:
         """A linear program with a floor under each throughput."""
         from horae.solve.programs import cost_with_deadlines
 
-        return cost_with_deadlines(_priced(problem, self.prices))
+        solution = cost_with_deadlines(_priced(self._a_round_early(problem), self.prices))
+        # What only rounding gives a job entitles it to nothing.
+        share, pair_share = (np.where(x > _TRIFLE, x, 0.0) for x in (solution.share, solution.pair_share))
+        return replace(solution, share=share, pair_share=pair_share)
+
+    def _a_round_early(self, problem: Problem) -> Problem:
+        # A hair more than the least time there is, lest rounding makes it impossible.
+        least_s = (1 + 1e-12) * problem.steps_left / problem.speed.max(axis=1)
+        early_s = np.maximum(problem.deadline_s - self.round, np.minimum(least_s, problem.deadline_s))
+        return replace(problem, deadline_s=early_s)
 
 
 def _priced(problem: Problem, prices: str) -> Problem:

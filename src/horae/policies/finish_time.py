@@ -25,6 +25,7 @@ class FinishTime(AllocationPolicy):
 
     objective: ClassVar = "largest rho = finish time here / finish time alone, lowered lexicographically"
     unit: ClassVar = "rho"
+    timeless: ClassVar = False
     memory: ClassVar[MemorySpec] = MemorySpec(
         columns={**MEMORY.columns, "isolated_s": 0, "left": 0, "isolated_rate": 0},
         by_type=MEMORY.by_type,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
-from horae.policies.rounds import MEMORY, Shares, next_round, owed
+from horae.policies.rounds import MEMORY, Shares, next_round, owed, remember
 from horae.policies.settings import setting
 
 
@@ -33,7 +33,8 @@ class Isolated:
         owed_s = owed(now, memory, math.inf)
         usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
         share = isolated_share(now.open_gpus, now.gpus, usable)
-        return next_round(now, memory, Shares(share), owed_s, self.round, stay_s=0.0)
+        remember(now, memory, Shares(share), owed_s)
+        return next_round(now, Shares(share), owed_s, self.round, stay_s=0.0)
 
 
 def isolated_share(

@@ -62,17 +62,21 @@ class Shares:
         return total
 
 
-def next_round(now: Snapshot, memory: Memory, shares: Shares, owed_s: Floats, round_s: float, stay_s: float) -> Wishes:
-    """Remember what is owed and the new shares; wish for jobs, and pairs of them, in order of what they are owed."""
+def remember(now: Snapshot, memory: Memory, shares: Shares, owed_s: Floats) -> None:
+    """Write down what is owed by now and the shares that count from here."""
     memory.put("owed_s", now.rows, owed_s)
     memory.put("ran_s", now.rows, now.executed_s)
     memory.put("share", now.rows, shares.total)
     memory.put_scalar("looked_s", now.now_s)
-    job, gpu_type, key = _alone(now, shares, owed_s, stay_s)
+
+
+def next_round(now: Snapshot, shares: Shares, claim_s: Floats, round_s: float, stay_s: float) -> Wishes:
+    """Wish for jobs, and pairs of them, in order of their claims: what they are owed, as a rule."""
+    job, gpu_type, key = _alone(now, shares, claim_s, stay_s)
     round_ends_s = next_quantum_s(now.now_s, round_s)
     partner = np.empty(0, np.int64)
     if len(shares.pairs):
-        one, other, shared_type, shared_key = _together(now, shares, owed_s, stay_s)
+        one, other, shared_type, shared_key = _together(now, shares, claim_s, stay_s)
         partner = now.rows[other]
         partner = np.concatenate((np.full(len(job), -1), partner))
         job, gpu_type = np.concatenate((job, one)), np.concatenate((gpu_type, shared_type))
@@ -88,21 +92,21 @@ def next_round(now: Snapshot, memory: Memory, shares: Shares, owed_s: Floats, ro
     )
 
 
-def _alone(now: Snapshot, shares: Shares, owed_s: Floats, stay_s: float) -> tuple[Ints, Ints, Floats]:
+def _alone(now: Snapshot, shares: Shares, claim_s: Floats, stay_s: float) -> tuple[Ints, Ints, Floats]:
     """Wishes of jobs for GPUs of their own: job, type and key."""
     usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
     job, gpu_type = np.nonzero(usable)
     stays = now.has_gpus[job] & (now.last_type[job] == gpu_type) & (now.companion[job] < 0)
     entitled = shares.alone[job, gpu_type] > 0
     slow = 1.0 - now.rates[job, gpu_type] / now.rates[job].max(axis=1)
-    claim_s = owed_s[job, gpu_type] + np.where(stays, stay_s, 0.0)
-    return job, gpu_type, np.where(entitled | stays, -claim_s, _LAST + slow)
+    its_claim_s = claim_s[job, gpu_type] + np.where(stays, stay_s, 0.0)
+    return job, gpu_type, np.where(entitled | stays, -its_claim_s, _LAST + slow)
 
 
-def _together(now: Snapshot, shares: Shares, owed_s: Floats, stay_s: float) -> tuple[Ints, Ints, Ints, Floats]:
+def _together(now: Snapshot, shares: Shares, claim_s: Floats, stay_s: float) -> tuple[Ints, Ints, Ints, Floats]:
     """Wishes of pairs for GPUs to share: the two jobs, type and key."""
     pair, gpu_type = np.nonzero(shares.together > 0)
     one, other = shares.pairs[pair].T
     stays = (now.companion[one] == now.rows[other]) & (now.last_type[one] == gpu_type)
-    claim_s = (owed_s[one, gpu_type] + owed_s[other, gpu_type]) / 2
-    return one, other, gpu_type, -(claim_s + np.where(stays, stay_s, 0.0))
+    both_s = (claim_s[one, gpu_type] + claim_s[other, gpu_type]) / 2
+    return one, other, gpu_type, -(both_s + np.where(stays, stay_s, 0.0))

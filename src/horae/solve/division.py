@@ -94,7 +94,7 @@ class Division:
         over = pieces.of_class[(sides.jobs[pieces.side] == 2) & (pieces.time > most + _SLIVER)]
         if not len(over):
             return pieces
-        turns = np.flatnonzero((sides.jobs == 2) & np.isin(sides.kind, self.of_kind[over]))
+        turns = np.flatnonzero((sides.jobs == 2) & (time > _SLIVER) & np.isin(sides.kind, self.of_kind[over]))
         evenly = self._take_turns(sides, turns, time[turns])
         count = count - tally(evenly.of_class, evenly.time, len(count))
         wants = want - tally(evenly.of_class, evenly.time * sides.speed[evenly.side], len(count))

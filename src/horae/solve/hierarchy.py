@@ -311,10 +311,11 @@ def _fill(
     demanding: Callable[[Floats, float], Demand],
     free: Callable[[Floats], Floats],
 ) -> tuple[_F, _F]:
-    """Raise the level; whoever cannot rise is to have no more than it has; and again. Gives the first level and the last.
+    """Raise the level; whoever cannot rise is to have no more than it has; and again, until nobody can.
 
-    `demanding` gives the demand in which nobody takes more than so many steps/s, from a level
-    that is possible; `free` the most that anybody can have without anything that has a price.
+    Gives the first level and the last. `demanding` gives the demand in which nobody takes more
+    than so many steps/s, from a level that is possible; `free` the most that anybody can have
+    without anything that has a price.
     """
     most, rests = fastest, np.zeros(len(fastest), np.bool_)
     level = first = highest(demanding(most, 0.0))

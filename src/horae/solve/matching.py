@@ -125,7 +125,8 @@ def _seat_jobs(time_s: Floats, slots: Ints) -> tuple[Ints, Ints, Ints, Floats]:
             seats += 1
     seat, place = np.full(jobs, -1), np.full(jobs, -1)
     distance, via, passed = np.empty(most), np.empty(most, np.int64), np.empty(most, np.bool_)
-    for m in range(jobs):
+    # Of equal jobs who is seated later stands farther ahead, so the first to come is the last to be seated.
+    for m in range(jobs - 1, -1, -1):
         # 1. Seats by distance from the new job, through the jobs that would have to move on.
         for c in range(seats):
             distance[c], via[c], passed[c] = position[c] * time_s[m, of_type[c]] + price[c], m, False

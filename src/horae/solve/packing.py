@@ -84,12 +84,12 @@ class Packing:
             program.set_floors(self._floors(demand.at(level)[0]))
             program.solve()
             bound = self._bound(demand)
-            if self._holds(demand.at(bound)[0]) or abs(bound - level) <= (1 - _ALMOST) * level:
-                if not self._add_floors(demand.at(bound)[0]):
-                    return self._reached(demand, bound)
-                self._rise_towards(demand, aim)
-            elif bound > aim:
-                aim = bound
+            holds = self._holds(demand.at(bound)[0]) or abs(bound - level) <= (1 - _ALMOST) * level
+            added = holds and self._add_floors(demand.at(bound)[0])
+            if holds and not added:
+                return self._found(bound, demand.at(bound)[0])
+            if added or bound > aim:
+                aim = max(aim, bound)
                 self._rise_towards(demand, aim)
             level = bound
         raise AssertionError(f"no level after {_MOST_STEPS} programs")
@@ -210,22 +210,21 @@ class Packing:
         kind, time, over = sides.kind[used], time[used], sides.speed[used]
         fastest = self._program.fastest[kind]
         above = np.where(kind[:, None] == kind, np.maximum(over[:, None] - over, 0.0), 0.0)
-        lacks = self._wanted_over(throughput, kind, over / fastest) - time @ above / fastest
-        broken = lacks > TOLERANCE * self.kinds.count[kind]
+        wanted, doubt = self._wanted_over(throughput, kind, over / fastest)
+        broken = wanted - time @ above / fastest > doubt
         floors = np.unique(np.column_stack((kind[broken], over[broken])), axis=0)
         return floors[:, 0].astype(np.int64), floors[:, 1]
 
-    def _wanted_over(self, throughput: Floats, kind: Ints, over: Floats) -> Floats:
-        """What jobs of kinds want over a speed, both relative to the fastest: sorted by kind and want, sums tell."""
+    def _wanted_over(self, throughput: Floats, kind: Ints, over: Floats) -> tuple[Floats, Floats]:
+        """What jobs of kinds want over a speed, all relative to the fastest, and how little of that does not matter."""
         want = throughput / self.fastest
         order = np.lexsort((want, self.of_kind))
+        # Sorted by kind and want, those that want more than a speed stand together, and sums tell.
         place, count = 2.0 * self.of_kind[order] + want[order], self.classes.count[order]
         start, end = np.searchsorted(place, 2.0 * kind + over), np.searchsorted(place, 2.0 * kind + 1.5)
         jobs, wants = np.append(0.0, np.cumsum(count)), np.append(0.0, np.cumsum(count * want[order]))
-        return np.asarray(wants[end] - wants[start] - over * (jobs[end] - jobs[start]))
-
-    def _reached(self, demand: Demand, level: float) -> Reached:
-        return self._found(level, demand.at(level)[0])
+        whole = wants[end] - wants[start]
+        return whole - over * (jobs[end] - jobs[start]), TOLERANCE * whole
 
     def _found(self, level: float, throughput: Floats) -> Reached:
         """The program's answer, and what it proves."""
@@ -241,7 +240,7 @@ class Packing:
     def _gap(self, throughput: Floats) -> float:
         """The worst of all rows."""
         needed, has = self._floors(throughput), self._stands()
-        short = (needed - has) / np.maximum(needed, 1e-300)
+        short = (needed - has) / np.maximum(needed[self._program.floor_kind], 1e-300)
         return max(0.0, float(short.max()), self._program.excess())
 
 

@@ -13,6 +13,7 @@ The dual of Gavel's programs (OSDI '20, section 4), solved without a row for eac
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import highspy
@@ -54,12 +55,12 @@ class Jobs:
     gpus: Floats
     count: Floats
 
-    @property
+    @cached_property
     def size(self) -> Floats:
         """GPUs of all jobs of a class together."""
         return self.gpus * self.count
 
-    @property
+    @cached_property
     def fastest(self) -> Floats:
         """The most steps/s each can have."""
         fastest: Floats = self.speed.max(axis=1)
@@ -151,8 +152,12 @@ class _Search:
             if worst <= TOLERANCE:
                 return None
             self._tried.append(price)
-            if self._cut(q, price) > TOLERANCE:
+            excess = self._cut(q, price)
+            if excess > TOLERANCE:
                 return price
+            if worst - excess <= TOLERANCE:
+                # The program is as exact as it can be, and these are the worst prices there are.
+                return None
         raise AssertionError(f"no answer after {_MOST_STEPS} cuts")
 
     def settle(self, level: float, q: Floats, proof: Floats) -> Level:

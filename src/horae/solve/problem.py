@@ -100,6 +100,15 @@ class Problem:
         sharing = self.sharing.only(chosen) if self.sharing else None
         return replace(self, ids=ids, sharing=sharing, **kept)
 
+    @property
+    def fingerprint(self) -> bytes:
+        """Everything but time: equal for problems that policies which do not look at time cannot tell apart."""
+        columns = [self.capacity, self.gpus, self.speed, self.weight, self.price, self.queue]
+        if self.sharing:
+            columns += [self.sharing.kind, self.sharing.beside]
+        weights = repr(self.queues.configured).encode()
+        return b"|".join([*(np.ascontiguousarray(column).tobytes() for column in columns), weights])
+
     def agnostic(self) -> Problem:
         """The same problem for a policy that takes all GPU types for one: a job is as fast on each as on average.
 
