@@ -112,6 +112,15 @@ def test_of_a_move_that_waits_for_gpus_nothing_is_taken_back() -> None:
     assert cell.running == ["a", "new"]
 
 
+def test_gpus_that_are_set_aside_for_a_job_are_not_given_up_for_a_trifle() -> None:
+    cell = Cell("fast:1x1,slow:1x1", "sjf-aware", slow_stops=True)
+    cell.submit(0, job("holds", work=100, gpu_types=("fast",)), job("long", work=9000, gpu_types=("slow",)))
+    assert [stop.job for stop in cell.submit(50, typed("a", 1.1, 1, work=220)).stops] == ["long"]
+    assert types_of(cell) == {"holds": "fast", "a": "slow"}
+    cell.at(100, JobFinished(100, "holds", 1))
+    assert types_of(cell) == {"a": "slow"}, "20 s sooner on the fast type, and the slow one is as good as free"
+
+
 def test_the_shortest_on_its_best_type_chooses_first() -> None:
     cell = Cell("fast:1x1,slow:1x1", "sjf-aware")
     cell.submit(0, typed("long", 10, 1, work=5000), typed("short", 1, 1, work=400), typed("mid", 10, 5, work=4500))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.policies.test_aware import typed, types_of
+from tests.solve.plain import problem
 
 from builders import Cell, cluster, job, run, times
 from horae.core.history import History
@@ -68,6 +69,16 @@ def test_a_deadline_that_has_passed_does_not_stop_the_run() -> None:
     jobs = [typed("late", 2, 1, work=5000, deadline_s=100), typed("b", 2, 1, submit_s=1000, deadline_s=600)]
     ended = times(run(jobs, "fast:1x1,slow:1x1", "cost-deadline", settings=PRICES))
     assert ended["b"] == (1000, 1500)
+
+
+def test_shares_are_solved_anew_as_a_deadline_comes_closer() -> None:
+    policy = make_policy("cost-deadline", {"prices": "t0:4,t1:1"})
+    fast = [
+        policy._solve(problem([[2.0, 1.0]], [1, 1], steps_left=[7200], deadline_s=[left_s])).share[0, 0]
+        for left_s in (9000, 5760)
+    ]
+    # A round early: 7,200 steps in 5,400 s take a third of the time at speed 2.
+    assert fast == pytest.approx([0, 1 / 3])
 
 
 def test_a_star_prices_all_other_types() -> None:

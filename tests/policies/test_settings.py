@@ -10,8 +10,19 @@ import pytest
 from horae.policies import POLICIES, UnknownPolicy, make_policy
 from horae.policies.settings import BadSetting
 
-ORDERING = ["fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice"]
-ROUNDS = ["max-min", "finish-time", "makespan", "total-throughput"]
+ORDERING = ["fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice", "sjf-aware"]
+BY_TIME_LEFT = ["fifo-aware", "sjf-aware", "allox"]
+PRICED = ["cost", "cost-deadline"]
+ROUNDS = [
+    "max-min",
+    "water-filling",
+    "hierarchical",
+    "finish-time",
+    "makespan",
+    "total-throughput",
+    "strategy-proof",
+    *PRICED,
+]
 
 #: Every setting of every policy, a text for it and the value it must become.
 VALUES: list[tuple[str, str, str, Any]] = [
@@ -21,6 +32,12 @@ VALUES: list[tuple[str, str, str, Any]] = [
     *((policy, "half-life", "60", 60.0) for policy in ROUNDS),
     *((policy, "aware", "false", False) for policy in ROUNDS),
     *((policy, "space-sharing", "true", True) for policy in ROUNDS),
+    *((policy, "gain", "90", 90.0) for policy in BY_TIME_LEFT),
+    *((policy, "aware", "false", False) for policy in BY_TIME_LEFT),
+    *((policy, "prices", "v100:1", "v100:1") for policy in PRICED),
+    ("gandiva", "round", "60", 60.0),
+    ("gandiva", "stay", "60", 60.0),
+    ("gandiva", "seed", "7", 7),
     ("las", "quantum", "12.5", 12.5),
     ("time-slice", "quantum", "1e3", 1000.0),
     ("isolated", "round", "60", 60.0),

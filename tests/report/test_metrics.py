@@ -196,11 +196,11 @@ def test_restart_overhead_by_hand():
 
 
 def test_whole_seconds_are_written_without_a_point():
-    jobs = [JobSpec("exact", 0.0, 1, 100.0), JobSpec("not", 0.25, 1, 100.0)]
-    rows = list(job_rows(history_of(jobs, NODE4, start_s=[0.0, 0.25], end_s=[100.0, 100.3])))
+    jobs = [JobSpec("exact", 0.0, 1, 100.0), JobSpec("not", 100.25, 1, 100.0)]
+    rows = list(job_rows(history_of(jobs, NODE4, start_s=[0.0, 100.25], end_s=[100.0, 200.3])))
     assert len(JOB_COLUMNS) == len(rows[0])
     assert rows[0][:8] == ("exact", "0", "0", "100", "100", "1", "100", "0")
-    assert rows[1][:8] == ("not", "0.25", "0.25", "100.3", "100.05", "1", "100.05", "0")
+    assert rows[1][:8] == ("not", "100.25", "100.25", "200.3", "100.05", "1", "100.05", "0")
 
 
 @pytest.mark.parametrize("window", [(3, 3), (-1, None), (5, None), (4, 2), (7, 9)])

@@ -17,6 +17,7 @@ from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
 from horae.core.history import History
 from horae.core.job import JobSpec
+from horae.report.holdings import Holdings
 from horae.report.metrics import measure
 from horae.report.page import render_page, write_page
 from horae.report.timeline import choose_colours, draw_timeline, palette_png, sample
@@ -153,7 +154,7 @@ def test_a_sampled_timeline_shows_who_held_each_gpu(seed, count, moments):
     history, _ = run(seed, count)
     colour = np.arange(count) % 5
     end_s = float(history.attempts.end_s.max()) + 10
-    cells = sample(history, colour, 0.0, end_s, rows=SMALL.gpus, columns=moments)
+    cells = sample(history, Holdings.of(history.attempts), colour, 0.0, end_s, rows=SMALL.gpus, columns=moments)
     attempts = history.attempts
     for column in range(moments):
         now = (column + 0.5) * end_s / moments
@@ -166,7 +167,8 @@ def test_a_sampled_timeline_shows_who_held_each_gpu(seed, count, moments):
 def test_more_gpus_than_rows_are_sampled_evenly():
     jobs = [JobSpec("a", 0.0, 160, 10.0)]
     history = history_of(jobs, LARGE, start_s=[0.0], end_s=[10.0])
-    assert (sample(history, np.array([3]), 0.0, 20.0, rows=7, columns=4) == [[4, 4, 0, 0]] * 7).all()
+    cells = sample(history, Holdings.of(history.attempts), np.array([3]), 0.0, 20.0, rows=7, columns=4)
+    assert (cells == [[4, 4, 0, 0]] * 7).all()
 
 
 def test_the_image_holds_the_pixels():

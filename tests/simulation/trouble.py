@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from horae.core.cluster import Cluster, Node
+from horae.core.cluster import Cluster, Node, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided
 from horae.core.engine import Engine
@@ -26,6 +26,7 @@ from horae.core.invariants import check
 from horae.core.job import JobSpec
 from horae.core.queues import Queue
 from horae.core.states import State
+from horae.core.throughputs import Origin, Setting, Throughputs
 from horae.placement import PLACEMENTS
 from horae.placement.rules import make_placement
 from horae.policies import POLICIES, make_policy
@@ -76,6 +77,7 @@ class Trouble:
         self.placement = str(rng.choice(list(PLACEMENTS)))
         self.policy, self.settings = self._policy()
         self.queues = self._queues()
+        self.wrong_by = float(rng.choice([0.6, 1.0, 1.5]))
         self.restart_cost_s = float(rng.choice([0.0, 30.0]))
         self.specs = [self._job(number) for number in range(self.jobs)]
 
@@ -95,6 +97,10 @@ class Trouble:
                 settings[parameter.name] = str(self.rng.choice([50, 300, 600]))
             if parameter.name == "reserve":
                 settings[parameter.name] = str(self.rng.choice(["off", "0", "200"]))
+            if parameter.name in ("space-sharing", "aware"):
+                settings[parameter.name] = str(self.rng.choice(["true", "false"]))
+            if parameter.name == "prices":
+                settings[parameter.name] = "t0:3,t1:2,t2:1,t-late:1"
         return name, settings
 
     def _queues(self) -> tuple[Queue, ...]:
@@ -116,6 +122,7 @@ class Trouble:
             gpus_min=int(rng.integers(1, gpus + 1)) if elastic else gpus,
             gpus_max=gpus + int(rng.integers(0, 3)) if elastic else gpus,
             work=float(rng.integers(1, 1500)),
+            job_class=str(rng.choice(["", "m", "n"])),
             slowdown=(1.0, 1.0, 1.2, 1.5) if rng.random() < 0.5 else (1.0, 1.0, 1.0, 1.0),
             queue=str(rng.choice(["org/a", "org/a/x", "org/b"])),
             checkpoint_s=float(rng.choice([0.0, 20.0])),
@@ -123,6 +130,17 @@ class Trouble:
             checkpoint_every_s=float(rng.choice([0.0, 200.0])),
             min_runtime_s=float(rng.choice([0.0, 0.0, 250.0])),
         )
+
+    def _speeds(self, origin: Origin, wrong_by: float) -> Throughputs:
+        """Speeds of two classes, alone and beside each other; a believed table may be wrong."""
+        table = Throughputs()
+        for gpu_type in ("t0", "t1", "t2", "t-late"):
+            for gpus in range(1, 24):
+                for one, other in (("m", ""), ("n", ""), ("m", "m"), ("m", "n"), ("n", "m")):
+                    speed = (1.0 if other == "" else 0.7) * (1.3 if one == "n" else 1.0) * wrong_by
+                    span = Span.GPU if gpus == 1 else Span.NODE
+                    table.put(Setting(one, gpu_type, gpus, span, other), speed, origin)
+        return table
 
     def script(self) -> list[Event]:
         """Submissions, and users and operators who change their minds."""
@@ -151,9 +169,8 @@ class Trouble:
 
     def engine(self) -> Engine:
         """A fresh engine with this seed's settings."""
-        return Engine(
-            self.cluster, make_policy, self.policy, self.settings, make_placement(self.placement), None, self.queues
-        )
+        rule, believed = make_placement(self.placement), self._speeds(Origin.ESTIMATED, self.wrong_by)
+        return Engine(self.cluster, make_policy, self.policy, self.settings, rule, believed, self.queues, learn=True)
 
     def run(self) -> Engine:
         """Run to the end: after every event the invariants hold, and two shadows agree.
@@ -177,7 +194,8 @@ class Trouble:
             else:
                 planning.apply(record)
 
-        world = World(engine.jobs, self.cluster, self.restart_cost_s, FAULTS, self.seed)
+        truth = self._speeds(Origin.GIVEN, 1.0)
+        world = World(engine.jobs, self.cluster, self.restart_cost_s, FAULTS, self.seed, truth)
         Driver(engine, world, self.script(), watch).run()
         return engine
 

@@ -57,13 +57,13 @@ def render_intervals(by_policy: Sequence[Sequence[Report]]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from horae.report.tables import MEASURES, run_labels
+    from horae.report.tables import run_labels, shown
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", min_width=12)
     for label in run_labels([reports[0] for reports in by_policy]):
         table.add_column(label, justify="right")
-    for measure in MEASURES:
+    for measure in shown([report for reports in by_policy for report in reports]):
         table.add_row(*_interval_cells(measure, by_policy))
     table.caption = f"means of {len(by_policy[0])} seeds ± half of the 95 % confidence interval"
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,13 +23,18 @@ def command(
     problem: Annotated[Path, typer.Option("--problem", metavar="FILE.json", help="GPU types, jobs and throughputs.")],
     set: Annotated[  # noqa: A002, the option is called so
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="aware=false takes all GPU types for one; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="aware=false takes all GPU types for one, space-sharing=false leaves pairs out; repeatable.",
+        ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Solve one allocation problem exactly: which share of its time each job spends on which GPU type.
 
-    Policies: max-min, finish-time, makespan, total-throughput, cost, cost-deadline, isolated.
+    Policies: max-min, water-filling, hierarchical, finish-time, makespan, total-throughput, cost, cost-deadline,
+    strategy-proof, allox, isolated.
     """
     from horae.solve.programs import PROGRAMS
     from horae.workload.problems import load_problem
@@ -38,10 +44,12 @@ def command(
             f"No allocation policy is called {policy!r}.{did_you_mean(policy, PROGRAMS)} "
             f"There are: {', '.join(PROGRAMS)}."
         )
-    aware = _aware(read_pairs("--set aware=false", set or ()))
+    switches = _switches(read_pairs("--set aware=false", set or ()))
     asked = load_problem(problem)
+    if not switches["space-sharing"]:
+        asked = replace(asked, sharing=None)
     started = time.perf_counter()
-    solution = PROGRAMS[policy].solve(asked if aware else asked.agnostic())
+    solution = PROGRAMS[policy].solve(asked if switches["aware"] else asked.agnostic())
     record = _record(policy, asked, solution, time.perf_counter() - started)
     match output:
         case Output.JSON:
@@ -54,12 +62,15 @@ def command(
             print_rich(f"{PROGRAMS[policy].objective}: {solution.objective:.6g} {PROGRAMS[policy].unit}")
 
 
-def _aware(settings: dict[str, str]) -> bool:
-    words = {"true": True, "false": False}
+def _switches(settings: dict[str, str]) -> dict[str, bool]:
+    """What is on and what is off."""
+    switches, words = {"aware": True, "space-sharing": True}, {"true": True, "false": False}
     for key, value in settings.items():
-        if key != "aware" or value not in words:
-            raise UserError(f"--set {key}={value} is not known here; there is aware=true and aware=false.")
-    return words[settings.get("aware", "true")]
+        if key not in switches or value not in words:
+            known = " and ".join(f"{name}=true or false" for name in switches)
+            raise UserError(f"--set {key}={value} is not known here; there is {known}.")
+        switches[key] = words[value]
+    return switches
 
 
 def _record(policy: str, problem: Problem, solution: Solution, solve_s: float) -> dict[str, Any]:

@@ -37,7 +37,7 @@ DEFAULT_POLICIES = "max-min,max-min:aware=false"
 #: Endings of the files that a plot can be written to.
 PLOTS = (".png", ".svg")
 
-#: Jobs come as long as measured ones are there. The slowest may take months, so so many times more are made up.
+#: Jobs keep coming while measured ones are there, and the slowest of these may take months: so many for each.
 _MORE_JOBS = 3
 
 
@@ -98,6 +98,7 @@ def command(
         typer.Option("--seeds", metavar="N", min=1, help="Generate this many workloads; shows 95 % intervals."),
     ] = 1,
     seed: options.SeedOption = 0,
+    queues: options.QueuesOption = None,
     placement: options.PlacementOption = "anywhere",
     restart_cost: options.RestartCostOption = 30.0,
     workers: Annotated[
@@ -119,9 +120,9 @@ def command(
 
     # Whatever can be wrong is found before anything takes time.
     _check_plot(plot)
-    check_outputs([plot, html], inputs=[throughputs, cluster_file(cluster)])
+    check_outputs([plot, html], inputs=[throughputs, queues, cluster_file(cluster)])
     count = _check_window(measure_from, measure_to, jobs)
-    chosen = read_policies(policy or (), policies or (None if policy else DEFAULT_POLICIES))
+    chosen = read_policies(policy or (), policies if policy or policies is not None else DEFAULT_POLICIES)
     steps = read_steps(rates, rounds, rate)
     _check_policies(chosen, steps)
     machines, speeds = parse_cluster(cluster), inputs.read_throughputs(throughputs)
@@ -129,8 +130,9 @@ def command(
         generation.GeneratedSource(_workload(generate, count, step, workload or (), speeds), machines, speeds)
         for step in steps
     ]
+    tree = inputs.read_queues(queues, cluster)
     world = World(
-        sources[0], machines, placement, restart_cost, speeds, (), None, measure_from, measure_to, until=measure_to
+        sources[0], machines, placement, restart_cost, speeds, tree, None, measure_from, measure_to, until=measure_to
     )
     runs = _plan(steps, sources, chosen, range(seed, seed + seeds))
     with progress_bar(f"{len(runs)} runs", output) as advance:
@@ -154,17 +156,18 @@ def read_steps(rates: str | None, rounds: str | None, rate: float | None) -> lis
     if rates is not None:
         if rate is not None:
             raise UserError("--rate does nothing with --rates; leave it out, or sweep --rounds at that rate.")
-        return [Step(value, value, {}) for value in _values("--rates", rates)]
+        return [Step(value, value, {}) for value in _values("--rates 4.0,5.2", rates)]
     if rate is None or not 0 < rate < float("inf"):
         raise UserError("Round lengths are compared at one input rate: give a number above 0, such as --rate 5.6.")
-    return [Step(value, rate, {"round": f"{value:.12g}"}) for value in _values("--rounds", rounds or "")]
+    return [Step(value, rate, {"round": f"{value:.12g}"}) for value in _values("--rounds 60,360", rounds or "")]
 
 
-def _values(option: str, text: str) -> list[float]:
-    """Numbers above 0, each once, from the lowest up."""
+def _values(example: str, text: str) -> list[float]:
+    """Numbers above 0, each once, from the lowest up; `example` begins with the option."""
+    option = example.split()[0]
     values = sorted(inputs.read_number(option, part) for part in text.split(",") if part.strip())
     if not values or values[0] <= 0:
-        raise UserError(f"{option} {text!r} is no list of numbers above 0; write it like {option} 4.0,5.2.")
+        raise UserError(f"{option} {text!r} is no list of numbers above 0; write it like {example}.")
     if len(set(values)) < len(values):
         raise UserError(f"{option} {text!r} names a number twice; once is enough.")
     return values

@@ -19,6 +19,8 @@ from horae.core.states import State
 class Attempts:
     """Every launch of every job: who held which GPUs when. Columns of equal length.
 
+    Two attempts may hold the same GPUs at the same time; a report must not count these twice.
+
     `gpu_ids[first[i]:first[i + 1]]` are the GPUs of attempt i. An attempt holds
     its GPUs from `begin_s` to `end_s`; it does work from `work_s` (after loading
     its checkpoint; NaN if it never came so far) to `stop_s` (when it was told to
@@ -45,9 +47,10 @@ class Attempts:
 class History:
     """A finished (or interrupted) run. Job columns follow the order of submission.
 
-    `rates[i, k]` is the work per second of job i on its own number of GPUs of type
-    k, as close together as they can be; 0 where it cannot run. Times that never
-    came are NaN.
+    `rates[i, k]` is the work per second of job i, alone on its own number of GPUs of
+    type k, as close together as they can be; 0 where it cannot run. It is what was
+    true, where that is known, whatever the scheduler believed: jobs are judged by
+    what they could have had. Times that never came are NaN.
     """
 
     cluster: Cluster

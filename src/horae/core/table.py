@@ -162,7 +162,8 @@ class JobTable:
         """Look up how fast a job runs on each GPU type, and so which types it can use."""
         spec = self.specs[row]
         rates = self.speeds.rates(spec, self.gpu_types)
-        self.kind[row] = self.speeds.kind(spec)
+        # Elastic jobs never share: two jobs on the same GPUs must have the same number of them.
+        self.kind[row] = -1 if spec.elastic else self.speeds.kind(spec)
         self.rates[row] = rates
         self.best_rate[row] = rates.max()
         self.types[row] = sum(1 << k for k, rate in enumerate(rates) if rate > 0)

@@ -12,6 +12,8 @@ from horae.policies.best_type import FifoAware, ShortestAware
 from horae.policies.cost import Cost, CostDeadline
 from horae.policies.fifo import Fifo, FifoBackfill
 from horae.policies.finish_time import FinishTime
+from horae.policies.gandiva import Gandiva
+from horae.policies.hierarchical import Hierarchical
 from horae.policies.isolated import Isolated
 from horae.policies.least_attained import LeastAttainedService
 from horae.policies.makespan import Makespan
@@ -19,8 +21,10 @@ from horae.policies.max_min import MaxMin
 from horae.policies.settings import Parameter, build, parameters_of
 from horae.policies.shortest_first import ShortestRemainingService, ShortestRemainingTime
 from horae.policies.smallest_first import SmallestFirst
+from horae.policies.strategy_proof import StrategyProof
 from horae.policies.time_slice import TimeSlice
 from horae.policies.total_throughput import TotalThroughput
+from horae.policies.water_filling import WaterFilling
 
 _CLASSES: dict[str, type] = {
     "fifo": Fifo,
@@ -31,10 +35,14 @@ _CLASSES: dict[str, type] = {
     "las": LeastAttainedService,
     "time-slice": TimeSlice,
     "isolated": Isolated,
+    "gandiva": Gandiva,
     "max-min": MaxMin,
+    "water-filling": WaterFilling,
+    "hierarchical": Hierarchical,
     "finish-time": FinishTime,
     "makespan": Makespan,
     "total-throughput": TotalThroughput,
+    "strategy-proof": StrategyProof,
     "cost": Cost,
     "cost-deadline": CostDeadline,
     "fifo-aware": FifoAware,

@@ -69,7 +69,7 @@ class AllocationPolicy(ABC):
         return next_round(now, shares, self.claims(now, shares, owed_s), self.round, self.stay)
 
     def claims(self, now: Snapshot, shares: Shares, owed_s: Floats) -> Floats:
-        """How much each job (rows) deserves to run on each type (columns) now, in seconds; what it is owed, as a rule."""
+        """How much each job (rows) deserves each type (columns) now, in seconds: what it is owed, as a rule."""
         return owed_s
 
     def _shares(self, now: Snapshot, memory: Memory, runs: NDArray[np.bool_]) -> Shares:
@@ -87,7 +87,7 @@ class AllocationPolicy(ABC):
         return Shares(alone, np.flatnonzero(runs)[solution.pairs], together)
 
     def _solve(self, problem: Problem) -> Solution:
-        """Allocate, or take the last solution where the problem is the same: most rounds end and nothing has changed."""
+        """Allocate, or take the last solution where the problem is the same: most rounds end and nothing changed."""
         if not self.timeless:
             return self.allocate(problem)
         key = problem.fingerprint

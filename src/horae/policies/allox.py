@@ -29,7 +29,7 @@ class AlloX:
 
     objective: ClassVar = "sum of completion times"
     unit: ClassVar = "s"
-    paper: ClassVar = "AlloX, EuroSys '20; Gavel, OSDI '20, section 7"
+    paper: ClassVar = "AlloX, EuroSys '20"
     memory: ClassVar = MemorySpec()
     gain: float = setting(60.0, GAIN, least=0)
     aware: bool = setting(True, "whether speeds on the GPU types are told apart")
@@ -40,10 +40,9 @@ class AlloX:
         time_s = less_where_held(times_left(now, self.aware), held, self.gain)
         runs_now = _first_in_queues(now, time_s, held)
         job, gpu_type = np.nonzero(now.rates > 0)
-        first = runs_now[job, gpu_type]
         stays = held[job] == gpu_type
-        gang = np.where(first, now.gpus[job], 0)
-        order = np.lexsort((time_s[job, gpu_type], ~stays, -gang, ~first))
+        gang = np.where(runs_now[job, gpu_type], now.gpus[job], 0)
+        order = np.lexsort((time_s[job, gpu_type], ~stays, -gang))
         return Wishes(now.rows[job[order]], gpu_type=gpu_type[order], waiting=Reason.BEHIND_SHORTER)
 
 

@@ -13,7 +13,7 @@ from horae.policies.allocation import AllocationPolicy
 from horae.policies.settings import BadSetting, setting
 from horae.solve.problem import Problem, Solution
 
-#: What Gavel reckons with: an hour of one GPU at Google Cloud, in US$.
+#: List prices of an hour of one GPU at Google Cloud, in US$.
 _PRICES = "v100:2.48,p100:1.46,k80:0.45"
 #: Stands for every GPU type that has no price of its own.
 _ANY = "*"
@@ -76,13 +76,14 @@ class CostDeadline(Cost):
 
 def _priced(problem: Problem, prices: str) -> Problem:
     known = _read_prices(prices)
-    missing = [name for name in problem.gpu_types if name not in known and _ANY not in known]
-    if missing:
+    price = np.array([known.get(name, known.get(_ANY, math.nan)) for name in problem.gpu_types])
+    if np.isnan(price).any():
+        missing = [name for name, its_price in zip(problem.gpu_types, price, strict=True) if math.isnan(its_price)]
         raise NoPrice(
             f"No price is known for {', '.join(missing)}: give one for every GPU type, such as "
             f"--set prices={','.join(f'{name}:1.5' for name in problem.gpu_types)}."
         )
-    return replace(problem, price=np.array([known.get(name, known.get(_ANY, 0.0)) for name in problem.gpu_types]))
+    return replace(problem, price=price)
 
 
 def _read_prices(text: str) -> dict[str, float]:

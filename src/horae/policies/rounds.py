@@ -8,8 +8,8 @@ Two choices are ours. A job that runs is preferred on the GPUs it has, as if it 
 `stay` seconds more: changing places costs a restart, so being a little behind is not worth it.
 And whatever is left idle goes to those that wait, on any type that they can use.
 
-Two jobs that are to share GPUs are owed that time each, and claim it together: what they are
-owed on average is the claim of both.
+Two jobs that are to share GPUs are owed that time each, and claim it together: the larger of what
+the two are owed is the claim of both.
 """
 
 from __future__ import annotations
@@ -108,5 +108,5 @@ def _together(now: Snapshot, shares: Shares, claim_s: Floats, stay_s: float) -> 
     pair, gpu_type = np.nonzero(shares.together > 0)
     one, other = shares.pairs[pair].T
     stays = (now.companion[one] == now.rows[other]) & (now.last_type[one] == gpu_type)
-    both_s = (claim_s[one, gpu_type] + claim_s[other, gpu_type]) / 2
+    both_s = np.maximum(claim_s[one, gpu_type], claim_s[other, gpu_type])
     return one, other, gpu_type, -(both_s + np.where(stays, stay_s, 0.0))

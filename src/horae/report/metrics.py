@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.errors import UserError
-from horae.core.history import Attempts, History
+from horae.core.history import History
 from horae.core.states import State
 from horae.report.fairness import Fairness
 from horae.report.fragmentation import fragmentation
+from horae.report.holdings import Holdings
 from horae.report.outcomes import Outcomes, outcomes
 from horae.report.series import Floats, Ints, sums
 
@@ -98,6 +99,8 @@ class Report:
     p99_jct_s: float
     makespan_s: float
     utilization: float
+    #: Share of the GPU-time held in which two jobs held the same GPU.
+    shared_gpu_share: float
     preemptions: int
     rho: Fairness
     isolated_rho: Fairness
@@ -124,17 +127,18 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
     """Report on the jobs at positions `measure_from` up to, not including, `measure_to` in order of submission.
 
     Job numbers count those jobs alone. Numbers about the cluster (utilisation,
-    fragmentation) cover everything that ran between the first submission and the
+    sharing, fragmentation) cover everything that ran between the first submission and the
     last end of those jobs.
     """
     inside = _window_jobs(len(history.jobs), measure_from, measure_to)
-    result, states = outcomes(history), history.state[inside]
+    holdings = Holdings.of(history.attempts)
+    result, states = outcomes(history, holdings), history.state[inside]
     window = _window(history, inside)
     length_s = window.end_s - window.begin_s
     jct_s, gpu_seconds = result.jct_s[inside], float(result.gpu_seconds[inside].sum())
     overhead_gpu_s = float(result.overhead_gpu_s[inside].sum())
     apps = _apps_inside(result, inside)
-    by_gpu_type = _by_gpu_type(history, window)
+    by_gpu_type = _by_gpu_type(history, holdings, window)
     return Report(
         policy=history.policy,
         jobs=inside.stop - inside.start,
@@ -149,6 +153,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         p99_jct_s=_percentile(jct_s, 99),
         makespan_s=length_s,
         utilization=_share_held(by_gpu_type),
+        shared_gpu_share=holdings.inside(window.begin_s, window.end_s).shared_share,
         preemptions=int(result.preemptions[inside].sum()),
         rho=Fairness.of(result.apps.rho[apps]),
         isolated_rho=Fairness.of(result.isolated_rho[inside]),
@@ -157,7 +162,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         waiting_s=Delay.of(result.waiting_s[inside]),
         restart_overhead=Overhead(overhead_gpu_s, overhead_gpu_s / gpu_seconds if gpu_seconds else 0.0),
         gpu_hours=gpu_seconds / 3600,
-        fragmentation=fragmentation(history.attempts, history.cluster, window.begin_s, window.end_s)
+        fragmentation=fragmentation(holdings, history.cluster, window.begin_s, window.end_s)
         if length_s > 0
         else math.nan,
         by_queue=_by_queue(history, result, inside),
@@ -180,7 +185,7 @@ def job_rows(history: History, report: Report | None = None) -> Iterator[tuple[s
 
     Pass the run's report, if there is one, to use what it has worked out already.
     """
-    result = report.outcomes if report else outcomes(history)
+    result = report.outcomes if report else outcomes(history, Holdings.of(history.attempts))
     columns = [
         _texts(column)
         for column in (
@@ -255,19 +260,16 @@ def _queue_report(history: History, result: Outcomes, jobs: Ints, rho: Floats) -
     )
 
 
-def _by_gpu_type(history: History, window: Window) -> dict[str, TypeReport]:
+def _by_gpu_type(history: History, holdings: Holdings, window: Window) -> dict[str, TypeReport]:
     """How full each GPU type was during the window, and what the window's jobs held of it in their lives."""
     attempts, cluster = history.attempts, history.cluster
-    types = len(cluster.gpu_types)
-    kind = cluster.gpu_type[attempts.gpu_ids]
-    attempt = np.repeat(np.arange(len(attempts.job)), attempts.gpus)
-    inside_s = _length_inside_s(attempts, window)
+    types, length_s = len(cluster.gpu_types), window.end_s - window.begin_s
+    kind = cluster.gpu_type[holdings.gpu]
+    held = sums(holdings.inside(window.begin_s, window.end_s).gpu_s, kind, types)
     own = (attempts.job >= window.first_job) & (attempts.job < window.end_job)
-    held = sums(inside_s[attempt], kind, types)
-    held_by_own = sums(np.where(own, attempts.end_s - attempts.begin_s, 0.0)[attempt], kind, types)
+    held_by_own = sums(np.where(own[holdings.attempt], holdings.gpu_s, 0.0), kind, types)
     visited = np.zeros((types, len(history.jobs)), dtype=bool)
-    visited[kind, attempts.job[attempt]] = True
-    length_s = window.end_s - window.begin_s
+    visited[cluster.gpu_type[attempts.gpu_ids], np.repeat(attempts.job, attempts.gpus)] = True
     return {
         name: TypeReport(
             gpus=int(cluster.gpus_by_type[k]),
@@ -277,12 +279,6 @@ def _by_gpu_type(history: History, window: Window) -> dict[str, TypeReport]:
         )
         for k, name in enumerate(cluster.gpu_types)
     }
-
-
-def _length_inside_s(attempts: Attempts, window: Window) -> Floats:
-    """Seconds of each attempt that fall inside the window's time."""
-    begin = np.clip(attempts.begin_s, window.begin_s, window.end_s)
-    return np.clip(attempts.end_s, window.begin_s, window.end_s) - begin
 
 
 def _share_held(by_gpu_type: dict[str, TypeReport]) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 from horae.core.history import Attempts, History
 from horae.report.fairness import Apps, finish_time_fairness
 from horae.report.fluid import isolated_jct
+from horae.report.holdings import Holdings
 from horae.report.series import Floats, Ints, sums
 
 
@@ -23,7 +24,7 @@ class Outcomes:
     jct_s: Floats
     #: Seconds in which the job held GPUs.
     held_s: Floats
-    #: GPU-seconds the job held, however many it asked for.
+    #: GPU-seconds the job held, however many GPUs it asked for; of those it shared, its part.
     gpu_seconds: Floats
     #: The part of them that did no work: loading, saving, and launches that came to nothing.
     overhead_gpu_s: Floats
@@ -48,27 +49,31 @@ class Outcomes:
         return np.maximum(self.jct_s - self.held_s, 0.0)
 
 
-def outcomes(history: History) -> Outcomes:
+def outcomes(history: History, holdings: Holdings) -> Outcomes:
     """Work out every job's columns; the one slow step of a report, so keep the result."""
     submit_s, attempts, jobs = history.submit_s, history.attempts, len(history.jobs)
     jct_s = np.where(history.finished, history.end_s - submit_s, np.nan)
     work = np.array([job.work for job in history.jobs])
     alone_s = isolated_jct(submit_s, history.gpus, work, history.rates, history.cluster.gpus_by_type)
-    held_s = attempts.end_s - attempts.begin_s
+    holder = attempts.job[holdings.attempt]
     return Outcomes(
         submit_s=submit_s,
         start_s=history.start_s,
         end_s=history.end_s,
         jct_s=jct_s,
-        held_s=sums(held_s, attempts.job, jobs),
-        gpu_seconds=sums(held_s * attempts.gpus, attempts.job, jobs),
-        overhead_gpu_s=sums((held_s - _working_s(attempts)) * attempts.gpus, attempts.job, jobs),
+        held_s=sums(attempts.end_s - attempts.begin_s, attempts.job, jobs),
+        gpu_seconds=sums(holdings.gpu_s, holder, jobs),
+        overhead_gpu_s=sums(_overhead_gpu_s(attempts, holdings), holder, jobs),
         preemptions=np.bincount(attempts.job[attempts.preempted], minlength=jobs),
         isolated_rho=jct_s / alone_s,
         apps=finish_time_fairness(history),
     )
 
 
-def _working_s(attempts: Attempts) -> Floats:
-    """Seconds of each attempt that did work; an attempt stopped before it had loaded did none."""
-    return np.nan_to_num(np.maximum(attempts.stop_s - attempts.work_s, 0.0), nan=0.0)
+def _overhead_gpu_s(attempts: Attempts, holdings: Holdings) -> Floats:
+    """GPU-seconds of each holding in which its attempt did no work; one stopped before it had loaded did none."""
+    begin_s = np.maximum(holdings.begin_s, attempts.work_s[holdings.attempt])
+    end_s = np.minimum(holdings.end_s, attempts.stop_s[holdings.attempt])
+    working_s = np.nan_to_num(np.maximum(end_s - begin_s, 0.0), nan=0.0)
+    overhead: Floats = (holdings.end_s - holdings.begin_s - working_s) / holdings.holders
+    return overhead

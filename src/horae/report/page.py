@@ -38,7 +38,8 @@ _WORDS = {
     "Slowdown versus isolated run": "A job's completion time over the one in an ideal run that gives each job present "
     "an equal part of every GPU type at every instant (isolated_rho).",
     "Jain's index": "1 when everybody is slowed down alike; 1/n when one of n bears it all.",
-    "GPUs in use": "GPU-time that jobs held, over all GPU-time between the first submission and the last end.",
+    "GPUs in use": "GPU-time that jobs held, over all GPU-time between the first submission and the last end. "
+    "A GPU that two jobs share is in use once, and half of its time is counted for each.",
     "Preemption": "A running job that loses its GPUs, wholly or to move elsewhere.",
     "GPU-time lost to restarts": "GPU-time held while loading or saving a checkpoint, or by a launch that failed.",
     "Fragmentation": "Share of the idle GPU-time that lay on nodes where another GPU was in use.",
@@ -110,7 +111,8 @@ def _overview(report: Report) -> Iterator[str]:
     yield _card("Slowdown versus fair share", f"{number(report.rho.avg)} ×", f"average; {unfair}")
     yield _card("Worst slowdown", f"{number(report.rho.max)} ×", "the app that fared worst against its fair share")
     idle = f"{percent(report.fragmentation)} of the idle GPU-time lay in pieces, on nodes partly in use"
-    yield _card("GPUs in use", percent(report.utilization), idle)
+    shared = f"{percent(report.shared_gpu_share)} of the time in use by two jobs at once; "
+    yield _card("GPUs in use", percent(report.utilization), shared * (report.shared_gpu_share > 0) + idle)
     yield _card("Preemptions", number(report.preemptions), f"{restarts}; {_ended(report)}")
     yield "</section>"
 
@@ -225,10 +227,10 @@ def _timelines(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
 
     begin_s, end_s = life_s(runs)
     yield "<h2>Who held which GPU when</h2>"
-    for k, ((history, _), name) in enumerate(zip(runs, names, strict=True)):
+    for k, ((history, report), name) in enumerate(zip(runs, names, strict=True)):
         colours = choose_colours(history)
         drawing = draw_timeline(history, colours, begin_s, end_s, _TIMELINE_PIXELS // len(runs))
-        note = f"One row a GPU. {colours.meaning}; grey is idle."
+        note = f"One row a GPU. {colours.meaning}; grey is idle.{_halves_note(report)}"
         legend = "".join(
             f'<span><i class="block" style="background:{colour}"></i>{escape(label)}</span>'
             for label, colour in colours.legend
@@ -240,6 +242,10 @@ def _timelines(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
             is_open = " open" if k == 0 or len(runs) <= 3 else ""
             body = f"<details{is_open}><summary>{escape(name)}</summary>{body}</details>"
         yield f'<section class="card wide">{body}</section>'
+
+
+def _halves_note(report: Report) -> str:
+    return " While two jobs share a GPU, each has half of its row." if report.shared_gpu_share else ""
 
 
 def _breakdown(report: Report) -> Iterator[str]:

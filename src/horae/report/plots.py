@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from horae.core.history import History
+from horae.report.holdings import Holdings
 from horae.report.metrics import Report
 from horae.report.palette import BAD, GOOD, GRID, INK, LINES, MUTED, is_dashed, line_colour
 from horae.report.quantities import time_ticks
@@ -110,8 +111,8 @@ def draw_usage(runs: Sequence[Run]) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for number, (history, _) in enumerate(runs):
-            attempts, edges = history.attempts, _edges(runs)
-            held = overlap(attempts.begin_s, attempts.end_s, attempts.gpus).binned(edges)
+            holdings, edges = Holdings.of(history.attempts), _edges(runs)
+            held = overlap(holdings.begin_s, holdings.end_s, 1.0 / holdings.holders).binned(edges)
             _over_time(axes, held / history.cluster.gpus, edges, number, len(runs))
         _share_axis(axes, "share of GPUs held")
         _time_axis(axes, *life_s(runs))

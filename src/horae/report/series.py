@@ -55,3 +55,10 @@ def overlap(begin_s: Floats, end_s: Floats, weight: Floats | Ints | None = None)
 def sums(values: Floats | Ints, group: Ints, groups: int) -> Floats:
     """The sum of each group's values; 0 for a group without any."""
     return np.bincount(group, np.asarray(values, dtype=np.float64), minlength=groups).astype(np.float64, copy=False)
+
+
+def counting(first: Ints, length: Ints) -> Ints:
+    """Whole numbers from each `first` on, as many as `length` says, end to end: 5, 0 and 2, 3 give 5 6 0 1 2."""
+    before = np.cumsum(length) - length
+    numbers: Ints = np.arange(int(length.sum())) + np.repeat(first - before, length)
+    return numbers

@@ -34,7 +34,10 @@ class Measure:
     path: str
     label: str
     kind: Kind = Kind.PLAIN
-    more_is_better: bool = False
+    #: None where neither is.
+    more_is_better: bool | None = False
+    #: Whether to leave the row out where nobody has any of it.
+    if_any: bool = False
 
     def of(self, report: Report) -> float:
         """The number in a report."""
@@ -62,6 +65,7 @@ MEASURES = (
     Measure("isolated_rho.over_1", "isolated_rho, share above 1", Kind.SHARE),
     Measure("isolated_rho.jain", "isolated_rho, Jain's index", more_is_better=True),
     Measure("utilization", "GPU utilisation", Kind.SHARE, more_is_better=True),
+    Measure("shared_gpu_share", "GPU-time held by two jobs at once", Kind.SHARE, more_is_better=None, if_any=True),
     Measure("fragmentation", "fragmentation of idle GPUs", Kind.SHARE),
     Measure("preemptions", "preemptions"),
     Measure("restart_overhead.share", "GPU-time lost to restarts", Kind.SHARE),
@@ -83,7 +87,12 @@ class Row:
 
 def comparison_rows(reports: Sequence[Report], measures: Sequence[Measure] = MEASURES) -> list[Row]:
     """Each measure of all reports, times of a row in one unit. Equality is judged by what is shown."""
-    return [_row(measure, [measure.of(report) for report in reports]) for measure in measures]
+    return [_row(measure, [measure.of(report) for report in reports]) for measure in shown(reports, measures)]
+
+
+def shown(reports: Sequence[Report], measures: Sequence[Measure] = MEASURES) -> list[Measure]:
+    """The measures that have something to say about these reports."""
+    return [measure for measure in measures if not measure.if_any or any(measure.of(report) for report in reports)]
 
 
 def _row(measure: Measure, values: list[float]) -> Row:
@@ -95,7 +104,7 @@ def _row(measure: Measure, values: list[float]) -> Row:
         texts = [number(value / unit.seconds) for value in values]
     elif measure.kind is Kind.SHARE:
         texts = [percent(value) for value in values]
-    if len(set(texts)) < 2 or not known:
+    if len(set(texts)) < 2 or not known or measure.more_is_better is None:
         return Row(label, tuple(texts), frozenset())
     top = texts[values.index(max(known) if measure.more_is_better else min(known))]
     return Row(label, tuple(texts), frozenset(k for k, text in enumerate(texts) if text == top))

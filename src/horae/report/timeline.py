@@ -2,26 +2,32 @@
 
 A small run is drawn bar by bar, with the job's name and what it held on hover.
 A large one is sampled into an image, one pixel a GPU and moment, so that a page
-stays small however many jobs there were.
+stays small however many jobs there were. While two jobs share a GPU, its row is
+split into halves; a job keeps to the same half as long as it stays.
 """
 
 from __future__ import annotations
 
 import base64
+import math
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.history import History
+from horae.core.gpus import SEATS
+from horae.core.history import Attempts, History
+from horae.report.holdings import Holdings
 from horae.report.palette import BLOCKS, IDLE, OTHERS
-from horae.report.quantities import duration, number, time_ticks
-from horae.report.series import Ints
+from horae.report.quantities import duration, time_ticks
+from horae.report.series import Ints, counting
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1160, 96, 12, 6, 40
 #: Up to here a run is drawn bar by bar.
@@ -65,21 +71,28 @@ def _by_queue(history: History, queues: Counter[str]) -> Colours:
 
 def draw_timeline(history: History, colours: Colours, begin_s: float, end_s: float, pixels: int = 500_000) -> str:
     """The run between two times as an SVG element; `pixels` is what an image may use."""
-    rows = history.cluster.gpus
-    bars = _bars(history) if rows <= MOST_ROWS else None
-    if bars is not None and len(bars) <= MOST_BARS:
-        height = rows * min(max(320 // rows, 5), 24)
-        body = "".join(_bar_shapes(history, colours, bars, _Frame(begin_s, end_s, rows, height)))
+    rows, holdings = history.cluster.gpus, Holdings.of(history.attempts)
+    lines = _lines(holdings)
+    # Every attempt is a box at least, so there is no need to look closer at a run of very many.
+    few = rows <= MOST_ROWS and len(history.attempts.job) <= MOST_BARS
+    boxes = _boxes(history, holdings) if few else []
+    if few and len(boxes) <= MOST_BARS:
+        frame = _Frame(begin_s, end_s, rows, rows * min(max(320 * lines // rows, 5), 24))
+        body = "".join(_bar_shapes(history, colours, boxes, frame))
     else:
-        height = min(max(rows, 220), 460)
-        body = _image(history, colours, begin_s, end_s, pixels, height)
-    frame = _Frame(begin_s, end_s, rows, height)
-    total = TOP + height + BOTTOM
+        frame = _Frame(begin_s, end_s, rows, lines * min(max(rows, 220), 460))
+        body = _image(history, holdings, colours, frame, pixels)
+    total = TOP + frame.height + BOTTOM
     return (
         f'<svg class="timeline" viewBox="0 0 {WIDTH} {total}" role="img" aria-label="GPU timeline">'
-        f'<rect x="{LEFT}" y="{TOP}" width="{frame.width}" height="{height}" fill="{IDLE}"/>'
+        f'<rect x="{LEFT}" y="{TOP}" width="{frame.width}" height="{frame.height}" fill="{IDLE}"/>'
         f"{body}{''.join(_node_labels(history, frame))}{''.join(_time_axis(frame))}</svg>"
     )
+
+
+def _lines(holdings: Holdings) -> int:
+    """Into how many lines a GPU's row may split."""
+    return SEATS if holdings.shared.any() else 1
 
 
 @dataclass(frozen=True)
@@ -102,40 +115,100 @@ class _Frame:
         return TOP + gpu / self.rows * self.height
 
 
-def _bars(history: History) -> NDArray[np.int64]:
-    """Attempt, first GPU and number of GPUs of every stretch of neighbours that one attempt held on a node."""
-    attempts = history.attempts
-    attempt = np.repeat(np.arange(len(attempts.job)), attempts.gpus)
-    order = np.lexsort((attempts.gpu_ids, attempt))
-    gpu = attempts.gpu_ids[order]
-    node = history.cluster.gpu_node[gpu]
+class _Box(NamedTuple):
+    """Neighbouring GPUs of a node that an attempt had alone for a while, or its half of one that it shared."""
+
+    attempt: int
+    node: int
+    #: Where it begins and how high it is, in rows of GPUs.
+    top: float
+    rows: float
+    begin_s: float
+    end_s: float
+
+    def place(self, frame: _Frame) -> tuple[float, float, float, float]:
+        """Left, top, width and height in the drawing."""
+        x, y = frame.x(self.begin_s), frame.y(self.top)
+        return x, y, frame.x(self.end_s) - x, frame.y(self.top + self.rows) - y
+
+
+def _boxes(history: History, holdings: Holdings) -> list[_Box]:
+    """All that is to be drawn, attempt by attempt. GPUs that are shared are never joined: each has its own halves."""
+    order = np.lexsort((holdings.gpu, holdings.begin_s, holdings.attempt))
+    attempt, gpu, shared = holdings.attempt[order], holdings.gpu[order], holdings.shared[order]
+    begin_s, end_s, node = holdings.begin_s[order], holdings.end_s[order], history.cluster.gpu_node[gpu]
     new = np.ones(len(gpu), dtype=bool)
-    new[1:] = (np.diff(gpu) != 1) | (np.diff(attempt) != 0) | (np.diff(node) != 0)
+    new[1:] = (np.diff(attempt) != 0) | (np.diff(begin_s) != 0) | (np.diff(end_s) != 0)
+    new[1:] |= (np.diff(gpu) != 1) | (np.diff(node) != 0) | shared[1:] | shared[:-1]
     first = np.flatnonzero(new)
-    return np.stack([attempt[first], gpu[first], np.diff(np.append(first, len(gpu)))], axis=1)
+    half = _halves(history.attempts)[attempt[first]] / SEATS
+    top = gpu[first] + np.where(shared[first], half, 0.0)
+    rows = np.where(shared[first], 1 / SEATS, np.diff(np.append(first, len(gpu))))
+    columns = (attempt[first], node[first], top, rows, begin_s[first], end_s[first])
+    return [_Box(*box) for box in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def _bar_shapes(history: History, colours: Colours, bars: NDArray[np.int64], frame: _Frame) -> Iterator[str]:
-    """A rectangle for each bar, paler where the job loaded or saved, with its name where there is room."""
+def _halves(attempts: Attempts) -> Ints:
+    """Which half of a row each attempt has where it is not alone: whoever comes takes the one that is free.
+
+    Jobs that share one GPU share all of theirs, so the first GPU of an attempt speaks for the others.
+    """
+    half = np.zeros(len(attempts.job), dtype=np.int64)
+    begin_s, end_s, gpu = attempts.begin_s.tolist(), attempts.end_s.tolist(), attempts.gpu_ids[attempts.first[:-1]]
+    taken_until: dict[int, list[float]] = {number: [-math.inf] * SEATS for number in gpu.tolist()}
+    for attempt in np.argsort(attempts.begin_s, kind="stable").tolist():
+        until = taken_until[int(gpu[attempt])]
+        free = [seat for seat in range(SEATS) if until[seat] <= begin_s[attempt]]
+        half[attempt] = free[0] if free else SEATS - 1
+        until[half[attempt]] = end_s[attempt]
+    return half
+
+
+def _bar_shapes(history: History, colours: Colours, boxes: Iterable[_Box], frame: _Frame) -> Iterator[str]:
+    """The boxes of each attempt, paler where the job loaded or saved, with its name where there is room."""
     attempts = history.attempts
-    for attempt, gpu, count in bars.tolist():
-        job = int(attempts.job[attempt])
-        begin, end = float(attempts.begin_s[attempt]), float(attempts.end_s[attempt])
-        work, stop = float(attempts.work_s[attempt]), float(attempts.stop_s[attempt])
-        x, y, width, height = frame.x(begin), frame.y(gpu), frame.x(end) - frame.x(begin), frame.y(count) - TOP
-        name = history.jobs[job].id
-        title = (
-            f"{name}: {number(attempts.gpus[attempt])} GPUs from {duration(begin - frame.begin_s)} "
-            f"for {duration(end - begin)}{', then preempted' if attempts.preempted[attempt] else ''}"
-        )
-        fill = colours.palette[colours.of_job[job]]
-        yield f"<g><title>{escape(title)}</title>{_rect(x, y, width, height, fill, 'b')}"
-        for since, until in ((begin, end if work != work else work), (stop, end)):
-            if until > since:
-                yield _rect(frame.x(since), y, frame.x(until) - frame.x(since), height, "#fff", "o")
-        if height >= 9 and width > 6.2 * len(name) + 6:
-            yield f'<text x="{x + 4:.1f}" y="{y + height / 2 + 3.5:.1f}" class="n">{escape(name)}</text>'
+    for attempt, group in groupby(boxes, key=lambda box: box.attempt):
+        own, job = list(group), int(attempts.job[attempt])
+        name, fill = history.jobs[job].id, colours.palette[colours.of_job[job]]
+        yield f"<g><title>{escape(_bar_title(attempts, attempt, name, own, frame))}</title>"
+        yield from (_rect(*box.place(frame), fill, "b") for box in own)
+        for box in own:
+            yield from (_rect(*idle.place(frame), "#fff", "o") for idle in _without_work(attempts, box))
+        yield from _bar_names(name, own, frame)
         yield "</g>"
+
+
+def _without_work(attempts: Attempts, box: _Box) -> Iterator[_Box]:
+    """The parts of a box in which its attempt loaded or saved; all of it if the attempt never came to work."""
+    work, stop = float(attempts.work_s[box.attempt]), float(attempts.stop_s[box.attempt])
+    works_s = box.end_s if math.isnan(work) else min(work, box.end_s)
+    if works_s > box.begin_s:
+        yield box._replace(end_s=works_s)
+    if max(stop, works_s) < box.end_s:
+        yield box._replace(begin_s=max(stop, works_s, box.begin_s))
+
+
+def _bar_title(attempts: Attempts, attempt: int, name: str, own: Iterable[_Box], frame: _Frame) -> str:
+    """What an attempt held, in words."""
+    begin, gpus = float(attempts.begin_s[attempt]), int(attempts.gpus[attempt])
+    shared_s = sum(box.end_s - box.begin_s for box in own if box.rows < 1) / gpus
+    shared = f", shared for {duration(shared_s)}" if shared_s else ""
+    preempted = ", then preempted" if attempts.preempted[attempt] else ""
+    return (
+        f"{name}: {gpus} GPU{'' if gpus == 1 else 's'} from {duration(begin - frame.begin_s)} "
+        f"for {duration(float(attempts.end_s[attempt]) - begin)}{shared}{preempted}"
+    )
+
+
+def _bar_names(name: str, own: Iterable[_Box], frame: _Frame) -> Iterator[str]:
+    """A job's name in the longest of its boxes on each node that are high enough for it."""
+    longest: dict[int, tuple[float, float, float, float]] = {}
+    for box in own:
+        x, y, width, height = box.place(frame)
+        if height >= 9 and width > max(6.2 * len(name) + 6, longest.get(box.node, (0, 0, 0, 0))[2]):
+            longest[box.node] = (x, y, width, height)
+    for x, y, _, height in longest.values():
+        yield f'<text x="{x + 4:.1f}" y="{y + height / 2 + 3.5:.1f}" class="n">{escape(name)}</text>'
 
 
 def _rect(x: float, y: float, width: float, height: float, fill: str, kind: str) -> str:
@@ -143,39 +216,47 @@ def _rect(x: float, y: float, width: float, height: float, fill: str, kind: str)
     return f'<rect class="{kind}" {shape} fill="{fill}"/>'
 
 
-def _image(history: History, colours: Colours, begin_s: float, end_s: float, pixels: int, height: int) -> str:
+def _image(history: History, holdings: Holdings, colours: Colours, frame: _Frame, pixels: int) -> str:
     """The run sampled at the middle of every column, as an image inside the drawing."""
     rows = min(history.cluster.gpus, 512)
-    columns = int(min(max(pixels // rows, 200), 1052))
-    cells = sample(history, colours.of_job, begin_s, end_s, rows, columns)
+    columns = int(min(max(pixels // (rows * _lines(holdings)), 200), 1052))
+    cells = sample(history, holdings, colours.of_job, frame.begin_s, frame.end_s, rows, columns)
     data = base64.b64encode(palette_png(cells, (IDLE, *colours.palette))).decode()
     return (
-        f'<image x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{height}" '
+        f'<image x="{LEFT}" y="{TOP}" width="{frame.width}" height="{frame.height}" '
         f'preserveAspectRatio="none" href="data:image/png;base64,{data}"/>'
     )
 
 
-def sample(history: History, colour: Ints, begin_s: float, end_s: float, rows: int, columns: int) -> NDArray[np.uint8]:
-    """What some GPUs, evenly chosen, did in the middle of each column of time: 0 is idle, else 1 + colour."""
+def sample(
+    history: History, holdings: Holdings, colour: Ints, begin_s: float, end_s: float, rows: int, columns: int
+) -> NDArray[np.uint8]:
+    """What some GPUs, evenly chosen, did in the middle of each column of time: 0 is idle, else 1 + colour.
+
+    One line a GPU; if any was ever shared, two for each.
+    """
     attempts, gpus = history.attempts, history.cluster.gpus
+    lines = _lines(holdings)
     row_of_gpu = np.full(gpus, -1, dtype=np.int64)
     row_of_gpu[(np.arange(rows) * gpus) // rows] = np.arange(rows)
-    # 1. The columns whose middle lies inside each attempt.
+    # 1. The columns whose middle lies inside each holding; most of a long run fall between two columns.
     scale = columns / max(end_s - begin_s, 1e-9)
-    first = np.clip(np.ceil((attempts.begin_s - begin_s) * scale - 0.5), 0, columns).astype(np.int64)
-    after = np.clip(np.ceil((attempts.end_s - begin_s) * scale - 0.5), 0, columns).astype(np.int64)
-    # 2. One stretch for each GPU that is drawn; most attempts of a long run fall between two columns.
-    attempt = np.repeat(np.arange(len(attempts.job)), attempts.gpus)
-    row = row_of_gpu[attempts.gpu_ids]
-    drawn = (row >= 0) & (after > first)[attempt]
-    attempt, row = attempt[drawn], row[drawn]
-    length = (after - first)[attempt]
-    start = row * columns + first[attempt]
+    first = np.clip(np.ceil((holdings.begin_s - begin_s) * scale - 0.5), 0, columns).astype(np.int64)
+    after = np.clip(np.ceil((holdings.end_s - begin_s) * scale - 0.5), 0, columns).astype(np.int64)
+    drawn = np.flatnonzero((row_of_gpu[holdings.gpu] >= 0) & (after > first))
+    attempt, shared = holdings.attempt[drawn], holdings.shared[drawn]
+    # 2. The lines that each fills: its half, or all that the GPU has.
+    half = _halves(attempts)[attempt] if lines > 1 else np.zeros(len(drawn), dtype=np.int64)
+    height = np.where(shared, 1, lines)
+    line = counting(row_of_gpu[holdings.gpu[drawn]] * lines + np.where(shared, half, 0), height)
+    which = np.repeat(drawn, height)
     # 3. All stretches at once, as positions in the flat image.
-    within = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-    cells = np.zeros(rows * columns, dtype=np.uint8)
-    cells[np.repeat(start, length) + within] = np.repeat(1 + colour[attempts.job[attempt]], length)
-    return cells.reshape(rows, columns)
+    length = (after - first)[which]
+    cells = np.zeros(rows * lines * columns, dtype=np.uint8)
+    cells[counting(line * columns + first[which], length)] = np.repeat(
+        1 + colour[attempts.job[holdings.attempt[which]]], length
+    )
+    return cells.reshape(rows * lines, columns)
 
 
 def palette_png(cells: NDArray[np.uint8], palette: tuple[str, ...]) -> bytes:

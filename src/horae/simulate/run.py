@@ -219,7 +219,7 @@ class Driver:
             state=table.state[:n].copy(),
             start_s=start_s,
             end_s=end_s,
-            rates=table.rates[:n].copy(),
+            rates=self._world.rates(),
             attempts=self._recorder.attempts(self.engine.now_s),
             policy=self.engine.policy_name,
             settings=dict(settings),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import floor
 
 import numpy as np
+from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster, Node, Span
 from horae.core.commands import Launch, Stop
@@ -102,6 +103,14 @@ class World:
         self._void = 0
         for node in cluster.nodes:
             self._lose_later(node, 0.0)
+
+    def rates(self) -> NDArray[np.float64]:
+        """True work per second of every job, a row each, on its GPUs of each type, as close together as can be."""
+        table = self._table
+        if self._speeds is table.speeds:
+            return table.rates[: len(table)].copy()
+        rates = [self._speeds.rates(spec, table.gpu_types) for spec in table.specs]
+        return np.array(rates).reshape(len(table), len(table.gpu_types))
 
     # ------------------------------------------------------- what comes next
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from horae.core.compiled import FLOATS, INT, INTS, compiled
 from horae.solve.classes import Classes
+from horae.solve.linear import divide_under
 from horae.solve.units import NOBODY, Kinds, Sides, Units, matches, sides_of, tally
 
 Floats = NDArray[np.float64]
@@ -82,60 +83,60 @@ class Division:
         alone = self.units.other[sides.unit[pieces.side]] == NOBODY
         cell = pieces.of_class[alone] * types + self.units.gpu_type[pieces.side[alone]]
         share = tally(cell, pieces.time[alone], len(count) * types).reshape(-1, types) / count[:, None]
-        together = Pieces(pieces.of_class[~alone], pieces.side[~alone], pieces.time[~alone])
-        return Divided(share[self.classes.of_job], *self._pairs(sides, together, types))
+        return Divided(share[self.classes.of_job], *self._pairs(sides, _chosen(pieces, ~alone), types))
 
     def _pieces(self, sides: Sides) -> Pieces:
-        """The time of classes on sides; where one puts somebody beside itself, its kind takes turns there."""
-        count, want = self.classes.count, self.want * self.classes.count
-        time = sides.jobs * self.time[sides.unit]
-        pieces, _ = self._cut(sides, time, count, want)
-        most = count[pieces.of_class] * self.time[sides.unit[pieces.side]] * (1 + _TOLERANCE)
+        """The time of classes on sides: stretches, and where these put somebody beside itself, whatever does not."""
+        pieces = self._stretches(sides)
+        most = self.classes.count[pieces.of_class] * self.time[sides.unit[pieces.side]] * (1 + _TOLERANCE)
         over = pieces.of_class[(sides.jobs[pieces.side] == 2) & (pieces.time > most + _SLIVER)]
-        if not len(over):
-            return pieces
-        turns = np.flatnonzero((sides.jobs == 2) & (time > _SLIVER) & np.isin(sides.kind, self.of_kind[over]))
-        evenly = self._take_turns(sides, turns, time[turns])
-        count = count - tally(evenly.of_class, evenly.time, len(count))
-        wants = want - tally(evenly.of_class, evenly.time * sides.speed[evenly.side], len(count))
-        time[turns] = 0.0
-        pieces, short = self._cut(sides, time, count, wants)
-        if (short > _TOLERANCE * want).any():
-            late = self.of_kind[short > _TOLERANCE * want]
-            raise BesideItself(np.unique(over[np.isin(self.of_kind[over], late)]))
-        return Pieces(
-            np.append(evenly.of_class, pieces.of_class),
-            np.append(evenly.side, pieces.side),
-            np.append(evenly.time, pieces.time),
-        )
+        stuck = []
+        for kind in np.unique(self.of_kind[over]).tolist():
+            mended = self._mend(sides, kind)
+            if mended is None:
+                stuck += over[self.of_kind[over] == kind].tolist()
+            else:
+                pieces = _joined(_chosen(pieces, self.of_kind[pieces.of_class] != kind), mended)
+        if stuck:
+            raise BesideItself(np.unique(stuck))
+        return pieces
 
-    def _take_turns(self, sides: Sides, turns: Ints, time: Floats) -> Pieces:
-        """All jobs of a kind have the same time on these sides of it."""
-        side, of_class = matches(sides.kind[turns], self.of_kind)
-        part = self.classes.count[of_class] / self.kinds.count[self.of_kind[of_class]]
-        return Pieces(of_class, turns[side], time[side] * part)
+    def _mend(self, sides: Sides, kind: int) -> Pieces | None:
+        """The time of a kind's classes so that nobody is beside itself; None if there is no way."""
+        classes = np.flatnonzero(self.of_kind == kind)
+        used = np.flatnonzero((sides.kind == kind) & (self.time[sides.unit] > _SLIVER))
+        twice, time = sides.jobs[used] == 2, self.time[sides.unit[used]]
+        count, want = self.classes.count[classes], self.classes.count[classes] * self.want[classes]
+        most = np.where(twice, count[:, None] * time, np.inf)
+        amount = divide_under(sides.speed[used], sides.jobs[used] * time, count, want * (1 - _TOLERANCE), most)
+        if amount is None:
+            return None
+        of_class, side = np.nonzero(amount > _SLIVER)
+        return Pieces(classes[of_class], used[side], amount[of_class, side])
 
-    def _cut(self, sides: Sides, time: Floats, length: Floats, want: Floats) -> tuple[Pieces, Floats]:
-        """Cut the time of every kind into stretches for its classes; also gives by how much each falls short."""
-        kinds, classes = len(self.kinds.count), len(length)
-        idle = tally(self.of_kind, length, kinds) - tally(sides.kind, time, kinds)
+    def _stretches(self, sides: Sides) -> Pieces:
+        """Cut the time of every kind into stretches for its classes."""
+        kinds, classes = len(self.kinds.count), len(self.want)
+        time = sides.jobs * self.time[sides.unit]
+        idle = self.kinds.count - tally(sides.kind, time, kinds)
         kind = np.append(sides.kind, np.arange(kinds))
         speed, time = np.append(sides.speed, np.zeros(kinds)), np.append(time, np.maximum(idle, 0.0))
         used = np.flatnonzero((time > _SLIVER) | (np.arange(len(kind)) >= len(sides.kind)))
         used = used[np.lexsort((-speed[used], kind[used]))]
         by_want = np.lexsort((-self.want, self.of_kind))
-        most, short = len(used) + 2 * classes, np.zeros(classes)
+        most = len(used) + 2 * classes
         of_class, from_side, amount = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
         class_start = np.searchsorted(self.of_kind[by_want], np.arange(kinds + 1))
         side_start = np.searchsorted(kind[used], np.arange(kinds + 1))
-        of_classes, of_sides = (class_start, by_want, length, want), (side_start, speed[used], time[used])
-        found = hand_out(*of_classes, *of_sides, of_class, from_side, amount, short)
+        count = self.classes.count
+        of_classes, of_sides = (class_start, by_want, count, count * self.want), (side_start, speed[used], time[used])
+        found = hand_out(*of_classes, *of_sides, of_class, from_side, amount)
         side = used[from_side[:found]]
-        busy = side < len(sides.kind)
-        return Pieces(of_class[:found][busy], side[busy], amount[:found][busy]), short
+        return _chosen(Pieces(of_class[:found], side, amount[:found]), side < len(sides.kind))
 
     def _pairs(self, sides: Sides, pieces: Pieces, types: int) -> tuple[Ints, Floats]:
         """Jobs that share GPUs, and the time of each two on each type."""
+        pieces = self._both_places(sides, pieces)
         if not len(pieces.side):
             return np.empty((0, 2), np.int64), np.empty((0, types))
         units, of_piece = np.unique(sides.unit[pieces.side], return_inverse=True)
@@ -146,6 +147,12 @@ class Division:
         cell = pair * types + self.units.gpu_type[units[unit]]
         share = tally(cell, part * self.time[units[unit]], len(key) * types).reshape(-1, types)
         return np.column_stack((key // jobs, key % jobs)), share
+
+    def _both_places(self, sides: Sides, pieces: Pieces) -> Pieces:
+        """Without units that rounding left with somebody in one place and nobody in the other."""
+        unit, second = sides.unit[pieces.side], pieces.side >= len(self.units)
+        kept = np.isin(unit, unit[~second]) & (np.isin(unit, unit[second]) | (sides.jobs[pieces.side] == 2))
+        return _chosen(pieces, kept)
 
     def _places(self, sides: Sides, pieces: Pieces, unit: Ints) -> tuple[Places, Places]:
         """Lay out the jobs in the two places of every unit. A kind that has both is laid out along two, and folded."""
@@ -166,12 +173,22 @@ class Division:
         )
 
 
+def _chosen(pieces: Pieces, kept: NDArray[np.bool_]) -> Pieces:
+    return Pieces(pieces.of_class[kept], pieces.side[kept], pieces.time[kept])
+
+
+def _joined(one: Pieces, other: Pieces) -> Pieces:
+    return Pieces(
+        np.append(one.of_class, other.of_class), np.append(one.side, other.side), np.append(one.time, other.time)
+    )
+
+
 def _along(time: Floats, line: Ints) -> tuple[Floats, Floats]:
     """Where times start and end that lie along lines of length 1; those of a line stand together."""
     last = np.append(line[1:] != line[:-1], np.ones(min(len(line), 1), np.bool_))
     total = tally(line, time, line[-1] + 1)[line]
     sums = np.cumsum(time)
-    end = (sums - np.append(0.0, sums)[np.searchsorted(line, line)]) / total
+    end = np.minimum((sums - np.append(0.0, sums)[np.searchsorted(line, line)]) / total, 1.0)
     end[last] = 1.0
     return np.where(np.append(True, last)[:-1], 0.0, np.append(0.0, end)[:-1]), end
 
@@ -190,7 +207,7 @@ def seat(left: Places, right: Places) -> tuple[Ints, Ints, Ints, Floats]:
     return one[kept], other[kept], middle[kept].astype(np.int64), (ends - start)[kept]
 
 
-@compiled(INT, INTS, INTS, FLOATS, FLOATS, INTS, FLOATS, FLOATS, INTS, INTS, FLOATS, FLOATS)
+@compiled(INT, INTS, INTS, FLOATS, FLOATS, INTS, FLOATS, FLOATS, INTS, INTS, FLOATS)
 def hand_out(
     class_start: Ints,
     classes: Ints,
@@ -202,14 +219,13 @@ def hand_out(
     of_class: Ints,
     from_side: Ints,
     amount: Floats,
-    short: Floats,
 ) -> int:
     """Give each class a stretch of its kind's time that comes to what it wants, or the fastest if none does. Compiled.
 
     `classes[class_start[k]:class_start[k + 1]]` are those of kind k, by falling want of a job; in
     the same way `side_start` finds its sides, by falling speed, idle time among them. `time` is
-    used up. Writes who got how much of which side, and by how much each class falls short;
-    gives the number of pieces, at most that of sides and twice that of classes.
+    used up. Writes who got how much of which side, and gives the number of pieces, at most that
+    of sides and twice that of classes.
     """
     pieces = 0
     for kind in range(len(class_start) - 1):
@@ -239,7 +255,6 @@ def hand_out(
                     else:
                         step, total = (total - want[c]) / drop, want[c]
                     tail, head = tail + step, head + step
-            short[c] = max(0.0, want[c] - total)
             # 3. Cut it out.
             for side in range(first, last + 1):
                 start, stop = tail if side == first else 0.0, head if side == last else time[side]

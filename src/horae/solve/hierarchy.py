@@ -41,8 +41,8 @@ def hierarchical(problem: Problem) -> Solution:
     """Every queue shares what it is given among its children by weight, or serves them first come, first served.
 
     The objective is the least service / weight among those that share at the top: the children
-    of the root, or of the first fairness queue below it that is not itself an only child. If
-    all jobs are in one fairness queue these are the jobs, and all is as in `max_min`.
+    of the root or, while that is a single fairness queue, the children of that. If all jobs are
+    in one fairness queue these are the jobs, and all is as in `max_min`.
     """
     _require_speed(problem)
     branches = _branches(problem)

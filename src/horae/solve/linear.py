@@ -20,10 +20,12 @@ Ints = NDArray[np.int64]
 
 #: How far the solver may miss a row, or a price.
 TOLERANCE = 1e-9
-#: Of more pairs than this, all are left out until prices say which are worth their GPUs,
-_MANY = 3000
-#: and so many of those come in at once.
-_AT_ONCE = 500
+#: Pairs are left out until prices say which are worth their GPUs; so many of those come in at once, or one for a row.
+_AT_ONCE = 100
+#: Numbers by which HiGHS knows the simplex method from above, and from below.
+_DUAL, _PRIMAL = 1, 4
+#: A unit whose worth is closer to its cost than this, relatively, is worth it.
+_DOUBT = 1e-6
 
 
 class TimeProgram:
@@ -44,21 +46,21 @@ class TimeProgram:
         least, most = np.zeros(rows), np.full(rows, np.inf)
         least[: count + types], most[: count + types] = -np.inf, np.concatenate((kinds.count, capacity))
         self._highs.addRows(rows, least, most, *_empty(rows))
-        nothing = alone.take(np.empty(0, np.int64))
-        self.units, self._left_out = nothing, pairs if len(pairs) > _MANY else nothing
-        self._add_units(alone if len(pairs) > _MANY else alone.and_also(pairs))
+        self.units, self.sides, self._left_out = alone.take(np.empty(0, np.int64)), sides_of(alone), pairs
+        self._add_units(alone)
 
     @property
     def pairs(self) -> int:
         """Units of two, in the program or left out of it."""
         return int((self.units.other >= 0).sum()) + len(self._left_out)
 
-    def solve(self) -> None:
-        """Find the best times; pairs that were left out come in until none is worth its price."""
+    def solve(self, from_below: bool = False) -> None:
+        """Find the best times; pairs come in until none that is left out is worth its price.
+
+        `from_below` says that the last answer still holds, and is to become better.
+        """
         while True:
-            self._highs.run()
-            status = self._highs.getModelStatus()
-            assert status == highspy.HighsModelStatus.kOptimal, f"the time of units has no optimum: {status}"
+            self._run(_PRIMAL if from_below else _DUAL)
             solution = self._highs.getSolution()
             values, self._dual = np.array(solution.col_value), np.array(solution.row_dual)
             self.own, self.time = values[: self._own], np.maximum(values[self._own :], 0.0)
@@ -68,6 +70,19 @@ class TimeProgram:
                 return
             self._add_units(self._left_out.take(better))
             self._left_out = self._left_out.take(np.setdiff1d(np.arange(len(self._left_out)), better))
+            from_below = True
+
+    def _run(self, simplex: int) -> None:
+        """Go on from the last answer, or from the start if that leads nowhere."""
+        optimal = highspy.HighsModelStatus.kOptimal
+        self._highs.setOptionValue("simplex_strategy", simplex)
+        self._highs.run()
+        if self._highs.getModelStatus() != optimal:
+            self._highs.clearSolver()
+            self._highs.setOptionValue("simplex_strategy", _DUAL)
+            self._highs.run()
+        status = self._highs.getModelStatus()
+        assert status == optimal, f"the time of units has no optimum: {status}"
 
     @property
     def price(self) -> Floats:
@@ -102,7 +117,7 @@ class TimeProgram:
 
     def excess(self) -> float:
         """By how much the units take more GPUs or time than there is, relative to it."""
-        sides = sides_of(self.units)
+        sides = self.sides
         taken = tally(self.units.gpu_type, self.units.gpus * self.time, self._types)
         used = tally(sides.kind, sides.jobs * self.time[sides.unit], len(self._kinds.count))
         over = np.concatenate(
@@ -123,10 +138,9 @@ class TimeProgram:
         self._highs.changeColCost(column, cost)
         self._highs.changeColBounds(column, least, most)
 
-    def set_share(self, column: int | Ints, share: Floats) -> None:
-        """How much each floor takes from one of the caller's columns, or from its own."""
-        columns = np.broadcast_to(column, share.shape).tolist()
-        for row, at, value in zip(self._floor_row.tolist(), columns, share.tolist(), strict=True):
+    def set_share(self, floor: Ints, column: Ints, share: Floats) -> None:
+        """How much floors take from columns of the caller's own."""
+        for row, at, value in zip(self._floor_row[floor].tolist(), column.tolist(), share.tolist(), strict=True):
             self._highs.changeCoeff(row, at, -value)
 
     def set_floors(self, least: Floats) -> None:
@@ -148,9 +162,8 @@ class TimeProgram:
         self.floor_kind, self.floor_over = np.append(self.floor_kind, kind), np.append(self.floor_over, over)
         self._floor_row = np.append(self._floor_row, self._highs.getNumRow() + np.arange(len(kind)))
         self._floor = np.append(self._floor, np.zeros(len(kind)))
-        sides = sides_of(self.units)
-        side, floor, height = self._heights(sides, new)
-        entries = _by_first(floor - new[0], self._own + sides.unit[side], height, len(kind))
+        side, floor, height = self._heights(self.sides, new)
+        entries = _by_first(floor - new[0], self._own + self.sides.unit[side], height, len(kind))
         self._highs.addRows(len(kind), np.zeros(len(kind)), np.full(len(kind), np.inf), *entries)
 
     def add_rows(self, most: Floats, columns: Ints, values: Floats) -> Ints:
@@ -175,6 +188,7 @@ class TimeProgram:
         entries = _by_first(unit, row, value, len(units))
         self._highs.addCols(len(units), _worth(units, self._gain), nothing, no_end, *entries)
         self.units = self.units.and_also(units)
+        self.sides = sides_of(self.units)
 
     def _heights(self, sides: Sides, floors: Ints) -> tuple[Ints, Ints, Floats]:
         """Every side that counts for one of these floors: the side, the floor, and how much it counts."""
@@ -185,15 +199,45 @@ class TimeProgram:
         counts = height > 0
         return side[counts], floor[counts], height[counts]
 
+    def fastest_worth_it(self) -> Floats:
+        """The most steps/s a job of each kind has in units that are worth their time and GPUs."""
+        worth, cost = self._balance(self.units)
+        return fastest(self._kinds, self.units.take(worth >= cost * (1 - _DOUBT)))
+
     def _worth_more(self, units: Units) -> Ints:
-        """Those units that are worth more than their time and GPUs at today's prices; the best, if there are many."""
+        """Those units that are worth more than their time and GPUs; the best, if there are many."""
+        worth, cost = self._balance(units)
+        better = np.flatnonzero(worth - cost > TOLERANCE)
+        at_once = max(_AT_ONCE, self._highs.getNumRow())
+        return better[np.argsort((cost - worth)[better], kind="stable")[:at_once]]
+
+    def _balance(self, units: Units) -> tuple[Floats, Floats]:
+        """What the time of each unit is worth at today's prices, for its gain and for floors, and what it costs."""
         sides = sides_of(units)
         side, floor, height = self._heights(sides, np.arange(len(self.floor_kind)))
-        profit = _worth(units, self._gain) - units.gpus * self.price[units.gpu_type]
-        profit -= tally(sides.unit, sides.jobs * self.time_price[sides.kind], len(units))
-        profit += tally(sides.unit[side], height * self.floor_price[floor], len(units))
-        better = np.flatnonzero(profit > TOLERANCE)
-        return better[np.argsort(-profit[better], kind="stable")[:_AT_ONCE]]
+        worth = _worth(units, self._gain) + tally(sides.unit[side], height * self.floor_price[floor], len(units))
+        time = tally(sides.unit, sides.jobs * self.time_price[sides.kind], len(units))
+        return worth, time + units.gpus * self.price[units.gpu_type]
+
+
+def divide_under(speed: Floats, time: Floats, length: Floats, want: Floats, most: Floats) -> Floats | None:
+    """Time on each side (columns) for each class (rows) that uses all time up and gives the classes what they want.
+
+    `length` is the time of each class and `most` what it may have of each side. None if there is no way.
+    """
+    classes, sides = most.shape
+    highs = _solver()
+    highs.addCols(most.size, np.zeros(most.size), np.zeros(most.size), most.reshape(-1), *_empty(most.size))
+    column = np.arange(most.size).reshape(most.shape)
+    ones, empty = np.ones(most.size), np.full(classes, -np.inf)
+    rows, width = np.repeat(np.arange(classes), sides), column.reshape(-1)
+    highs.addRows(classes, empty, length, *_by_first(rows, width, ones, classes))
+    highs.addRows(classes, want, np.full(classes, np.inf), *_by_first(rows, width, np.tile(speed, classes), classes))
+    highs.addRows(sides, time, time, *_by_first(np.tile(np.arange(sides), classes), width, ones, sides))
+    highs.run()
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    return np.asarray(np.maximum(highs.getSolution().col_value, 0.0).reshape(most.shape))
 
 
 def _worth(units: Units, gain: Floats) -> Floats:

@@ -24,7 +24,7 @@ from horae.solve.division import BesideItself, Divided, Division
 from horae.solve.linear import TOLERANCE, TimeProgram
 from horae.solve.prices import Demand
 from horae.solve.problem import Problem, Solution
-from horae.solve.units import find_kinds, find_units, matches, sides_of, tally
+from horae.solve.units import find_kinds, find_units, matches, tally
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,8 +36,6 @@ _ALMOST = 1.0 - 1e-12
 _NOTHING = 1e-9
 #: A level may miss its floors by the solver's tolerance; the next one starts this much lower, so that it exists.
 _STEP_BACK = 1.0 - 4 * TOLERANCE
-#: If floors can rise this far, nothing binds.
-_FREE = 1e6
 #: How far above a level that is possible the search for the next begins.
 _STRIDE = 1.05
 
@@ -71,23 +69,27 @@ class Packing:
         self._program = TimeProgram(self.kinds, alone, pairs, problem.capacity, own=1)
         self.fastest = self._program.fastest[self.of_kind]
         self._several = np.bincount(self.of_kind) > 1
+        self._rise = np.zeros(len(self.kinds.count))
         self._index_floors()
 
     def highest_level(self, demand: Demand) -> Reached:
         """The highest level that everybody can reach together."""
         program = self._program
         program.set_gain(np.zeros_like(self.kinds.speed))
-        program.set_own(0, 1.0, -np.inf, _FREE)
-        level = aim = self._guess(demand)
+        # Some floor rises as fast as this column, and none by more than there are jobs, if any rises at all.
+        program.set_own(0, 1.0, -np.inf, 1.0 + self.kinds.count.max())
+        aim = self._guess(demand)
+        level = demand.lowest or aim
         self._rise_towards(demand, aim)
-        for _ in range(_MOST_STEPS):
+        for step in range(_MOST_STEPS):
             program.set_floors(self._floors(demand.at(level)[0]))
-            program.solve()
-            bound = self._bound(demand)
-            holds = self._holds(demand.at(bound)[0]) or abs(bound - level) <= (1 - _ALMOST) * level
-            added = holds and self._add_floors(demand.at(bound)[0])
+            program.solve(from_below=step == 0 and demand.lowest > 0)
+            bound = self._bound(demand, level)
+            throughput = demand.at(bound)[0]
+            holds = self._holds(throughput) or abs(bound - level) <= (1 - _ALMOST) * level
+            added = self._add_floors(throughput)
             if holds and not added:
-                return self._found(bound, demand.at(bound)[0])
+                return self._found(bound, throughput)
             if added or bound > aim:
                 aim = max(aim, bound)
                 self._rise_towards(demand, aim)
@@ -100,14 +102,28 @@ class Packing:
         A job rests when one more step/s of it costs something at the prices of the level, or when
         it has its fastest (`lexicographic.py` does the same where nobody shares).
         """
-        rests = np.zeros(len(self.fastest), np.bool_)
+        rests, most = np.zeros(len(self.fastest), np.bool_), self.fastest
         level = first = self.highest_level(demand)
         while True:
-            stuck = ~rests & ((level.marginal * self.fastest > _NOTHING) | (level.throughput >= self.fastest * _ALMOST))
+            stuck = ~rests & ((level.marginal * self.fastest > _NOTHING) | (level.throughput >= most * _ALMOST))
             rests |= stuck
             if rests.all() or not stuck.any():
                 return replace(level, price=first.price, gap=max(first.gap, level.gap))
-            level = self.highest_level(_Resting(demand, rests, level.throughput * _STEP_BACK, level.level * _STEP_BACK))
+            free = np.maximum(self._free(level.throughput), level.throughput)
+            most = np.where(stuck, level.throughput * _STEP_BACK, np.where(rests, most, np.minimum(most, free)))
+            level = self.highest_level(_Capped(demand, most, level.level * _STEP_BACK))
+
+    def _free(self, throughput: Floats) -> Floats:
+        """The most steps/s of each class from now on: those that come to rest use up all that has a price, for good.
+
+        So units that cost more than they are worth will have no time again, and whoever is not
+        over a floor that has a price will not rise over it.
+        """
+        most = self._program.fastest_worth_it()[self.of_kind]
+        priced = self._program.floor_price[self._floor] > 0
+        below = priced & (self._over > 0) & (throughput[self._member] <= self._over)
+        np.minimum.at(most, self._member[below], self._over[below])
+        return most
 
     def possible(self, least: Floats) -> bool:
         """Whether every class can have at least these throughputs."""
@@ -115,8 +131,7 @@ class Packing:
         program.set_gain(np.zeros_like(self.kinds.speed))
         program.set_own(0, 1.0, -1.0, 0.0)
         while True:
-            self._rise = self._floors(least)
-            program.set_share(0, self._rise)
+            self._rise_by(self._floors(least))
             program.set_floors(self._rise)
             program.solve()
             if program.own[0] < -TOLERANCE:
@@ -134,7 +149,7 @@ class Packing:
             program.set_floors(self._floors(least * _STEP_BACK))
             program.solve()
             if not self._add_floors(least * _STEP_BACK):
-                found = self._found(program.value, least)
+                found = self._found(program.value, least * _STEP_BACK)
                 return replace(found, gap=max(found.gap, program.gap()))
 
     def divide(self, reached: Reached) -> Divided:
@@ -158,29 +173,36 @@ class Packing:
         if demand.lowest > 0:
             return max(demand.lowest, min(demand.lowest * _STRIDE, demand.highest))
         weight = self.classes.count * self.kinds.gpus[self.of_kind] / self.fastest
-        return _root(demand, weight, np.zeros(len(weight)), np.arange(len(weight)), float(self._capacity.sum()))
+        everybody, gpus = np.arange(len(weight)), float(self._capacity.sum())
+        return _root(demand, demand.highest, weight, np.zeros(len(weight)), everybody, gpus)
 
     def _rise_towards(self, demand: Demand, level: float) -> None:
-        """What floors rise by when they rise by 1: from the lowest level to this one, so that -1 is always possible."""
-        self._rise = self._floors(demand.at(level)[0]) - self._floors(demand.at(demand.lowest)[0])
-        self._program.set_share(0, self._rise)
+        """Floors are to rise from the lowest level towards this one, so that a fall to there is always possible."""
+        rise = self._floors(demand.at(level)[0]) - self._floors(demand.at(demand.lowest)[0])
+        self._rise_by(rise / max(float(rise.max()), 1e-300))
+
+    def _rise_by(self, rise: Floats) -> None:
+        """What floors rise by when they rise by 1."""
+        changed = np.flatnonzero(rise != self._rise)
+        self._program.set_share(changed, np.zeros(len(changed), np.int64), rise[changed])
+        self._rise = rise
 
     def _index_floors(self) -> None:
         """Which classes each floor counts, and from which throughput on."""
         self._floor, self._member = matches(self._program.floor_kind, self.of_kind)
         self._over = self._program.floor_over[self._floor]
         self._weight = (self.classes.count / self.fastest)[self._member]
-        self._rise = np.zeros(len(self._program.floor_kind))
 
     def _floors(self, throughput: Floats) -> Floats:
         """How much every floor asks for if classes are to have these throughputs."""
         above = np.maximum(throughput[self._member] - self._over, 0.0)
         return tally(self._floor, self._weight * above, len(self._program.floor_kind))
 
-    def _bound(self, demand: Demand) -> float:
+    def _bound(self, demand: Demand, start: float) -> float:
         """The level at which the demand costs what everything is worth, at the program's prices."""
-        weight = self._program.floor_price[self._floor] * self._weight
-        return _root(demand, weight, self._over, self._member, self._program.worth)
+        priced = np.flatnonzero(self._program.floor_price[self._floor])
+        weight = self._program.floor_price[self._floor[priced]] * self._weight[priced]
+        return _root(demand, start, weight, self._over[priced], self._member[priced], self._program.worth)
 
     def _holds(self, throughput: Floats) -> bool:
         """Whether the program's answer gives everybody this."""
@@ -193,18 +215,18 @@ class Packing:
 
     def _add_floors(self, throughput: Floats) -> bool:
         """Add the floors that the program's answer would break at these throughputs; false if there are none."""
-        kind, over = self._broken(throughput)
-        known = set(zip(self._program.floor_kind.tolist(), self._program.floor_over.tolist(), strict=True))
-        new = [k for k, floor in enumerate(zip(kind.tolist(), over.tolist(), strict=True)) if floor not in known]
-        if not new:
-            return False
-        self._program.add_floors(kind[new], over[new])
-        self._index_floors()
-        return True
+        program = self._program
+        known = set(zip(program.floor_kind.tolist(), program.floor_over.tolist(), strict=True))
+        new = sorted(self._broken(throughput) - known)
+        if new:
+            program.add_floors(np.array([kind for kind, _ in new]), np.array([over for _, over in new]))
+            self._rise = np.append(self._rise, np.zeros(len(new)))
+            self._index_floors()
+        return bool(new)
 
-    def _broken(self, throughput: Floats) -> tuple[Ints, Floats]:
-        """Kinds, and speeds of them, over which they have too little for these throughputs."""
-        sides = sides_of(self._program.units)
+    def _broken(self, throughput: Floats) -> set[tuple[int, float]]:
+        """Kinds, and speeds of them over which they have too little for these throughputs."""
+        sides = self._program.sides
         time = sides.jobs * self._program.time[sides.unit]
         used = np.flatnonzero((time > 0) & self._several[sides.kind])
         kind, time, over = sides.kind[used], time[used], sides.speed[used]
@@ -212,8 +234,7 @@ class Packing:
         above = np.where(kind[:, None] == kind, np.maximum(over[:, None] - over, 0.0), 0.0)
         wanted, doubt = self._wanted_over(throughput, kind, over / fastest)
         broken = wanted - time @ above / fastest > doubt
-        floors = np.unique(np.column_stack((kind[broken], over[broken])), axis=0)
-        return floors[:, 0].astype(np.int64), floors[:, 1]
+        return set(zip(kind[broken].tolist(), over[broken].tolist(), strict=True))
 
     def _wanted_over(self, throughput: Floats, kind: Ints, over: Floats) -> tuple[Floats, Floats]:
         """What jobs of kinds want over a speed, all relative to the fastest, and how little of that does not matter."""
@@ -245,12 +266,11 @@ class Packing:
 
 
 @dataclass(frozen=True)
-class _Resting:
-    """A demand in which some classes stay where they are."""
+class _Capped:
+    """A demand in which no class wants more than its most, and those that rest have that."""
 
     demand: Demand
-    rests: NDArray[np.bool_]
-    stays: Floats
+    most: Floats
     lowest: float
 
     @property
@@ -259,7 +279,8 @@ class _Resting:
 
     def at(self, level: float) -> tuple[Floats, Floats]:
         q, growth = self.demand.at(level)
-        return np.where(self.rests, self.stays, q), np.where(self.rests, 0.0, growth)
+        full = q >= self.most * _ALMOST
+        return np.where(full, self.most, q), np.where(full, 0.0, growth)
 
 
 @dataclass(frozen=True)
@@ -293,7 +314,7 @@ def pack(problem: Problem, wants: Floats, answer: Callable[[Packing], Reached]) 
             apart[jobs] = apart.max() + 1 + np.arange(len(jobs))
 
 
-def _root(demand: Demand, weight: Floats, over: Floats, member: Ints, worth: float) -> float:
+def _root(demand: Demand, start: float, weight: Floats, over: Floats, member: Ints, worth: float) -> float:
     """The highest level at which (throughput - over)+, weighed and summed over members, is at most `worth`.
 
     Newton's method between two bounds: the sum grows with the level, convex but for bends
@@ -303,19 +324,18 @@ def _root(demand: Demand, weight: Floats, over: Floats, member: Ints, worth: flo
     def look(level: float) -> tuple[float, float]:
         q, growth = demand.at(level)
         above = q[member] - over
-        counts = above > 0
-        return float(weight[counts] @ above[counts]) - worth, float(weight[counts] @ growth[member][counts])
+        return float(weight @ np.maximum(above, 0.0)) - worth, float(weight @ np.where(above > 0, growth[member], 0.0))
 
-    low, high, level = demand.lowest, demand.highest, demand.highest
-    excess, slope = look(level)
-    if excess <= 0 or high <= low:
+    low, high = demand.lowest, demand.highest
+    if high <= low or look(high)[0] <= 0:
         return max(low, high)
-    for step in range(_MOST_STEPS):
+    level = min(max(start, low), high)
+    for step in range(1, _MOST_STEPS):
+        excess, slope = look(level)
+        low, high = (level, high) if excess <= 0 else (low, level)
         if abs(excess) <= 1e-13 * worth or high - low <= 1e-15 * high:
             break
         newton = level - excess / slope if slope > 0 else low
-        # Every third step halves, so that the bounds close in even where Newton's steps are small.
-        level = newton if low < newton < high and step % 3 < 2 else (low + high) / 2
-        excess, slope = look(level)
-        low, high = (level, high) if excess <= 0 else (low, level)
+        # A step in between, now and then, closes in where Newton's lead nowhere.
+        level = newton if low < newton < high and step % 8 else (low + high) / 2
     return level

@@ -118,7 +118,7 @@ def cost_with_deadlines(problem: Problem) -> Solution:
     # Every deadline is admitted by itself, so everybody that has one is a class of its own.
     packed = pack(problem, turn, answer)
     met = packed.reached.throughput[packed.packing.classes.of_job]
-    dropped = [problem.ids[m] for m in dated if met[m] < needed[m]]
+    dropped = [problem.ids[m] for m in dated if met[m] == 0]
     return packed.solution(packed.reached.level, relaxed_deadlines=dropped)
 
 
@@ -225,6 +225,7 @@ def _require_speed(problem: Problem) -> None:
 
 
 def _require_steps(problem: Problem) -> None:
-    for m, steps in enumerate(problem.steps_left):
-        if not steps > 0:
-            raise NoAllocation(f"Job {problem.ids[m]!r} has no steps left; this policy needs some of every job.")
+    done = np.flatnonzero(~(problem.steps_left > 0))
+    if len(done):
+        name = problem.ids[int(done[0])]
+        raise NoAllocation(f"Job {name!r} has no steps left; this policy needs some of every job.")

@@ -1,0 +1,28 @@
+"""Fairness that does not pay those who lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from horae.policies.allocation import AllocationPolicy
+from horae.solve.problem import Problem, Solution
+
+
+@dataclass(frozen=True)
+class StrategyProof(AllocationPolicy):
+    """Make the product of throughputs as large as possible, and let each job pay with time for what it costs others.
+
+    Gavel's strategy-proof policy (section 4.4): a job that understates or overstates its speeds ends
+    up with less. What is paid goes to whoever can use it, as idle GPUs always do. It takes one
+    solution for each kind of job, so it is for clusters where people lie.
+    """
+
+    objective: ClassVar = "sum of weight * log(throughput), before each job pays"
+    unit: ClassVar = "nats"
+
+    def allocate(self, problem: Problem) -> Solution:
+        """Nash welfare, then payments."""
+        from horae.solve.nash import strategy_proof
+
+        return strategy_proof(problem)
