@@ -14,8 +14,9 @@ MAY_IMPORT = {
     "solve": {"core"},
     "placement": {"core"},
     "policies": {"core", "solve"},
-    "workload": {"core", "solve"},
+    "workload": {"core", "solve", "train"},
     "report": {"core"},
+    "train": set(),
     "simulate": {"core", "solve", "policies", "placement"},
     "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate"},
 }
@@ -55,7 +56,7 @@ def imported_packages(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The packages of horae that a file imports."""
     for line, name in imported_modules(tree):
         parts = name.split(".")
-        if parts[0] == "horae" and len(parts) > 1 and parts[1] != "__version__":
+        if parts[0] == "horae" and len(parts) > 1 and (SOURCE / parts[1]).is_dir():
             yield line, parts[1]
 
 

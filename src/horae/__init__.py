@@ -9,12 +9,21 @@ from pathlib import Path
 __version__ = "0.1.0"
 
 
+def prepare_compilation() -> None:
+    """Tell numba where to keep machine code and how hard to try; to be called before it is imported.
+
+    Only those that compile call this: a training script that imports `horae.train` is left as it is.
+    """
+    _keep_compiled_code_apart()
+    _compile_quickly()
+
+
 def _keep_compiled_code_apart() -> None:
     """Keep compiled code in a folder named after the sources it was made from.
 
     numba keeps machine code on disk and looks only at the file of the function itself, not
     at those it calls, to see whether it is still true. After an upgrade in place some of it
-    would be old. This must happen before numba is imported.
+    would be old.
     """
     here = Path(__file__).parent
     sources = sorted(path for part in ("core", "placement", "solve") for path in (here / part).glob("*.py"))
@@ -32,6 +41,3 @@ def _compile_quickly() -> None:
     for name, value in {"NUMBA_OPT": "1", "NUMBA_LOOP_VECTORIZE": "0", "NUMBA_SLP_VECTORIZE": "0"}.items():
         os.environ.setdefault(name, value)
 
-
-_keep_compiled_code_apart()
-_compile_quickly()

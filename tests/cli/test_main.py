@@ -46,14 +46,15 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stderr.strip() == ""
 
 
-def test_help_is_instant() -> None:
-    def seconds() -> float:
-        began = time.perf_counter()
-        subprocess.run([*PROGRAM, "--help"], capture_output=True, check=True)
-        return time.perf_counter() - began
-
-    # The best of several: a machine that is busy with other tests is no fault of the program.
-    assert min(seconds() for _ in range(5)) < 0.3
+def test_help_needs_none_of_the_heavy_libraries() -> None:
+    """So it is instant: what takes time to start is the libraries, and a clock would blame a busy machine."""
+    script = "import sys; from horae.cli.main import main; sys.argv = ['horae', '--help']\n"
+    script += "try: main()\nexcept SystemExit: pass\n"
+    script += "heavy = ('numba', 'scipy', 'highspy', 'polars', 'matplotlib', 'numpy')\n"
+    script += "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "Usage" in done.stdout
+    assert done.stderr.strip() == "[]"
 
 
 def test_a_user_error_is_one_line_and_exit_code_1(horae: Horae) -> None:

@@ -104,6 +104,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "unknown setting": ({"--policy": "las", "--set": "quantumm=3"}, "quantum"),
     "bad setting": ({"--policy": "las", "--set": "quantum=soon"}, "soon"),
     "negative setting": ({"--policy": "las", "--set": "quantum=-5"}, "quantum"),
+    "profile of nothing": ({"--profile-share": "0.5"}, "--throughputs FILE"),
     "unknown fault": ({"--faults": "node_loses_per_day=1"}, "No fault is called"),
     "fault that is no number": ({"--faults": "launch_failures=often"}, "often"),
     "empty window": ({"--measure-from": "99"}, "99"),

@@ -40,6 +40,67 @@ def test_an_agnostic_policy_shares_time_not_throughput(horae: Horae, tmp_path: P
     assert record["allocation"]["0"] == record["allocation"]["1"]
 
 
+def solve(horae: Horae, folder: Path, policy: str, problem: object, *more: str) -> dict[str, Any]:
+    answer = horae("solve", "--policy", policy, "--problem", write(folder, problem), "-o", "json", *more)
+    assert answer.code == 0, answer.err
+    record: dict[str, Any] = json.loads(answer.out)
+    return record
+
+
+def test_pairs_share_gpus_where_that_helps_and_only_if_wanted(horae: Horae, tmp_path: Path) -> None:
+    one_gpu = {
+        "gpus": {"v100": 1},
+        "jobs": [{"id": name, "throughput": {"v100": 1}} for name in ("a", "b")],
+        "pairs": [{"jobs": ["a", "b"], "throughput": {"v100": [0.75, 0.75]}}],
+    }
+    record = solve(horae, tmp_path, "max-min", one_gpu)
+    assert record["allocation"]["a+b"] == pytest.approx({"v100": 1.0})
+    assert record["throughput"] == pytest.approx({"a": 0.75, "b": 0.75})
+    record = solve(horae, tmp_path, "max-min", one_gpu, "--set", "space-sharing=false")
+    assert record["throughput"] == pytest.approx({"a": 0.5, "b": 0.5})
+    assert set(record["allocation"]) == {"a", "b"}
+
+
+def test_queues_are_filled_down_the_tree(horae: Horae, tmp_path: Path) -> None:
+    problem = {
+        "gpus": {"v100": 3},
+        "jobs": [
+            *({"id": f"x{k}", "throughput": {"v100": 1}, "queue": "x"} for k in range(4)),
+            *({"id": f"y{k}", "throughput": {"v100": 1}, "queue": "y"} for k in range(3)),
+        ],
+        "queues": {"x": {"weight": 2}, "y": {"weight": 1, "rule": "fifo"}},
+    }
+    throughput = solve(horae, tmp_path, "hierarchical", problem)["throughput"]
+    assert [throughput[f"x{k}"] for k in range(4)] == pytest.approx([0.5] * 4, abs=1e-6)
+    assert [throughput[f"y{k}"] for k in range(3)] == pytest.approx([1, 0, 0], abs=1e-6)
+
+
+def test_allox_matches_jobs_to_gpus_and_places_in_line(horae: Horae, tmp_path: Path) -> None:
+    rows = [((2, 1, 0.5), 300), ((3, 2, 1), 500), ((4, 3, 2), 1000), ((1, 1, 1), 500)]
+    types = ("v100", "p100", "k80")
+    jobs = [
+        {"id": str(m), "throughput": dict(zip(types, row, strict=True)), "steps_left": steps}
+        for m, (row, steps) in enumerate(rows)
+    ]
+    record = solve(horae, tmp_path, "allox", {"gpus": {"v100": 2, "p100": 1, "k80": 3}, "jobs": jobs})
+    assert record["objective"] == pytest.approx(1150)
+    assert record["allocation"]["3"]["k80"] == 1
+    assert sum(record["allocation"][name]["v100"] for name in "012") == 2
+
+
+@pytest.mark.parametrize("policy", ["water-filling", "hierarchical", "max-min"])
+def test_filling_names_agree_where_there_is_one_queue(horae: Horae, tmp_path: Path, policy: str) -> None:
+    record = solve(horae, tmp_path, policy, PROBLEM)
+    assert record["objective"] == pytest.approx(1.54839, abs=1e-5)
+
+
+def test_the_strategy_proof_answer_says_what_each_job_keeps(horae: Horae, tmp_path: Path) -> None:
+    record = solve(horae, tmp_path, "strategy-proof", PROBLEM)
+    kept = record["certificate"]["kept"]
+    assert set(kept) == {"0", "1"}
+    assert all(0 < part <= 1 for part in kept.values())
+
+
 @pytest.mark.parametrize("output", ["table", "csv"])
 def test_people_and_spreadsheets_get_a_row_a_job(horae: Horae, tmp_path: Path, output: str) -> None:
     answer = horae("solve", "--policy", "makespan", "--problem", write(tmp_path, PROBLEM), "-o", output)
@@ -62,6 +123,11 @@ def test_people_and_spreadsheets_get_a_row_a_job(horae: Horae, tmp_path: Path, o
         ({"gpus": {"a": 1}, "jobs": [{"id": "x", "throughput": {"a": -1}}]}, "at least 0"),
         ({"gpus": {"a": 1}, "prices": {"b": 1}, "jobs": [{"id": "x", "throughput": {"a": 1}}]}, "price for 'b'"),
         ({"gpus": {"a": 1}, "jobs": [{"id": "x", "throughput": {"a": 1}}] * 2}, "Two jobs"),
+        ({**PROBLEM, "pairs": [{"jobs": ["0", "2"], "throughput": {}}]}, "'2', which is not among the jobs"),
+        ({**PROBLEM, "pairs": [{"jobs": ["0", "0"], "throughput": {}}]}, "paired with itself"),
+        ({**PROBLEM, "pairs": [{"jobs": ["0", "1"], "throughput": {"h100": [1, 1]}}]}, "'h100'"),
+        ({**PROBLEM, "queues": {"e": {"rule": "lottery"}}}, "rule"),
+        ({"gpus": {"a": 1}, "jobs": [{"id": "x", "throughput": {"a": 1}, "queue": "a//b"}]}, "org/team/user"),
     ],
 )
 def test_a_bad_problem_gets_one_clear_sentence(horae: Horae, tmp_path: Path, problem: object, words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import Cell, cluster, job
+from horae.core.errors import UserError
+from horae.core.job import JobSpec
 from horae.core.reasons import Reason
 from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION, choose
 from horae.placement.rules import UnknownPlacement, make_placement
@@ -169,3 +172,36 @@ def test_no_gpu_is_given_twice_and_every_gang_is_whole(placement: str, sizes: li
 def test_an_unknown_rule_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(UnknownPlacement, match="Did you mean 'consolidated'"):
         make_placement("consolidatd")
+
+
+# ---------------------------------------------------------------- tiresias
+
+
+def skewed(name: str, skew: float | None, gpus: int = 2, **more: Any) -> JobSpec:
+    return job(name, gpus=gpus, skew=skew, work=1000, **more)
+
+
+def test_only_models_that_suffer_wait_for_the_fewest_nodes() -> None:
+    cell = Cell("2x2", "fifo-backfill", placement="tiresias")
+    cell.submit(0, job("a"), job("b", submit_s=0), skewed("vgg", 0.74), skewed("resnet", 0.09))
+    # Single jobs fill one node; the skewed gang takes the other, and nothing is left.
+    assert cell.running == ["a", "b", "vgg"]
+    cell = Cell("2x3", "fifo-backfill", placement="tiresias")
+    cell.submit(0, skewed("a", 0.9), skewed("b", 0.9), skewed("vgg", 0.74), skewed("resnet", 0.09))
+    assert cell.running == ["a", "b", "resnet"], "one GPU is left on each node: who does not suffer takes both"
+    assert cell.reason("vgg") is Reason.FRAGMENTED
+
+
+def test_a_job_whose_skew_nobody_knows_is_not_made_to_wait() -> None:
+    cell = Cell("2x3", "fifo-backfill", placement="tiresias")
+    cell.submit(0, skewed("a", 0.9), skewed("b", 0.9), skewed("who knows", None))
+    assert cell.running == ["a", "b", "who knows"]
+
+
+def test_the_limit_can_be_set() -> None:
+    cell = Cell("2x3", "fifo-backfill", placement="tiresias:0.8")
+    cell.submit(0, skewed("a", 0.9), skewed("b", 0.9), skewed("vgg", 0.74))
+    assert cell.running == ["a", "b", "vgg"]
+    for wrong in ("tiresias:2", "tiresias:much", "anywhere:0.3"):
+        with pytest.raises(UserError):
+            make_placement(wrong)

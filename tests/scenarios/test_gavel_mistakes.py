@@ -30,6 +30,24 @@ def test_first_come_first_served_uses_every_gpu_type(policy: str, settings: dict
     assert sorted(gpu for k in range(6) for gpu in cell.gpus(f"j{k}")) == list(range(6))
 
 
+# 2. Packed policies crash on traces that mix jobs of one GPU and of several.
+
+
+def test_policies_that_pack_take_jobs_of_all_sizes() -> None:
+    table = Throughputs()
+    for gpus, span in ((1, Span.GPU), (2, Span.NODE), (4, Span.NODE)):
+        table.put(Setting("m", "gpu", gpus, span), 1.0)
+        table.put(Setting("m", "gpu", gpus, span, "m"), 0.8)
+    jobs = [
+        job(f"j{k}", gpus=gpus, work=5000, unit="steps", job_class="m") for k, gpus in enumerate((1, 2, 4, 1, 2, 4))
+    ]
+    for policy, settings in (("max-min", {"space-sharing": "true"}), ("gandiva", {})):
+        shared = run(jobs, cluster("gpu:1x4"), policy, settings=settings, throughputs=table)
+        assert shared.finished.all()
+        alone = run(jobs, cluster("gpu:1x4"), "max-min", throughputs=table)
+        assert np.mean(shared.end_s) < np.mean(alone.end_s), f"{policy} gains by sharing"
+
+
 # 3. A new job is not in the allocation until the next reset: 1,068 s to the first run on an under-loaded cluster.
 
 

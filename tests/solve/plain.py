@@ -110,9 +110,12 @@ class Shares:
     def best(self, gain: np.ndarray, least: np.ndarray) -> float | None:
         """The most of gain @ X with throughputs of at least `least`; None if they cannot be had."""
         rows, most = self.limits()
-        rows, most = np.vstack((rows, -self.speed)), np.concatenate((most, -least * (1 - 1e-9)))
-        answer = linprog(-gain, A_ub=rows, b_ub=most, method="highs")
-        return -answer.fun if answer.status == 0 else None
+        fastest, scale = self.speed.max(axis=1), np.abs(gain).max() or 1.0
+        rows = np.vstack((rows, -self.speed / fastest[:, None]))
+        most = np.concatenate((most, -least * (1 - 1e-9) / fastest))
+        options = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+        answer = linprog(-gain / scale, A_ub=rows, b_ub=most, method="highs", options=options)
+        return -answer.fun * scale if answer.status == 0 else None
 
     def possible(self, least: np.ndarray) -> bool:
         """Whether everybody can have at least these throughputs."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from tests.solve.plain import problem
+from tests.solve.plain import Shares, problem
+from tests.solve.test_pairs import problems as pair_problems
 
+from horae.core.errors import UserError
 from horae.solve.nash import strategy_proof
-from horae.solve.problem import Problem
+from horae.solve.problem import Problem, Sharing
 
 
 @st.composite
@@ -73,3 +77,64 @@ def test_nobody_gains_by_lying_about_its_speeds(p: Problem, liar: int, lie: list
     lied = problem(said, p.capacity, weight=p.weight)
     # It runs at its true speeds, whatever it said.
     assert strategy_proof(lied).throughput(p)[m] <= honest * (1 + 1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(pair_problems())
+def test_with_pairs_no_other_shares_are_better_for_some_by_more_than_they_are_worse_for_others(p: Problem) -> None:
+    """That is what Nash welfare means, in percent, and a linear program can tell."""
+    answer = strategy_proof(p)
+    kept = np.array([answer.certificate["kept"][name] for name in p.ids])
+    throughput, plain = answer.throughput(p) / kept, Shares(p)
+    assert answer.objective == pytest.approx((p.weight * np.log(throughput)).sum(), abs=1e-6)
+    most = plain.best((p.weight / throughput) @ plain.speed, np.zeros(len(p)))
+    assert most == pytest.approx(p.weight.sum(), rel=1e-3)
+    # Whatever there is to pay for, a job keeps 1 / e of its shares.
+    assert kept.min() >= np.exp(-1) * (1 - 1e-6)
+    check_shares(p, answer.share, answer.pairs, answer.pair_share)
+
+
+def check_shares(p: Problem, share: np.ndarray, pairs: np.ndarray, pair_share: np.ndarray) -> None:
+    """Nobody has more than all of its time, and no type is used beyond its GPUs."""
+    time, used = share.sum(axis=1), p.gpus @ share
+    for (a, b), row in zip(pairs.tolist(), pair_share, strict=True):
+        time[[a, b]] += row.sum()
+        used += p.gpus[a] * row
+    assert (time <= 1 + 1e-7).all()
+    assert (used <= p.capacity * (1 + 1e-7)).all()
+
+
+def test_of_a_pair_whoever_keeps_more_goes_on_alone() -> None:
+    """Job 2 stands in the way of job 0 more than of job 1, so these keep unlike parts of what they share."""
+    beside = np.zeros((3, 3, 1))
+    beside[0, 1], beside[1, 0] = 0.8, 0.7
+    p = replace(problem([[1.0], [1.0], [1.0]], [2], weight=[4, 1, 1]), sharing=Sharing(np.array([0, 1, -1]), beside))
+    answer = strategy_proof(p)
+    kept = answer.certificate["kept"]
+    assert answer.pairs.tolist() == [[0, 1]]
+    assert kept["0"] != pytest.approx(kept["1"], rel=1e-3)
+    more = 0 if kept["0"] > kept["1"] else 1
+    assert answer.share[more, 0] > 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(pair_problems(), st.integers(0, 7), st.floats(0.3, 3.0), st.floats(0.3, 1.0))
+def test_nobody_gains_by_lying_about_its_speeds_in_company(p: Problem, liar: int, alone: float, beside: float) -> None:
+    m = liar % len(p)
+    kinds = len(p.sharing.beside)
+    # A kind of its own, so that it lies for itself only.
+    own = np.append(np.arange(kinds), max(p.sharing.kind[m], 0))
+    true = replace(p.sharing, kind=p.sharing.kind.copy(), beside=p.sharing.beside[own][:, own])
+    true.kind[m] = kinds if p.sharing.kind[m] >= 0 else -1
+    p = replace(p, sharing=true)
+    said, company = p.speed.copy(), true.beside.copy()
+    said[m] *= alone
+    company[kinds] *= alone * beside
+    lied = replace(p, speed=said, sharing=replace(true, beside=company))
+    honest = strategy_proof(p).throughput(p)[m]
+    assert strategy_proof(lied).throughput(p)[m] <= honest * (1 + 1e-4)
+
+
+def test_a_job_that_can_run_nowhere_is_named() -> None:
+    with pytest.raises(UserError, match="'1' has no throughput"):
+        strategy_proof(problem([[1.0, 1.0], [0.0, 2.0]], [1, 0]))

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from horae import __version__
-from horae.cli import compare, policies, simulate, solve, sweep, trace
+from horae.cli import catalogue, compare, policies, simulate, solve, sweep, trace
 from horae.cli.usage import is_help, usage_sentence
 from horae.core.errors import UserError
 
@@ -35,6 +35,9 @@ app.command("solve", short_help="One allocation problem: who spends which share 
     solve.command
 )
 app.command("policies", short_help="What each policy does, its parameters, its paper.")(policies.command)
+app.command("catalogue", short_help="GPU types and models, and how fast the one should train the other.")(
+    catalogue.command
+)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from numba import njit
+from horae import prepare_compilation
+
+prepare_compilation()
+
+from numba import njit  # noqa: E402, numba reads its settings when it is imported
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -25,6 +29,11 @@ def compiled(result: str, *arguments: str) -> Callable[[_F], _F]:
 def inner(result: str, *arguments: str) -> Callable[[_F], _F]:
     """The same for a function that only compiled ones call: a door to Python would take time to make."""
     return _compile(result, arguments, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+
+
+def compiled_when_called(function: _F) -> _F:
+    """The same for a function whose types are too long to write down: they are those of its first call."""
+    return cast(_F, njit(cache=True)(function))
 
 
 def _compile(result: str, arguments: tuple[str, ...], **options: bool) -> Callable[[_F], _F]:

@@ -51,6 +51,8 @@ class JobSpec:
     gpu_types: tuple[str, ...] = ()
     throughput: Mapping[str, float] = field(default_factory=dict)
     slowdown: tuple[float, float, float, float] = NO_SLOWDOWN
+    #: The largest tensor's share of the model: how much the job suffers when it is spread; None if nobody looked.
+    skew: float | None = None
     weight: float = 1.0
     #: Jobs of one app finish together; empty means an app of its own.
     app: str = ""
@@ -115,6 +117,8 @@ class JobSpec:
             return f"slow-downs {self.slowdown} must not fall as the span widens"
         if any(not (math.isfinite(rate) and rate >= 0) for rate in self.throughput.values()):
             return "its throughputs must be finite steps/s of at least 0"
+        if self.skew is not None and not 0 <= self.skew <= 1:
+            return f"its skew is {self.skew}; it is the largest tensor's share of the model, from 0 to 1"
         for name in ("checkpoint_s", "restore_s", "checkpoint_every_s", "min_runtime_s", "deadline_s"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_SECONDS:

@@ -31,6 +31,7 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "queue": (np.int64, 0),
     "app": (np.int64, 0),
     "weight": (np.float64, 1),
+    "skew": (np.float64, np.nan),
     "submit_s": (np.float64, 0),
     "work": (np.float64, 0),
     "best_rate": (np.float64, 0),
@@ -91,6 +92,7 @@ class JobTable:
     queue: NDArray[np.int64]
     app: NDArray[np.int64]
     weight: NDArray[np.float64]
+    skew: NDArray[np.float64]
     submit_s: NDArray[np.float64]
     work: NDArray[np.float64]
     best_rate: NDArray[np.float64]
@@ -150,6 +152,8 @@ class JobTable:
         self.submit_s[row] = self.waiting_since_s[row] = self.since_s[row] = now_s
         self.work[row] = self.work_left[row] = spec.work
         self.weight[row], self.min_runtime_s[row] = spec.weight, spec.min_runtime_s
+        if spec.skew is not None:
+            self.skew[row] = spec.skew
         if spec.deadline_s is not None:
             self.deadline_s[row] = now_s + spec.deadline_s
         self.queue[row] = self._queues.number(spec.queue)

@@ -14,7 +14,7 @@ from horae.core.compiled import BOOL, INT, INTS, compiled, inner
 
 Ints = NDArray[np.int64]
 
-CONSOLIDATED, BEST_EFFORT, LEAST_FRAGMENTATION = 0, 1, 2
+CONSOLIDATED, BEST_EFFORT, LEAST_FRAGMENTATION, BY_SKEW = 0, 1, 2, 3
 ANY_RACK = -1
 
 

@@ -44,6 +44,7 @@ class Columns(NamedTuple):
     gpus_max: Ints
     types: Ints
     rates: Floats
+    skew: Floats
     queue: Ints
     protected_until_s: Floats
     waiting_since_s: Floats
@@ -57,6 +58,8 @@ class Pools(NamedTuple):
     """GPUs grouped by what the rule counts by: those of pool p are `gpus[first[p]:first[p + 1]]`."""
 
     rule: int
+    #: Skew above which a job is consolidated, where the rule goes by skew.
+    pack_limit: float
     flat: bool
     racks: int
     gpu_pool: Ints

@@ -28,12 +28,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from horae.core.compiled import BOOL, FLOATS, INT, INTS, TABLE, inner
+from horae.core.compiled import BOOL, FLOAT, FLOATS, INT, INTS, TABLE, compiled_when_called, inner
 from horae.core.reasons import Reason
 from horae.core.states import State
-from horae.placement.choose import CONSOLIDATED, choose
+from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION, choose
 from horae.placement.columns import (
     CLOSED,
     DISPLACED,
@@ -112,6 +111,14 @@ def _waited_longer(row: int, head: int, waiting_since_s: Floats) -> bool:
     return row <= head
 
 
+@inner(INT, INT, INT, FLOAT, FLOATS)
+def _rule_for(row: int, rule: int, pack_limit: float, skew: Floats) -> int:
+    """The rule for one job: where it goes by skew, only models that would suffer are consolidated."""
+    if rule != BY_SKEW:
+        return rule
+    return CONSOLIDATED if skew[row] > pack_limit else LEAST_FRAGMENTATION
+
+
 @inner(BOOL, INT, INTS)
 def _decided(mark: int, status: Ints) -> bool:
     """Whether a job keeps its GPUs or got others, by its mark in `slot`."""
@@ -143,7 +150,7 @@ def _all_fit(job: Ints, slot: Ints, gpus_min: Ints, types: Ints, type_free: Ints
     return True
 
 
-@njit(cache=True)
+@compiled_when_called
 def fit(
     asked_columns: tuple[Any, ...],
     job_columns: tuple[Any, ...],
@@ -209,7 +216,8 @@ def fit(
                 charge(rows[h], guests[h], first[h + 1] - first[h], jobs.queue, parent, used)
 
     # If everybody who waits fits into what is free, those who have GPUs keep them, in whatever order.
-    simple = asked.preempt and not counted and (pools.flat or pools.rule != CONSOLIDATED)
+    anywhere = pools.rule == BEST_EFFORT or pools.rule == LEAST_FRAGMENTATION
+    simple = asked.preempt and not counted and (pools.flat or anywhere)
     as_asked = len(asked.gpu_type) + len(asked.gpus_min) + len(asked.gpus_max) == 0
     if simple and as_asked and _all_fit(asked.job, slot, jobs.gpus_min, jobs.types, type_free):
         status.fill(KEEPS)
@@ -223,7 +231,9 @@ def fit(
     n_given, n_pairs = 0, 0
     out_pool, out_take = np.empty(n_pools, np.int64), np.empty(n_pools, np.int64)
     # Gang sizes that were tried in vain; forgotten where GPUs come free.
-    failed_free, failed_reach = np.zeros((types, all_gpus + 1), np.bool_), np.zeros((types, all_gpus + 1), np.bool_)
+    # A second half is for those that the rule consolidates, where it does not do so with all.
+    sizes = 2 * (all_gpus + 1) if pools.rule == BY_SKEW else all_gpus + 1
+    failed_free, failed_reach = np.zeros((types, sizes), np.bool_), np.zeros((types, sizes), np.bool_)
     codes = np.full(n, _UNREACHED, np.uint8)
     lacking = asked.waiting if asked.preempt or asked.head >= 0 else _NO_FREE_GPUS
     # Only wishes that need a turn get one: not those of jobs that keep their GPUs anyway.
@@ -247,11 +257,11 @@ def fit(
         if (sweep == 0 and not quotas.guaranteed) or (sweep == 1 and head < 0):
             continue
         if sweep == 2 and head >= 0 and slot[head] in (-1, _LOOKED_AT):
-            reserved = True
+            reserved, rule = True, _rule_for(head, pools.rule, pools.pack_limit, jobs.skew)
             reserved_s = reserve(
                 head, jobs.gpus_min[head], jobs.types[head], now_s, jobs.work_left, jobs.rate, jobs.since_s,
                 jobs.best_rate, free, late, n_holders, rows, guests, first, held, status, n_given, given_row,
-                given_first, given_pool, given_take, pools.rule, gpu_pool, pool_type, pools.rack, pools.racks,
+                given_first, given_pool, given_take, rule, gpu_pool, pool_type, pools.rack, pools.racks,
                 pools.capacity, pools.by_capacity, type_free, out_pool, out_take,
             )  # fmt: skip
             failed_free.fill(False)
@@ -370,7 +380,8 @@ def fit(
 
             # Anybody else takes free GPUs, or else those of jobs behind it; its fastest type first.
             taken, gpu_type = 0, -1
-            long = False
+            long, rule = False, _rule_for(row, pools.rule, pools.pack_limit, jobs.skew)
+            size = gpus + (all_gpus + 1 if pools.rule == BY_SKEW and rule == CONSOLIDATED else 0)
             for step in range(0 if vacating else 1, 3 if asked.preempt else 2):
                 preempting = step == 2
                 by_type = type_reach if preempting else type_free
@@ -379,14 +390,14 @@ def fit(
                 while taken == 0 and _most_of_one_type(mask & ~tried, by_type, types) >= gpus:
                     gpu_type = _next_type(row, mask, tried, jobs.rates)
                     tried |= 1 << gpu_type
-                    if by_type[gpu_type] < gpus or failed[gpu_type, gpus]:
+                    if by_type[gpu_type] < gpus or failed[gpu_type, size]:
                         continue
                     if preempting and not lined_up:
                         line_up(asked.job, asked.partner, asked.key, slot, n_holders, position, back)
                         lined_up = True
                     if preempting:
                         taken = reach_back(
-                            pools.rule, gpus, gpu_type, free, back, n_holders, status, first, held, gpu_pool,
+                            rule, gpus, gpu_type, free, back, n_holders, status, first, held, gpu_pool,
                             pools.gpu_type, pools.capacity, pools.by_capacity, pool_type, pools.rack, pools.racks,
                             out_pool, out_take,
                         )  # fmt: skip
@@ -394,10 +405,10 @@ def fit(
                         long = reserved and reserved_s < now_s + jobs.work_left[row] / jobs.rates[row, gpu_type]
                         counts = late if long else (free if step == 1 else idle)
                         taken = choose(
-                            pools.rule, gpus, gpu_type, counts, pools.capacity, pools.by_capacity, pool_type,
+                            rule, gpus, gpu_type, counts, pools.capacity, pools.by_capacity, pool_type,
                             pools.rack, pools.racks, out_pool, out_take,
                         )  # fmt: skip
-                    failed[gpu_type, gpus] = taken == 0 and not long and step > 0
+                    failed[gpu_type, size] = taken == 0 and not long and step > 0
                 if preempting and taken > 0:
                     for at in range(taken):
                         make_room(

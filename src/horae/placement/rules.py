@@ -13,7 +13,7 @@ from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
 from horae.core.table import JobTable
 from horae.placement import PLACEMENTS
-from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION
+from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
 from horae.placement.columns import CLOSED, Asked, Columns, Pools, Quotas, Result
 from horae.placement.fit import fit
 
@@ -23,7 +23,10 @@ _RULES = {
     # Where only the count matters, all GPUs of a type are one big node.
     "anywhere": (CONSOLIDATED, True),
     "least-fragmentation": (LEAST_FRAGMENTATION, False),
+    "tiresias": (BY_SKEW, False),
 }
+#: Skew above which `tiresias` consolidates: between ResNet-50 (.09) or BERT (.21) and AlexNet (.62) or VGG (.72).
+PACK_LIMIT = 0.3
 
 _SPANS = tuple(Span)
 #: Reasons that no reservation would help against, or that mean that the job has its GPUs.
@@ -43,17 +46,26 @@ class UnknownPlacement(UserError):
 
 
 def make_placement(name: str) -> GangPlacement:
-    """The placement rule of this name."""
-    if name not in _RULES:
+    """The placement rule of this name; `tiresias:0.4` sets the skew above which it consolidates."""
+    rule, colon, limit = name.partition(":")
+    if rule not in _RULES or (colon and rule != "tiresias"):
         raise UnknownPlacement(name)
-    return GangPlacement(*_RULES[name])
+    if not colon:
+        return GangPlacement(*_RULES[rule])
+    try:
+        pack_limit = float(limit)
+    except ValueError:
+        pack_limit = np.nan
+    if not 0 <= pack_limit <= 1:
+        raise UserError(f"The limit of placement {name!r} is no number from 0 to 1, such as tiresias:{PACK_LIMIT}.")
+    return GangPlacement(*_RULES[rule], pack_limit)
 
 
 class GangPlacement:
     """Places gangs by one rule. Keeps scratch space and a view of the open GPUs; remembers nothing else."""
 
-    def __init__(self, rule: int, flat: bool) -> None:
-        self._rule, self._flat = rule, flat
+    def __init__(self, rule: int, flat: bool, pack_limit: float = PACK_LIMIT) -> None:
+        self._rule, self._flat, self._pack_limit = rule, flat, pack_limit
         self._slot = np.full(64, -1, np.int64)
         self._pools: Pools | None = None
         self._room: Result | None = None
@@ -127,7 +139,7 @@ class GangPlacement:
     def _pools_of(self, ledger: GpuLedger) -> Pools:
         """The open GPUs grouped by pool; rebuilt only when nodes come or go."""
         if self._pools is None or self._seen != (ledger, ledger.version):
-            self._pools = _pools(ledger.cluster, ledger.gpu_open, self._rule, self._flat)
+            self._pools = _pools(ledger.cluster, ledger.gpu_open, self._rule, self._pack_limit, self._flat)
             self._seen = (ledger, ledger.version)
         return self._pools
 
@@ -193,6 +205,7 @@ def _columns(table: JobTable) -> Columns:
         table.gpus_max,
         table.types,
         table.rates,
+        table.skew,
         table.queue,
         table.protected_until_s,
         table.waiting_since_s,
@@ -203,7 +216,7 @@ def _columns(table: JobTable) -> Columns:
     )
 
 
-def _pools(cluster: Cluster, gpu_open: NDArray[np.bool_], rule: int, flat: bool) -> Pools:
+def _pools(cluster: Cluster, gpu_open: NDArray[np.bool_], rule: int, pack_limit: float, flat: bool) -> Pools:
     """Group GPUs by node, or by type where only the count matters."""
     gpu_pool = cluster.gpu_type if flat else cluster.gpu_node
     count = len(cluster.gpu_types) if flat else len(cluster.nodes)
@@ -213,6 +226,7 @@ def _pools(cluster: Cluster, gpu_open: NDArray[np.bool_], rule: int, flat: bool)
     pool_type = np.arange(count, dtype=np.int64) if flat else cluster.node_type
     return Pools(
         rule=rule,
+        pack_limit=pack_limit,
         flat=flat,
         racks=1 if flat else len(cluster.racks),
         gpu_pool=np.where(gpu_open, gpu_pool, CLOSED),

@@ -17,6 +17,7 @@ from horae.solve.units import Kinds, Sides, Units, fastest, matches, sides_of, t
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 #: How far the solver may miss a row, or a price.
 TOLERANCE = 1e-9
@@ -24,35 +25,37 @@ TOLERANCE = 1e-9
 _AT_ONCE = 100
 #: Numbers by which HiGHS knows the simplex method from above, and from below.
 _DUAL, _PRIMAL = 1, 4
-#: A unit whose worth is closer to its cost than this, relatively, is worth it.
-_DOUBT = 1e-6
+#: A unit that loses less than this, relative to all that it is worth and costs, breaks even.
+_EVEN = 1e-7
+#: A price that makes less than this of all that is paid is none.
+_NOTHING = 1e-9
 
 
 class TimeProgram:
-    """Rows: time of kinds, GPUs of types, floors, the caller's own. Columns: the caller's own, then units."""
+    """Time of units as columns, beside extra ones; time of kinds, GPUs of types, and floors as rows.
 
-    def __init__(self, kinds: Kinds, alone: Units, pairs: Units, capacity: Floats, own: int) -> None:
-        count, types = len(kinds.count), len(capacity)
-        self._kinds, self._types, self._own, self._capacity = kinds, types, own, capacity
-        self._gain = np.zeros((count, types))
+    An answer is in the public columns: `time` of units, `extra`, `floor_value`, and prices.
+    """
+
+    def __init__(self, kinds: Kinds, alone: Units, pairs: Units, capacity: Floats) -> None:
+        count, rows = len(kinds.count), len(kinds.count) + len(capacity)
+        self._kinds = kinds
+        #: Time of each kind, then GPUs of each type.
+        self._limits = np.concatenate((kinds.count, capacity))
         #: Steps/s in which the floors of a kind are measured.
         self.fastest = fastest(kinds, alone.and_also(pairs))
-        #: The kind of each floor, what speeds must be over, the row, and how much it asks for.
-        self.floor_kind, self.floor_over = np.arange(count), np.zeros(count)
-        self._floor_row, self._floor = count + types + np.arange(count), np.zeros(count)
+        #: The kind of each floor, what speeds must be over, and how much it asks for. Throughputs come first.
+        self.floor_kind, self.floor_over, self._floor = np.arange(count), np.zeros(count), np.zeros(count)
+        #: Limits and floors that were settled, and hold exactly.
+        self._exact, self._exact_floor = np.zeros(rows, np.bool_), np.zeros(count, np.bool_)
+        self._gain = np.zeros((count, len(capacity)))
         self._highs = _solver()
-        self._highs.addCols(own, np.zeros(own), np.full(own, -np.inf), np.full(own, np.inf), *_empty(own))
-        rows = 2 * count + types
-        least, most = np.zeros(rows), np.full(rows, np.inf)
-        least[: count + types], most[: count + types] = -np.inf, np.concatenate((kinds.count, capacity))
-        self._highs.addRows(rows, least, most, *_empty(rows))
-        self.units, self.sides, self._left_out = alone.take(np.empty(0, np.int64)), sides_of(alone), pairs
+        self._highs.addRows(rows, np.full(rows, -np.inf), self._limits, *_empty(rows))
+        self._highs.addRows(count, np.zeros(count), np.full(count, np.inf), *_empty(count))
+        #: Where units and extras stand among the columns.
+        self._unit_at, self._extra_at = np.empty(0, np.int64), np.empty(0, np.int64)
+        self.units, self._left_out = alone.take(np.empty(0, np.int64)), pairs
         self._add_units(alone)
-
-    @property
-    def pairs(self) -> int:
-        """Units of two, in the program or left out of it."""
-        return int((self.units.other >= 0).sum()) + len(self._left_out)
 
     def solve(self, from_below: bool = False) -> None:
         """Find the best times; pairs come in until none that is left out is worth its price.
@@ -61,10 +64,7 @@ class TimeProgram:
         """
         while True:
             self._run(_PRIMAL if from_below else _DUAL)
-            solution = self._highs.getSolution()
-            values, self._dual = np.array(solution.col_value), np.array(solution.row_dual)
-            self.own, self.time = values[: self._own], np.maximum(values[self._own :], 0.0)
-            self.floor_value = np.array(solution.row_value)[self._floor_row]
+            self._read()
             better = self._worth_more(self._left_out)
             if not len(better):
                 return
@@ -73,151 +73,170 @@ class TimeProgram:
             from_below = True
 
     def _run(self, simplex: int) -> None:
-        """Go on from the last answer, or from the start if that leads nowhere."""
-        optimal = highspy.HighsModelStatus.kOptimal
-        self._highs.setOptionValue("simplex_strategy", simplex)
-        self._highs.run()
-        if self._highs.getModelStatus() != optimal:
-            self._highs.clearSolver()
-            self._highs.setOptionValue("simplex_strategy", _DUAL)
+        """Go on from the last answer; if that leads nowhere, by the other method, or from the start."""
+        for method, anew in ((simplex, False), (_PRIMAL, False), (_DUAL, True), (_PRIMAL, True)):
+            if anew:
+                self._highs.clearSolver()
+            self._highs.setOptionValue("simplex_strategy", method)
             self._highs.run()
-        status = self._highs.getModelStatus()
-        assert status == optimal, f"the time of units has no optimum: {status}"
+            status = self._highs.getModelStatus()
+            if status == highspy.HighsModelStatus.kOptimal:
+                return
+        raise AssertionError(f"the time of units has no optimum: {status}")
+
+    def _read(self) -> None:
+        """Look up the answer. A price has the sign that its row tells, whatever rounding says."""
+        solution, rows = self._highs.getSolution(), len(self._limits)
+        values, self._dual = np.array(solution.col_value), np.array(solution.row_dual)
+        self.extra, self.time = values[self._extra_at], np.maximum(values[self._unit_at], 0.0)
+        self.floor_value = np.array(solution.row_value)[rows:]
+        self._paid = np.where(self._exact, self._dual[:rows], np.maximum(self._dual[:rows], 0.0))
+        price = -self._dual[rows:]
+        matters = price * self._kinds.count[self.floor_kind] > _NOTHING * self.turnover
+        #: What it costs to raise each floor by one. That of a floor that was settled may be below 0.
+        self.floor_price = np.where(self._exact_floor | matters, price, 0.0)
 
     @property
     def price(self) -> Floats:
         """Worth of one GPU of each type."""
-        count = len(self._kinds.count)
-        return np.asarray(np.maximum(self._dual[count : count + self._types], 0.0))
-
-    @property
-    def time_price(self) -> Floats:
-        """Worth of all the time of one more job of each kind."""
-        return np.asarray(np.maximum(self._dual[: len(self._kinds.count)], 0.0))
-
-    @property
-    def floor_price(self) -> Floats:
-        """What it costs to raise each floor by one."""
-        return np.asarray(np.maximum(-self._dual[self._floor_row], 0.0))
+        return self._paid[len(self._kinds.count) :]
 
     @property
     def worth(self) -> float:
-        """Worth of all GPUs and all time."""
-        return float(self.price @ self._capacity + self.time_price @ self._kinds.count)
+        """Worth of all time and all GPUs."""
+        return float(self._paid @ self._limits)
+
+    @property
+    def turnover(self) -> float:
+        """The same, if nothing could be worth less than nothing."""
+        return float(np.abs(self._paid) @ self._limits)
 
     @property
     def value(self) -> float:
-        """Worth of the units' time."""
-        return float(_worth(self.units, self._gain) @ self.time)
+        """What the units' time gains."""
+        return float(_gains(self.units, self._gain) @ self.time)
 
     def gap(self) -> float:
-        """By how much prices would allow the units' time to be worth more, relative to it."""
+        """By how much prices would allow the units' time to gain more, relative to what it does."""
         bound = self.worth - float(self.floor_price @ self._floor)
         return max(0.0, bound - self.value) / max(self.value, 1e-300)
 
     def excess(self) -> float:
-        """By how much the units take more GPUs or time than there is, relative to it."""
-        sides = self.sides
-        taken = tally(self.units.gpu_type, self.units.gpus * self.time, self._types)
-        used = tally(sides.kind, sides.jobs * self.time[sides.unit], len(self._kinds.count))
-        over = np.concatenate(
-            ((taken - self._capacity) / np.maximum(self._capacity, 1.0), used / self._kinds.count - 1)
-        )
+        """By how much the units take more time or GPUs than there is, relative to it."""
+        sides, kinds = self.sides, len(self._kinds.count)
+        time = tally(sides.kind, sides.jobs * self.time[sides.unit], kinds)
+        gpus = tally(self.units.gpu_type, self.units.gpus * self.time, len(self._limits) - kinds)
+        over = (np.append(time, gpus) - self._limits) / np.maximum(self._limits, 1.0)
         return max(0.0, float(over.max()))
 
     def set_gain(self, gain: Floats) -> None:
-        """What a step/s of each kind on each type is worth; at first nothing is."""
-        if np.array_equal(gain, self._gain):
-            return
-        self._gain = gain
-        columns = self._own + np.arange(len(self.units))
-        self._highs.changeColsCost(len(columns), columns.astype(np.int32), _worth(self.units, gain))
-
-    def set_own(self, column: int, cost: float, least: float, most: float) -> None:
-        """Worth and bounds of one of the caller's columns."""
-        self._highs.changeColCost(column, cost)
-        self._highs.changeColBounds(column, least, most)
-
-    def set_share(self, floor: Ints, column: Ints, share: Floats) -> None:
-        """How much floors take from columns of the caller's own."""
-        for row, at, value in zip(self._floor_row[floor].tolist(), column.tolist(), share.tolist(), strict=True):
-            self._highs.changeCoeff(row, at, -value)
+        """What a step/s of each kind on each type gains; at first nothing does."""
+        if not np.array_equal(gain, self._gain):
+            self._gain = gain
+            self._highs.changeColsCost(len(self.units), self._unit_at.astype(np.int32), _gains(self.units, gain))
 
     def set_floors(self, least: Floats) -> None:
         """How much each floor asks for."""
-        for k in np.flatnonzero(least != self._floor).tolist():
-            self._highs.changeRowBounds(int(self._floor_row[k]), float(least[k]), np.inf)
-        self._floor = least.copy()
+        for floor in np.flatnonzero((least != self._floor) & ~self._exact_floor).tolist():
+            self._highs.changeRowBounds(len(self._limits) + floor, float(least[floor]), np.inf)
+        self._floor = least
 
-    def set_count(self, kind: int, count: float) -> None:
-        """How many jobs a kind has; one alone is no pair."""
-        self._highs.changeRowBounds(kind, -np.inf, count)
-        twice = self._own + np.flatnonzero((self.units.one == kind) & (self.units.other == kind))
-        most = np.full(len(twice), np.inf if count >= 2 else 0.0)
-        self._highs.changeColsBounds(len(twice), twice.astype(np.int32), np.zeros(len(twice)), most)
+    def add_extras(self, floor: Ints, gain: Floats, least: Floats, most: Floats) -> None:
+        """More columns, each of which lowers a floor."""
+        entries = _by_first(np.arange(len(floor)), len(self._limits) + floor, np.full(len(floor), -1.0), len(floor))
+        self._extra_at = np.append(self._extra_at, self._highs.getNumCol() + np.arange(len(floor)))
+        self._highs.addCols(len(floor), gain, least, most, *entries)
+
+    def set_extras(self, extra: Ints, gain: Floats, least: Floats, most: Floats) -> None:
+        """Gains and bounds of extra columns."""
+        columns = self._extra_at[extra].astype(np.int32)
+        self._highs.changeColsCost(len(columns), columns, gain)
+        self._highs.changeColsBounds(len(columns), columns, least, most)
+
+    def set_lowers(self, extra: int, floor: Ints, lowers: Floats) -> None:
+        """By how much an extra column lowers floors."""
+        for row, by in zip((len(self._limits) + floor).tolist(), lowers.tolist(), strict=True):
+            self._highs.changeCoeff(row, int(self._extra_at[extra]), -by)
 
     def add_floors(self, kind: Ints, over: Floats) -> None:
         """More floors, which ask for nothing yet."""
         new = len(self.floor_kind) + np.arange(len(kind))
         self.floor_kind, self.floor_over = np.append(self.floor_kind, kind), np.append(self.floor_over, over)
-        self._floor_row = np.append(self._floor_row, self._highs.getNumRow() + np.arange(len(kind)))
         self._floor = np.append(self._floor, np.zeros(len(kind)))
+        self._exact_floor = np.append(self._exact_floor, np.zeros(len(kind), np.bool_))
         side, floor, height = self._heights(self.sides, new)
-        entries = _by_first(floor - new[0], self._own + self.sides.unit[side], height, len(kind))
+        entries = _by_first(floor - new[0], self._unit_at[self.sides.unit[side]], height, len(kind))
         self._highs.addRows(len(kind), np.zeros(len(kind)), np.full(len(kind), np.inf), *entries)
 
-    def add_rows(self, most: Floats, columns: Ints, values: Floats) -> Ints:
-        """Rows of the caller's columns, each as many entries as it has columns here; gives their numbers."""
-        rows, width = columns.shape
-        row = np.repeat(np.arange(rows), width)
-        first = self._highs.getNumRow()
-        self._highs.addRows(rows, np.full(rows, -np.inf), most, *_by_first(row, columns.ravel(), values.ravel(), rows))
-        return np.asarray(first + np.arange(rows))
+    def settle(self, floors: Floats) -> None:
+        """Keep to what is best, whatever else is asked for from now on; floors stand where they are said to.
 
-    def set_most(self, row: int, most: float) -> None:
-        """The bound of one of the caller's rows."""
-        self._highs.changeRowBounds(row, -np.inf, most)
+        What has a price is used up in every answer as good as this one. So its row holds
+        exactly, and units that do not pay for it stay empty.
+        """
+        rows = len(self._limits)
+        for row in np.flatnonzero(np.abs(self._paid) * self._limits > _NOTHING * self.turnover).tolist():
+            self._highs.changeRowBounds(row, self._limits[row], self._limits[row])
+            self._exact[row] = True
+        for floor in np.flatnonzero(~self._exact_floor & (self.floor_price > 0)).tolist():
+            self._highs.changeRowBounds(rows + floor, floors[floor], floors[floor])
+            self._exact_floor[floor] = True
+        empty = self._unit_at[~self._pays()].astype(np.int32)
+        self._highs.changeColsBounds(len(empty), empty, np.zeros(len(empty)), np.zeros(len(empty)))
+        self._left_out = self._left_out.take(self._breaks_even(self._left_out))
+
+    def fastest_now(self) -> Floats:
+        """The most steps/s a job of each kind has in units that pay for their time and GPUs."""
+        waiting = self._left_out.take(self._breaks_even(self._left_out))
+        return fastest(self._kinds, self.units.take(self._pays()).and_also(waiting))
+
+    def _pays(self) -> Bools:
+        return np.asarray((self.time > 0) | self._breaks_even(self.units))
+
+    def _breaks_even(self, units: Units) -> Bools:
+        profit, turnover = self._balance(units)
+        return np.asarray(profit >= -_EVEN * turnover - TOLERANCE)
+
+    def _worth_more(self, units: Units) -> Ints:
+        """Those units that are worth more than their time and GPUs; the best, if there are many."""
+        profit, _ = self._balance(units)
+        better = np.flatnonzero(profit > TOLERANCE)
+        at_once = max(_AT_ONCE, self._highs.getNumRow())
+        return better[np.argsort(-profit[better], kind="stable")[:at_once]]
+
+    def _balance(self, units: Units) -> tuple[Floats, Floats]:
+        """What the time of each unit is worth at today's prices less what it costs, and both together."""
+        sides, size = sides_of(units), len(units)
+        side, floor, height = self._heights(sides, np.arange(len(self.floor_kind)))
+        parts = (
+            (np.arange(size), _gains(units, self._gain)),
+            (sides.unit[side], -height * self._dual[len(self._limits) + floor]),
+            (sides.unit, -sides.jobs * self._dual[sides.kind]),
+            (np.arange(size), -units.gpus * self._dual[len(self._kinds.count) + units.gpu_type]),
+        )
+        profit = sum((tally(unit, part, size) for unit, part in parts), np.zeros(size))
+        return profit, sum((tally(unit, np.abs(part), size) for unit, part in parts), np.zeros(size))
 
     def _add_units(self, units: Units) -> None:
         sides, count = sides_of(units), len(self._kinds.count)
         side, floor, height = self._heights(sides, np.arange(len(self.floor_kind)))
         unit = np.concatenate((sides.unit, np.arange(len(units)), sides.unit[side]))
-        row = np.concatenate((sides.kind, count + units.gpu_type, self._floor_row[floor]))
-        value = np.concatenate((sides.jobs, units.gpus, height))
-        nothing, no_end = np.zeros(len(units)), np.full(len(units), np.inf)
-        entries = _by_first(unit, row, value, len(units))
-        self._highs.addCols(len(units), _worth(units, self._gain), nothing, no_end, *entries)
+        row = np.concatenate((sides.kind, count + units.gpu_type, len(self._limits) + floor))
+        entries = _by_first(unit, row, np.concatenate((sides.jobs, units.gpus, height)), len(units))
+        no_end = np.full(len(units), np.inf)
+        self._unit_at = np.append(self._unit_at, self._highs.getNumCol() + np.arange(len(units)))
+        self._highs.addCols(len(units), _gains(units, self._gain), np.zeros(len(units)), no_end, *entries)
         self.units = self.units.and_also(units)
         self.sides = sides_of(self.units)
 
     def _heights(self, sides: Sides, floors: Ints) -> tuple[Ints, Ints, Floats]:
         """Every side that counts for one of these floors: the side, the floor, and how much it counts."""
-        side, floor = matches(sides.kind, self.floor_kind[floors])
-        floor = floors[floor]
+        side, nth = matches(sides.kind, self.floor_kind[floors])
+        floor = floors[nth]
         over = np.maximum(sides.speed[side] - self.floor_over[floor], 0.0)
         height = sides.jobs[side] * over / self.fastest[sides.kind[side]]
         counts = height > 0
         return side[counts], floor[counts], height[counts]
-
-    def fastest_worth_it(self) -> Floats:
-        """The most steps/s a job of each kind has in units that are worth their time and GPUs."""
-        worth, cost = self._balance(self.units)
-        return fastest(self._kinds, self.units.take(worth >= cost * (1 - _DOUBT)))
-
-    def _worth_more(self, units: Units) -> Ints:
-        """Those units that are worth more than their time and GPUs; the best, if there are many."""
-        worth, cost = self._balance(units)
-        better = np.flatnonzero(worth - cost > TOLERANCE)
-        at_once = max(_AT_ONCE, self._highs.getNumRow())
-        return better[np.argsort((cost - worth)[better], kind="stable")[:at_once]]
-
-    def _balance(self, units: Units) -> tuple[Floats, Floats]:
-        """What the time of each unit is worth at today's prices, for its gain and for floors, and what it costs."""
-        sides = sides_of(units)
-        side, floor, height = self._heights(sides, np.arange(len(self.floor_kind)))
-        worth = _worth(units, self._gain) + tally(sides.unit[side], height * self.floor_price[floor], len(units))
-        time = tally(sides.unit, sides.jobs * self.time_price[sides.kind], len(units))
-        return worth, time + units.gpus * self.price[units.gpu_type]
 
 
 def divide_under(speed: Floats, time: Floats, length: Floats, want: Floats, most: Floats) -> Floats | None:
@@ -226,22 +245,21 @@ def divide_under(speed: Floats, time: Floats, length: Floats, want: Floats, most
     `length` is the time of each class and `most` what it may have of each side. None if there is no way.
     """
     classes, sides = most.shape
-    highs = _solver()
+    highs, column, ones = _solver(), np.arange(most.size), np.ones(most.size)
+    of_class, of_side = np.repeat(np.arange(classes), sides), np.tile(np.arange(sides), classes)
+    no_end = np.full(classes, np.inf)
     highs.addCols(most.size, np.zeros(most.size), np.zeros(most.size), most.reshape(-1), *_empty(most.size))
-    column = np.arange(most.size).reshape(most.shape)
-    ones, empty = np.ones(most.size), np.full(classes, -np.inf)
-    rows, width = np.repeat(np.arange(classes), sides), column.reshape(-1)
-    highs.addRows(classes, empty, length, *_by_first(rows, width, ones, classes))
-    highs.addRows(classes, want, np.full(classes, np.inf), *_by_first(rows, width, np.tile(speed, classes), classes))
-    highs.addRows(sides, time, time, *_by_first(np.tile(np.arange(sides), classes), width, ones, sides))
+    highs.addRows(classes, -no_end, length, *_by_first(of_class, column, ones, classes))
+    highs.addRows(classes, want, no_end, *_by_first(of_class, column, speed[of_side], classes))
+    highs.addRows(sides, time, time, *_by_first(of_side, column, ones, sides))
     highs.run()
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     return np.asarray(np.maximum(highs.getSolution().col_value, 0.0).reshape(most.shape))
 
 
-def _worth(units: Units, gain: Floats) -> Floats:
-    """What a unit's time is worth."""
+def _gains(units: Units, gain: Floats) -> Floats:
+    """What a unit's time gains."""
     other = np.where(units.other >= 0, gain[units.other, units.gpu_type], 0.0)
     return np.asarray(units.own * gain[units.one, units.gpu_type] + units.others * other)
 

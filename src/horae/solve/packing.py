@@ -1,15 +1,9 @@
 """Levels where jobs share GPUs: the highest that everybody can reach, in one linear program over kinds of jobs.
 
-Jobs of a kind differ in what they want, not in what they can do, so one set of variables is
-enough for all of them: the time of the kind in each unit. Their throughputs q are possible if
-and only if the speeds majorise them: for every speed w, (speed - w)+ summed over the kind's
-time is at least (q - w)+ summed over its jobs. That is linear in time, holds between speeds if
-it holds at them, and w = 0 alone nearly always suffices. So the program starts with one floor
-for each kind, and gets another where its answer would not do (`division.py` divides it).
-
-The highest level is found from above. At prices of GPUs, time and floors no demand can be met
-that costs more than everything is worth; the level at which it costs just that is the next to
-try. Only floors change between tries, so each takes HiGHS few steps.
+It is found from above. At prices of GPUs, time and floors no demand can be met that costs more
+than everything is worth; the level at which it costs just that is the next to try. Only what
+floors ask for changes between tries, so each takes HiGHS few steps. A level is reached when
+the program's answer holds there, and then the prices prove that none is higher.
 """
 
 from __future__ import annotations
@@ -21,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.solve.division import BesideItself, Divided, Division
+from horae.solve.floors import Floors
 from horae.solve.linear import TOLERANCE, TimeProgram
 from horae.solve.prices import Demand
 from horae.solve.problem import Problem, Solution
-from horae.solve.units import find_kinds, find_units, matches, tally
+from horae.solve.units import find_kinds, find_units
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -32,9 +27,7 @@ Ints = NDArray[np.int64]
 _MOST_STEPS = 1000
 #: So close to the fastest that it is the fastest; so close to the last level that it is the same.
 _ALMOST = 1.0 - 1e-12
-#: What one more step/s may cost, relative to the worth of everything, and still count as nothing.
-_NOTHING = 1e-9
-#: A level may miss its floors by the solver's tolerance; the next one starts this much lower, so that it exists.
+#: What was possible may be missed by the solver's tolerance; so much less of it is possible again.
 _STEP_BACK = 1.0 - 4 * TOLERANCE
 #: How far above a level that is possible the search for the next begins.
 _STRIDE = 1.05
@@ -64,93 +57,89 @@ class Packing:
         apart = np.zeros(len(problem), np.int64) if apart is None else apart
         self.classes, self.kinds, self.of_kind = find_kinds(problem, apart, wants)
         self._capacity = problem.capacity
-        # One column of our own: by how much all floors rise.
         alone, pairs = find_units(self.kinds, problem.sharing)
-        self._program = TimeProgram(self.kinds, alone, pairs, problem.capacity, own=1)
+        self._pairs, self._program = len(pairs), TimeProgram(self.kinds, alone, pairs, problem.capacity)
         self.fastest = self._program.fastest[self.of_kind]
-        self._several = np.bincount(self.of_kind) > 1
-        self._rise = np.zeros(len(self.kinds.count))
-        self._index_floors()
+        self._floors = Floors(self._program, self.classes.count, self.of_kind)
+        # One more column: how far all floors rise together, each by its part, the first one alone so far.
+        self._program.add_extras(np.zeros(1, np.int64), np.zeros(1), np.zeros(1), np.zeros(1))
+        self._part = np.append(1.0, np.zeros(len(self._floors) - 1))
 
     def highest_level(self, demand: Demand) -> Reached:
         """The highest level that everybody can reach together."""
-        program = self._program
-        program.set_gain(np.zeros_like(self.kinds.speed))
-        # Some floor rises as fast as this column, and none by more than there are jobs, if any rises at all.
-        program.set_own(0, 1.0, -np.inf, 1.0 + self.kinds.count.max())
+        self._program.set_gain(np.zeros_like(self.kinds.speed))
+        # Some floor rises by 1 if any does, and none by more than there are jobs.
+        self._let_rise(1.0, -np.inf, 1.0 + self.kinds.count.max())
         aim = self._guess(demand)
         level = demand.lowest or aim
-        self._rise_towards(demand, aim)
         for step in range(_MOST_STEPS):
-            program.set_floors(self._floors(demand.at(level)[0]))
-            program.solve(from_below=step == 0 and demand.lowest > 0)
+            self._rise_towards(demand, aim)
+            self._program.set_floors(self._floors.asked(demand.at(level)[0]))
+            self._program.solve(from_below=step == 0 and demand.lowest > 0)
             bound = self._bound(demand, level)
             throughput = demand.at(bound)[0]
             holds = self._holds(throughput) or abs(bound - level) <= (1 - _ALMOST) * level
-            added = self._add_floors(throughput)
-            if holds and not added:
+            if self._floors.complete(throughput) and holds:
                 return self._found(bound, throughput)
-            if added or bound > aim:
-                aim = max(aim, bound)
-                self._rise_towards(demand, aim)
-            level = bound
+            level, aim = bound, max(bound, aim)
         raise AssertionError(f"no level after {_MOST_STEPS} programs")
 
     def fill(self, demand: Demand) -> Reached:
         """Raise all, let those that cannot rise rest, raise the others, until nobody can; prices of the first level.
 
         A job rests when one more step/s of it costs something at the prices of the level, or when
-        it has its fastest (`lexicographic.py` does the same where nobody shares).
+        it has the most that it can have (`lexicographic.py` does the same where nobody shares).
         """
         rests, most = np.zeros(len(self.fastest), np.bool_), self.fastest
         level = first = self.highest_level(demand)
         while True:
-            stuck = ~rests & ((level.marginal * self.fastest > _NOTHING) | (level.throughput >= most * _ALMOST))
+            stuck = ~rests & ((level.marginal > 0) | (level.throughput >= most * _ALMOST))
             rests |= stuck
             if rests.all() or not stuck.any():
                 return replace(level, price=first.price, gap=max(first.gap, level.gap))
-            free = np.maximum(self._free(level.throughput), level.throughput)
-            most = np.where(stuck, level.throughput * _STEP_BACK, np.where(rests, most, np.minimum(most, free)))
-            level = self.highest_level(_Capped(demand, most, level.level * _STEP_BACK))
+            can_have = np.minimum(most, self.settle(level))
+            most = np.where(stuck, level.throughput, np.where(rests, most, can_have))
+            level = self.highest_level(_Capped(demand, most, level.level))
 
-    def _free(self, throughput: Floats) -> Floats:
-        """The most steps/s of each class from now on: those that come to rest use up all that has a price, for good.
+    def settle(self, reached: Reached) -> Floats:
+        """Keep to a level that was just found, whatever comes next; gives the most steps/s that classes can still have.
 
-        So units that cost more than they are worth will have no time again, and whoever is not
-        over a floor that has a price will not rise over it.
+        Those whose step/s have a price use up all that has one, for good. So units that do not pay
+        will have no time again, and whoever is not over a floor that has a price will not rise over it.
         """
-        most = self._program.fastest_worth_it()[self.of_kind]
-        priced = self._program.floor_price[self._floor] > 0
-        below = priced & (self._over > 0) & (throughput[self._member] <= self._over)
-        np.minimum.at(most, self._member[below], self._over[below])
-        return most
+        most = np.minimum(self._program.fastest_now()[self.of_kind], self._floors.ceiling(reached.throughput))
+        self._program.settle(self._stands())
+        return np.maximum(most, reached.throughput)
 
     def possible(self, least: Floats) -> bool:
         """Whether every class can have at least these throughputs."""
-        program = self._program
-        program.set_gain(np.zeros_like(self.kinds.speed))
-        program.set_own(0, 1.0, -1.0, 0.0)
+        self._program.set_gain(np.zeros_like(self.kinds.speed))
+        self._let_rise(1.0, -1.0, 0.0)
         while True:
-            self._rise_by(self._floors(least))
-            program.set_floors(self._rise)
-            program.solve()
-            if program.own[0] < -TOLERANCE:
+            asked = self._floors.asked(least)
+            self._rise_by(asked)
+            self._program.set_floors(asked)
+            self._program.solve()
+            if self._program.extra[0] < -TOLERANCE:
                 return False
-            if not self._add_floors(least):
+            if self._floors.complete(least):
                 return True
 
     def most(self, gain: Floats, least: Floats | None = None) -> Reached:
-        """The times worth most, if a step/s of a kind on a type is worth `gain`, and every class has its `least`."""
-        least = np.zeros(len(self.fastest)) if least is None else least
-        program = self._program
-        program.set_gain(gain)
-        program.set_own(0, 0.0, 0.0, 0.0)
+        """The times worth most, if a step/s of a kind on a type is worth `gain`, and every class has its `least`.
+
+        The level is what they are worth.
+        """
+        self._program.set_gain(gain)
+        self._let_rise(0.0, 0.0, 0.0)
+        least = np.zeros(len(self.fastest)) if least is None else least * _STEP_BACK
         while True:
-            program.set_floors(self._floors(least * _STEP_BACK))
-            program.solve()
-            if not self._add_floors(least * _STEP_BACK):
-                found = self._found(program.value, least * _STEP_BACK)
-                return replace(found, gap=max(found.gap, program.gap()))
+            self._rise_by(np.zeros(len(self._floors)))
+            self._program.set_floors(self._floors.asked(least))
+            self._program.solve()
+            if self._floors.complete(least):
+                found = self._found(self._program.value, least)
+                return replace(found, gap=max(found.gap, self._program.gap()))
 
     def divide(self, reached: Reached) -> Divided:
         """Shares of jobs."""
@@ -165,7 +154,7 @@ class Packing:
             "gap": reached.gap,
             "classes": len(self.classes.count),
             "kinds": len(self.kinds.count),
-            "pairs": self._program.pairs,
+            "pairs": self._pairs,
         }
 
     def _guess(self, demand: Demand) -> float:
@@ -178,90 +167,47 @@ class Packing:
 
     def _rise_towards(self, demand: Demand, level: float) -> None:
         """Floors are to rise from the lowest level towards this one, so that a fall to there is always possible."""
-        rise = self._floors(demand.at(level)[0]) - self._floors(demand.at(demand.lowest)[0])
+        rise = self._floors.asked(demand.at(level)[0]) - self._floors.asked(demand.at(demand.lowest)[0])
         self._rise_by(rise / max(float(rise.max()), 1e-300))
 
-    def _rise_by(self, rise: Floats) -> None:
-        """What floors rise by when they rise by 1."""
-        changed = np.flatnonzero(rise != self._rise)
-        self._program.set_share(changed, np.zeros(len(changed), np.int64), rise[changed])
-        self._rise = rise
+    def _rise_by(self, part: Floats) -> None:
+        """What each floor rises by when they rise by 1."""
+        known = np.append(self._part, np.zeros(len(part) - len(self._part)))
+        changed = np.flatnonzero(part != known)
+        self._program.set_lowers(0, changed, part[changed])
+        self._part = part
 
-    def _index_floors(self) -> None:
-        """Which classes each floor counts, and from which throughput on."""
-        self._floor, self._member = matches(self._program.floor_kind, self.of_kind)
-        self._over = self._program.floor_over[self._floor]
-        self._weight = (self.classes.count / self.fastest)[self._member]
-
-    def _floors(self, throughput: Floats) -> Floats:
-        """How much every floor asks for if classes are to have these throughputs."""
-        above = np.maximum(throughput[self._member] - self._over, 0.0)
-        return tally(self._floor, self._weight * above, len(self._program.floor_kind))
+    def _let_rise(self, gain: float, least: float, most: float) -> None:
+        """What it gains that floors rise by 1, and how far they may."""
+        self._program.set_extras(np.zeros(1, np.int64), np.array([gain]), np.array([least]), np.array([most]))
 
     def _bound(self, demand: Demand, start: float) -> float:
         """The level at which the demand costs what everything is worth, at the program's prices."""
-        priced = np.flatnonzero(self._program.floor_price[self._floor])
-        weight = self._program.floor_price[self._floor[priced]] * self._weight[priced]
-        return _root(demand, start, weight, self._over[priced], self._member[priced], self._program.worth)
+        floors, price = self._floors, self._program.floor_price
+        priced = np.flatnonzero(price[floors.floor])
+        weight = price[floors.floor[priced]] * floors.weight[priced]
+        return _root(demand, start, weight, floors.over[priced], floors.member[priced], self._program.worth)
 
     def _holds(self, throughput: Floats) -> bool:
-        """Whether the program's answer gives everybody this."""
-        needed = self._floors(throughput)
-        return bool((needed <= self._stands() * (1 + TOLERANCE) + (1 - _ALMOST)).all())
+        """Whether the floors of the program's answer are high enough for this."""
+        asked = self._floors.asked(throughput)
+        return bool((asked <= self._stands() * (1 + TOLERANCE) + (1 - _ALMOST)).all())
 
     def _stands(self) -> Floats:
-        """Where the program's answer has every floor."""
-        return np.asarray(self._program.floor_value + self._program.own[0] * self._rise)
-
-    def _add_floors(self, throughput: Floats) -> bool:
-        """Add the floors that the program's answer would break at these throughputs; false if there are none."""
-        program = self._program
-        known = set(zip(program.floor_kind.tolist(), program.floor_over.tolist(), strict=True))
-        new = sorted(self._broken(throughput) - known)
-        if new:
-            program.add_floors(np.array([kind for kind, _ in new]), np.array([over for _, over in new]))
-            self._rise = np.append(self._rise, np.zeros(len(new)))
-            self._index_floors()
-        return bool(new)
-
-    def _broken(self, throughput: Floats) -> set[tuple[int, float]]:
-        """Kinds, and speeds of them over which they have too little for these throughputs."""
-        sides = self._program.sides
-        time = sides.jobs * self._program.time[sides.unit]
-        used = np.flatnonzero((time > 0) & self._several[sides.kind])
-        kind, time, over = sides.kind[used], time[used], sides.speed[used]
-        fastest = self._program.fastest[kind]
-        above = np.where(kind[:, None] == kind, np.maximum(over[:, None] - over, 0.0), 0.0)
-        wanted, doubt = self._wanted_over(throughput, kind, over / fastest)
-        broken = wanted - time @ above / fastest > doubt
-        return set(zip(kind[broken].tolist(), over[broken].tolist(), strict=True))
-
-    def _wanted_over(self, throughput: Floats, kind: Ints, over: Floats) -> tuple[Floats, Floats]:
-        """What jobs of kinds want over a speed, all relative to the fastest, and how little of that does not matter."""
-        want = throughput / self.fastest
-        order = np.lexsort((want, self.of_kind))
-        # Sorted by kind and want, those that want more than a speed stand together, and sums tell.
-        place, count = 2.0 * self.of_kind[order] + want[order], self.classes.count[order]
-        start, end = np.searchsorted(place, 2.0 * kind + over), np.searchsorted(place, 2.0 * kind + 1.5)
-        jobs, wants = np.append(0.0, np.cumsum(count)), np.append(0.0, np.cumsum(count * want[order]))
-        whole = wants[end] - wants[start]
-        return whole - over * (jobs[end] - jobs[start]), TOLERANCE * whole
+        """How high the program's answer has every floor."""
+        return np.asarray(self._program.floor_value + self._program.extra[0] * self._part)
 
     def _found(self, level: float, throughput: Floats) -> Reached:
         """The program's answer, and what it proves."""
-        program = self._program
-        worth = program.worth if program.worth > 0 else 1.0
-        costs = (
-            (throughput[self._member] >= self._over * (1 - TOLERANCE)) * self._weight * program.floor_price[self._floor]
-        )
-        marginal = tally(self._member, costs, len(throughput)) / worth
+        program, worth = self._program, self._program.turnover or 1.0
+        marginal = self._floors.paid(throughput) / worth
         marginal[throughput >= self.fastest * _ALMOST] = np.inf
         return Reached(level, throughput, program.time, program.price / worth, marginal, self._gap(throughput))
 
     def _gap(self, throughput: Floats) -> float:
-        """The worst of all rows."""
-        needed, has = self._floors(throughput), self._stands()
-        short = (needed - has) / np.maximum(needed[self._program.floor_kind], 1e-300)
+        """The worst of all rows; what floors miss is relative to the kind's throughput."""
+        asked = self._floors.asked(throughput)
+        short = (asked - self._stands()) / np.maximum(asked[self._program.floor_kind], 1e-300)
         return max(0.0, float(short.max()), self._program.excess())
 
 
@@ -333,7 +279,7 @@ def _root(demand: Demand, start: float, weight: Floats, over: Floats, member: In
     for step in range(1, _MOST_STEPS):
         excess, slope = look(level)
         low, high = (level, high) if excess <= 0 else (low, level)
-        if abs(excess) <= 1e-13 * worth or high - low <= 1e-15 * high:
+        if abs(excess) <= 1e-13 * abs(worth) or high - low <= 1e-15 * high:
             break
         newton = level - excess / slope if slope > 0 else low
         # A step in between, now and then, closes in where Newton's lead nowhere.

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from horae.core.errors import UserError
 from horae.solve.classes import find_classes
 from horae.solve.demands import FinishTime, Proportional
+from horae.solve.hierarchy import hierarchical
 from horae.solve.lexicographic import fill
+from horae.solve.matching import allox
+from horae.solve.nash import strategy_proof
 from horae.solve.packing import Packing, Reached, pack
 from horae.solve.prices import Demand, Jobs
 from horae.solve.problem import Problem, Solution
@@ -124,6 +127,7 @@ def cost_with_deadlines(problem: Problem) -> Solution:
 
 def isolated(problem: Problem) -> Solution:
     """Everybody has 1/M of every GPU type: what finish-time fairness compares with."""
+    _require_speed(problem)
     share = np.where(problem.speed > 0, problem.isolated_share, 0.0)
     ratio = problem.isolated_throughput / problem.normaliser
     return Solution(share, float(ratio.min()), {"gap": 0.0})
@@ -131,11 +135,15 @@ def isolated(problem: Problem) -> Solution:
 
 PROGRAMS: dict[str, Program] = {
     "max-min": Program(max_min, "least (gpus / (weight * c)) * throughput, raised lexicographically", "shares"),
+    "water-filling": Program(max_min, "the same as max-min, which is lexicographic already", "shares"),
+    "hierarchical": Program(hierarchical, "least service / weight of the queues at the top, then the next", "shares"),
     "finish-time": Program(finish_time, "largest rho, lowered lexicographically", "rho"),
     "makespan": Program(makespan, "time until the last job ends, then the last but one, ...", "s"),
     "total-throughput": Program(total_throughput, "sum of throughput / c", "shares"),
     "cost": Program(cost, "sum of throughput / price", "steps/s per price of an hour"),
     "cost-deadline": Program(cost_with_deadlines, "the same, deadlines met", "steps/s per price of an hour"),
+    "strategy-proof": Program(strategy_proof, "sum of weight * log(throughput), before each job pays", "nats"),
+    "allox": Program(allox, "sum of completion times", "s"),
     "isolated": Program(isolated, "1/M of every GPU type", "shares"),
 }
 

@@ -1,0 +1,1 @@
+"""Well-known networks, written down layer by layer from their papers."""

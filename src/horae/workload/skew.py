@@ -1,0 +1,103 @@
+"""Whom consolidation helps: the skew of a job's model, the limit above which it matters, and what spreading costs.
+
+The idea is Tiresias' (NSDI '19, section 3.3): a profiler looks at the sizes of a model's tensors,
+and only jobs with one that is far larger than the rest wait for GPUs that are close together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from horae.core.errors import UserError
+from horae.train.skew import skew
+from horae.workload.catalogue import find_model
+from horae.workload.mixes import Slowdown
+
+#: Skew above which a job is put on the fewest nodes. VGG and AlexNet lie above .6, ResNet and Inception at .1.
+PACKLIMIT = 0.3
+
+
+class BadSkew(UserError):
+    """Sizes, skews or observations that cannot be."""
+
+
+def declared_skew(sizes: Sequence[float]) -> float:
+    """The skew of a model whose tensor sizes its user lists, in any unit."""
+    try:
+        return skew(sizes)
+    except ValueError:
+        raise BadSkew("Tensor sizes must be finite numbers from 0 up that are not all 0; list them anew.") from None
+
+
+def known_skew(job_class: str) -> float | None:
+    """The skew of a model in the catalogue, such as "ResNet-50 (batch size 64)" or vgg16; None if it is not there."""
+    known = find_model(job_class)
+    return known.skew if known else None
+
+
+def consolidates(skew: float, limit: float = PACKLIMIT) -> bool:
+    """Whether a job of this skew should have the fewest nodes, and wait for them."""
+    return skew > limit
+
+
+def slowdown_when_spread(skew: float, limit: float = PACKLIMIT, oversubscription: float = 1.0) -> Slowdown:
+    """What spreading costs a model of this skew, by the span of its GPUs: GPU, node, rack, cluster.
+
+    A step sends while it computes, and waits for whichever ends later. Sending ends with the
+    largest tensor, which no second link can help with, so it takes time in proportion to the
+    skew; the limit is the skew at which both take equally long. Hence max(1, skew / limit)
+    across nodes: nothing for ResNet-50, 2.1 for AlexNet, 2.5 for VGG-16. Inside a node links
+    are fast enough for anybody. Links between racks may be slower by `oversubscription`.
+    """
+    if not (0 < skew <= 1 and 0 < limit < math.inf and 1 <= oversubscription < math.inf):
+        raise BadSkew(
+            f"No slow-down follows from skew {skew}, limit {limit} and oversubscription {oversubscription}: "
+            "give a skew above 0 and up to 1, a limit above 0, and an oversubscription from 1 up."
+        )
+    return 1.0, 1.0, max(1.0, skew / limit), max(1.0, oversubscription * skew / limit)
+
+
+class Observation(NamedTuple):
+    """How fast a job ran once. Speeds of one kind (model, batch, GPUs) can be compared with each other."""
+
+    kind: str
+    skew: float
+    spread: bool
+    steps_per_s: float
+
+
+def fit_limit(observations: Iterable[Observation], tolerance: float = 0.1, default: float = PACKLIMIT) -> float:
+    """The limit that best tells the kinds of job that suffer from being spread from those that do not.
+
+    1. A kind that was seen both ways suffers if its median speed when spread is lower than
+       when together by more than `tolerance`. Kinds seen one way only say nothing.
+    2. If all suffer, or none does, there is nothing to tell apart: the default stays.
+    3. Otherwise take the limit with the fewest mistakes (kinds that suffer at or below it, or
+       do not above it) of: the default, the middles between neighbouring skews, and one
+       beyond either end. Of equal ones, the nearest to the default, then the lower.
+    """
+    kinds = _both_ways(observations)
+    suffering = {kind: spread < (1 - tolerance) * together for kind, (together, spread) in kinds.items()}
+    if len(set(suffering.values())) < 2:
+        return default
+    skews = sorted({skew for _, skew in kinds})
+    limits = [default, skews[0] / 2, *(sum(pair) / 2 for pair in pairwise(skews)), (skews[-1] + 1) / 2]
+
+    def mistakes(limit: float) -> int:
+        return sum(consolidates(skew, limit) != suffers for (_, skew), suffers in suffering.items())
+
+    return min(limits, key=lambda limit: (mistakes(limit), abs(limit - default), limit))
+
+
+def _both_ways(observations: Iterable[Observation]) -> dict[tuple[str, float], tuple[float, float]]:
+    """Median speed of each kind together and spread, of those seen both ways."""
+    seen: dict[tuple[str, float], tuple[list[float], list[float]]] = {}
+    for one in observations:
+        if not (0 < one.skew <= 1 and 0 < one.steps_per_s < math.inf):
+            raise BadSkew(f"{one} cannot be: a skew is above 0 and up to 1, a speed finite and above 0.")
+        seen.setdefault((one.kind, one.skew), ([], []))[one.spread].append(one.steps_per_s)
+    return {kind: (median(near), median(far)) for kind, (near, far) in seen.items() if near and far}
