@@ -123,6 +123,7 @@ class Trouble:
             gpus_max=gpus + int(rng.integers(0, 3)) if elastic else gpus,
             work=float(rng.integers(1, 1500)),
             job_class=str(rng.choice(["", "m", "n"])),
+            skew=None if rng.random() < 0.3 else float(rng.random()),
             slowdown=(1.0, 1.0, 1.2, 1.5) if rng.random() < 0.5 else (1.0, 1.0, 1.0, 1.0),
             queue=str(rng.choice(["org/a", "org/a/x", "org/b"])),
             checkpoint_s=float(rng.choice([0.0, 20.0])),

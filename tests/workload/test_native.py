@@ -35,6 +35,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         gpu_types=tuple(draw(st.lists(names, max_size=3))),
         throughput=draw(st.dictionaries(names, speeds, max_size=3)),
         slowdown=tuple(sorted(draw(st.tuples(*[st.floats(1, 10)] * 4)))),
+        skew=draw(st.none() | st.floats(0, 1)),
         weight=draw(st.floats(1e-3, 1e3)),
         app=draw(st.just("") | names),
         queue="/".join(draw(st.lists(names.filter(lambda name: "/" not in name), min_size=1, max_size=3))),

@@ -81,6 +81,7 @@ def command(
     """Run several policies on the same jobs, in parallel processes, and show them side by side."""
     from horae.cli.runs import World, run_all
     from horae.workload.clusters import cluster_file, parse_cluster
+    from horae.workload.skew import profiled
 
     # Whatever can be wrong is found before anything takes time.
     check_outputs([html], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
@@ -93,7 +94,7 @@ def command(
     if trace is not None and generate is None:
         shaping = {"--jobs": jobs, "--load": load, "--rate": rate, "--hours-from": hours_from, "--workload": workload}
         _refuse({**shaping, "--seeds": seeds if seeds > 1 else None}, "--generate", "--trace")
-        source = TraceSource(inputs.read_trace(trace, format, skip_bad, speeds).jobs)
+        source = TraceSource(profiled(inputs.read_trace(trace, format, skip_bad, speeds).jobs))
     elif generate is not None and trace is None:
         _refuse({"--format": format, "--skip-bad": skip_bad or None}, "--trace", "--generate")
         settings = generation.read_workload(generate, jobs, load, rate, hours_from, workload or (), speeds)

@@ -49,6 +49,7 @@ def command(
     from horae.report.metrics import measure
     from horae.simulate.run import simulate
     from horae.workload.clusters import cluster_file, parse_cluster
+    from horae.workload.skew import profiled
 
     # Whatever can be wrong is found before anything takes time.
     settings = inputs.read_pairs("--set quantum=600", set or ())
@@ -59,7 +60,7 @@ def command(
     tree = inputs.read_queues(queues, cluster)
     speeds = inputs.read_throughputs(throughputs)
     believed = _profiled(speeds, profile_share, profile_noise, seed)
-    jobs = inputs.read_trace(trace, format, skip_bad, speeds).jobs
+    jobs = profiled(inputs.read_trace(trace, format, skip_bad, speeds).jobs)
     with progress_bar(f"{policy}, {len(jobs):,} jobs", output) as advance:
         history = simulate(
             jobs,

@@ -31,7 +31,8 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "queue": (np.int64, 0),
     "app": (np.int64, 0),
     "weight": (np.float64, 1),
-    "skew": (np.float64, np.nan),
+    # Below 0 where nobody knows it.
+    "skew": (np.float64, -1),
     "submit_s": (np.float64, 0),
     "work": (np.float64, 0),
     "best_rate": (np.float64, 0),

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from horae.core.plan import Memory, Snapshot
 from horae.core.table import JobTable
-from horae.policies.service import in_all
+from horae.policies.service import service_in_all
 from horae.solve.gittins import ServiceDistribution
 
 #: What is remembered: when finished jobs were last looked at, and how many had departed by then.
@@ -42,7 +42,7 @@ class Experience:
             if table is now.table and known_s == when_s:
                 return distribution
         rows = now.finished_before(when_s)
-        known = ServiceDistribution(in_all(now, rows, self.normalise)) if len(rows) >= LEAST else None
+        known = ServiceDistribution(service_in_all(now, rows, self.normalise)) if len(rows) >= LEAST else None
         self._last[:] = [(now.table, when_s, known)]
         return known
 

@@ -3,17 +3,15 @@
 Queues have bounds in GPU-seconds. A job stands in the first queue until the service it has had since
 its last promotion reaches the first bound, then in the second, and so on; a higher queue goes first.
 A job that has run, stands below the first queue and waits is promoted to the first when its wait since
-the last promotion (its first start, before there was any) reaches `knob` times the time it worked since
-then: nobody gets less than one part in 1 + knob of its time for ever. All time in which a job does no
-work is wait.
+the last promotion (since its first start, before there was any) reaches `knob` times the time it worked
+since then. All time in which a job does no work is wait.
 
-Two things are to the second. A running job leaves its queue at the very moment it reaches the bound, for
-that is when the policy asks to be woken. And a job is promoted at the moment its limit is reached, even if
-nobody looks just then: what is remembered is when it was due.
+Both are exact. A running job leaves its queue at the moment it reaches the bound, for the policy asks to
+be woken then, if anybody waits who could gain by it. And a job is promoted as of the moment it was due.
 
-One thing is ours. A running job may have waited so long before that it would be promoted as soon as it
-lost its GPUs. To take them from it and give them back would help nobody, so it goes with the first queue
-until it has worked off its wait.
+One thing is ours. A running job may have waited so long that it would be promoted as soon as it lost its
+GPUs. To take them away and give them back would help nobody, so it goes with the first queue until it has
+worked off its wait.
 """
 
 from __future__ import annotations
@@ -25,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.plan import Memory, Snapshot
+from horae.policies.moves import free_gpus
+from horae.policies.service import Service
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,16 +33,8 @@ Bools = NDArray[np.bool_]
 #: What is remembered of each job: when it was last promoted, and the service and the time worked it had then.
 COLUMNS = {"promoted_s": 0, "promoted_service": 0, "promoted_ran_s": 0}
 
-#: Moments this close are one: a bound that is not reached for want of a rounding error is reached.
+#: Moments this close are one: rounding must not keep a job from a bound, nor the policy from sleep.
 _INSTANT_S = 1e-6
-
-
-@dataclass(frozen=True)
-class Service:
-    """Service of the jobs of a snapshot, and how much of it a second adds."""
-
-    attained: Floats
-    growth: Floats
 
 
 @dataclass(frozen=True)
@@ -53,28 +45,18 @@ class Queues:
     #: Upper bounds of the queues; that of the last is infinite.
     bounds: Floats
     knob: float
-    #: Service since the last promotion.
-    service: Service
+    #: Service since the last promotion, and the most that a second can add.
+    service: Floats
+    pace: Floats
     #: The queue of each job by its service.
     queue: Ints
-    #: When each job is due for promotion if it does not work until then.
+    #: When each job is due for promotion if it does no work until then.
     due_s: Floats
 
-    @classmethod
-    def of(cls, now: Snapshot, memory: Memory, service: Service, bounds: Floats, knob: float) -> Queues:
-        """The queues of this moment, by what is remembered."""
-        rows, due_s = now.rows, np.full(len(now), np.inf)
-        since = Service(service.attained - memory.column("promoted_service", rows), service.growth)
-        if knob < np.inf:
-            since_s = np.maximum(now.first_started_s, memory.column("promoted_s", rows))
-            due_s = since_s + (1.0 + knob) * (now.executed_s - memory.column("promoted_ran_s", rows))
-        queue = np.searchsorted(bounds, since.attained + since.growth * _INSTANT_S, side="right")
-        return cls(now, np.append(bounds, np.inf), knob, since, queue, due_s)
-
-    @cached_property
-    def starved(self) -> Bools:
-        """Who is promoted now: those that wait below the first queue and are due."""
-        return ~self.now.launched & (self.queue > 0) & (self.due_s <= self.now.now_s)
+    @property
+    def left(self) -> Floats:
+        """Service that each job can have before it leaves its queue."""
+        return self.bounds[self.queue] - self.service
 
     @cached_property
     def spared(self) -> Bools:
@@ -84,56 +66,91 @@ class Queues:
     @cached_property
     def rank(self) -> Ints:
         """The queue that each job goes with."""
-        return np.where(self.starved | self.spared, 0, self.queue)
+        return np.where(self.spared, 0, self.queue)
 
-    @property
-    def left(self) -> Floats:
-        """Service that each job may get before it leaves its queue."""
-        left = self.bounds[self.queue] - self.service.attained
-        return np.where(self.starved, self.bounds[0], left)
+    def key(self, order: Floats) -> Floats:
+        """Keys by queue, and by a given order inside each."""
+        spread = float(order.max() - order.min()) if len(order) else 0.0
+        return self.rank * (2 * spread or 1.0) + order
 
-    def promote(self, memory: Memory, attained: Floats) -> None:
-        """Remember who is promoted, as of the moment it was due, or stopped if that was later."""
-        starved = np.flatnonzero(self.starved)
-        if len(starved) == 0:
-            return
-        rows = self.now.rows[starved]
-        memory.put("promoted_s", rows, np.maximum(self.due_s[starved], self.now.waiting_since_s[starved]))
-        memory.put("promoted_service", rows, attained[starved])
-        memory.put("promoted_ran_s", rows, self.now.executed_s[starved])
-
-    def next_change_s(self) -> float:
+    def next_change_s(self, key: Floats) -> float:
         """When the order may next change so that somebody who waits could run; never, if nobody waits.
 
-        Nobody loses GPUs but to jobs of its own queue or a higher one. So whoever waits after this moment
-        stands no higher than the highest who waits now, and changes above that queue are of no interest.
+        Jobs lose GPUs only to others of their own queue or a higher one. So whoever waits when this
+        moment's plan is done stands no higher than the highest who waits now, and what happens
+        above that queue is of no interest.
         """
         waits = ~self.now.launched
         if not waits.any():
             return np.inf
         highest = int(self.rank[waits].min())
-        return min(
-            self._first(waits & (self.rank > 0), self.due_s),
-            self._first(self._losing(highest), np.maximum(self.due_s, self.now.now_s + _INSTANT_S)),
-            self._first(*self._worked_off(highest)),
-            self._first(*self._demoted(highest)),
-        )
+        demotion_s = self._first_demotion_s(highest, key)
+        return min(demotion_s, self._first_promotion_s(highest), self._first_worked_off_s(highest))
 
-    def _first(self, whom: Bools, when_s: Floats) -> float:
-        return float(np.min(when_s, where=whom, initial=np.inf))
+    def _first_promotion_s(self, highest: int) -> float:
+        """When the first job is promoted, of those that wait or may lose their GPUs now."""
+        if self.knob == np.inf:
+            return np.inf
+        soon_s = self.now.now_s + _INSTANT_S
+        # Of those that run some are due within an instant, give or take; to wake before would be for nothing.
+        when_s = np.where(self.due_s > self.now.now_s, self.due_s, soon_s)
+        return _first(when_s, ~self.spared & (self.queue >= max(highest, 1)))
 
-    def _losing(self, highest: int) -> Bools:
-        """Who may lose its GPUs now, and so wait until it is due."""
-        return self.now.launched & ~self.spared & (self.queue >= max(highest, 1))
+    def _first_worked_off_s(self, highest: int) -> float:
+        """When the first of those that are spared has worked off its wait."""
+        if not self.spared.any():
+            return np.inf
+        now_s = self.now.now_s
+        return _first(now_s + (now_s - self.due_s) / self.knob, self.spared & (self.queue >= highest))
 
-    def _worked_off(self, highest: int) -> tuple[Bools, Floats]:
-        """Who is spared until it has worked off its wait, and when."""
-        whom = self.spared & (self.now.working_gpus > 0) & (self.queue >= highest)
-        return whom, self.now.now_s + (self.now.now_s - self.due_s) / self.knob
-
-    def _demoted(self, highest: int) -> tuple[Bools, Floats]:
-        """Who comes to stand behind others that wait, and when."""
+    def _first_demotion_s(self, highest: int, key: Floats) -> float:
+        """When the first job comes to stand behind others that wait, of those that work or may soon."""
         bound = self.bounds[np.maximum(self.queue, highest - 1)]
-        whom = ~self.spared & (self.service.growth > 0)
-        way = bound - self.service.attained
-        return whom, self.now.now_s + np.divide(way, self.service.growth, out=np.full(len(way), np.inf), where=whom)
+        when_s = self.now.now_s + (bound - self.service) / self.pace
+        works = self.now.working_gpus > 0
+        first_s = _first(when_s, works & ~self.spared)
+        # Reports that jobs started cause no decision, so that those who will start are looked at now.
+        sooner = np.flatnonzero(~works & ~self.spared & (when_s < first_s))
+        sooner = sooner[self._can_start(sooner, key)] if len(sooner) else sooner
+        return min(first_s, float(when_s[sooner].min(initial=np.inf)))
+
+    def _can_start(self, whom: Ints, key: Floats) -> Bools:
+        """Whether jobs have GPUs, or there are enough that are free or held by jobs behind them."""
+        now = self.now
+        holders = np.flatnonzero(now.has_gpus)
+        holders = holders[np.argsort(-key[holders], kind="stable")]
+        held_behind = np.append(0, np.cumsum(now.table.gpus_max[now.rows[holders]]))
+        behind = np.searchsorted(-key[holders], -key[whom], side="left")
+        enough = now.table.gpus_min[now.rows[whom]] <= int(free_gpus(now).sum()) + held_behind[behind]
+        can: Bools = now.has_gpus[whom] | enough
+        return can
+
+
+def _first(when_s: Floats, whom: Bools) -> float:
+    """The first moment of some jobs; never, if there are none."""
+    return float(np.min(when_s, where=whom, initial=np.inf))
+
+
+def stand(now: Snapshot, memory: Memory, all_service: Service, bounds: Floats, knob: float) -> Queues:
+    """Put the jobs of a snapshot into queues, and promote those that are due."""
+    rows = now.rows
+    service = all_service.attained - memory.column("promoted_service", rows)
+    # Those that do not work yet will get at most this much.
+    pace = np.where(all_service.growth > 0, all_service.growth, now.table.gpus_max[rows])
+    queue = np.searchsorted(bounds, service + pace * _INSTANT_S, side="right")
+    due_s = _due_s(now, memory, knob)
+    starved = np.flatnonzero(~now.launched & (queue > 0) & (due_s <= now.now_s))
+    if len(starved):
+        memory.put("promoted_s", rows[starved], np.maximum(due_s[starved], now.waiting_since_s[starved]))
+        memory.put("promoted_service", rows[starved], all_service.attained[starved])
+        memory.put("promoted_ran_s", rows[starved], now.executed_s[starved])
+        queue[starved], service[starved] = 0, 0.0
+    return Queues(now, np.append(bounds, np.inf), knob, service, pace, queue, due_s)
+
+
+def _due_s(now: Snapshot, memory: Memory, knob: float) -> Floats:
+    """When each job has waited `knob` times as long as it worked since its promotion, if it does no work until then."""
+    if knob == np.inf:
+        return np.full(len(now), np.inf)
+    since_s = np.maximum(now.first_started_s, memory.column("promoted_s", now.rows))
+    return since_s + (1.0 + knob) * (now.executed_s - memory.column("promoted_ran_s", now.rows))

@@ -15,7 +15,8 @@ class StrategyProof(AllocationPolicy):
 
     Gavel's strategy-proof policy (section 4.4): a job that understates or overstates its speeds ends
     up with less. What is paid goes to whoever can use it, as idle GPUs always do. It takes one
-    solution for each kind of job, so it is for clusters where people lie.
+    solution for each kind of job, so it is for clusters where people lie. With space sharing one lie
+    may still pay: that company costs less than it does.
     """
 
     objective: ClassVar = "sum of weight * log(throughput), before each job pays"

@@ -1,4 +1,4 @@
-"""Tiresias' two policies for when nobody knows how long jobs take."""
+"""Tiresias: the least served first, or the likeliest to end soon, in queues."""
 
 from __future__ import annotations
 
@@ -13,52 +13,151 @@ from numpy.typing import NDArray
 
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
 from horae.core.reasons import Reason
-from horae.policies.experience import SCALARS
-from horae.policies.feedback import COLUMNS, Queues, Service
-from horae.policies.service import NORMALISE, attained, growth
-from horae.policies.settings import RESERVE, setting
+from horae.policies.experience import SCALARS, Experience
+from horae.policies.feedback import COLUMNS, Queues, stand
+from horae.policies.samples import read_samples
+from horae.policies.service import NORMALISE, Service
+from horae.policies.settings import RESERVE, BadSetting, setting
+from horae.solve.gittins import ServiceDistribution
 
 Floats = NDArray[np.float64]
-_DEFAULT = "3250,7200"
+
+_AUTO, _HISTORY = "auto", "history"
+#: Bounds of the published simulator, for as long as nothing else is known.
+_FIRST_BOUNDS = (3250.0, 7200.0)
+#: Queues that hold equal parts of all service, where bounds are chosen.
+_EQUAL_PARTS = 4
+#: A bound must be reached by real work, or a job could be promoted and demoted without end.
+_LEAST_BOUND = 1.0
+#: Stands for an index of 0 among logarithms.
+_NEXT_TO_NOTHING = 1e-300
 
 
 @dataclass(frozen=True)
 class FeedbackPolicy(ABC):
-    objective: ClassVar[str]
+    """What both policies share: the queues, and where their bounds come from.
+
+    With `thresholds=auto` bounds divide the service that finished jobs took into four equal parts:
+    of all GPU time, each queue is to serve a quarter. Until 30 jobs have finished they are
+    3,250 and 7,200 GPU-seconds; they are chosen anew whenever a tenth more have.
+    """
+
     unit: ClassVar = "GPU-s"
-    paper: ClassVar = "Tiresias, NSDI '19, section 3"
     memory: ClassVar = MemorySpec(columns=COLUMNS, scalars=SCALARS)
-    thresholds: str = setting(_DEFAULT, "bounds")
-    promote_knob: float = setting(8.0, "knob", least=0.01, off=True)
+    thresholds: str = setting(
+        _AUTO, "GPU-seconds after which a job leaves each queue, such as 3250,7200; auto takes them from finished jobs"
+    )
+    promote_knob: float = setting(
+        8.0, "a job that waits this many times as long as it worked is promoted; off for never", least=0.01, off=True
+    )
     normalise: bool = setting(False, NORMALISE)
     reserve: float = setting(math.inf, RESERVE, least=0)
 
+    def __post_init__(self) -> None:
+        _ = self._given_bounds
+
     @abstractmethod
-    def order(self, now: Snapshot, memory: Memory, queues: Queues, service: Floats) -> Floats:
-        ...
+    def order(self, now: Snapshot, memory: Memory, queues: Queues, attained: Floats) -> Floats:
+        """Who goes first inside a queue: the lowest number."""
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        service = Service(attained(now, self.normalise), growth(now, self.normalise))
-        queues = Queues.of(now, memory, service, self._bounds, self.promote_knob)
-        queues.promote(memory, service.attained)
-        order = self.order(now, memory, queues, service.attained)
-        span = float(np.ptp(order)) if len(order) else 0.0
+        """By queue, then by order; to be asked again when the queues next change."""
+        service = Service.of(now, self.normalise)
+        queues = stand(now, memory, service, self._bounds(now, memory), self.promote_knob)
+        key = queues.key(self.order(now, memory, queues, service.attained))
         return Wishes(
             now.rows,
-            queues.rank * (2 * span or 1.0) + order,
+            key,
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_LESS_SERVED,
-            wake_s=queues.next_change_s(),
+            wake_s=queues.next_change_s(key),
         )
 
+    def known(self, now: Snapshot, memory: Memory) -> ServiceDistribution | None:
+        """The service that jobs take in all, as far as it is known."""
+        return self._experience.so_far(now, memory)
+
+    def _bounds(self, now: Snapshot, memory: Memory) -> Floats:
+        if self.thresholds != _AUTO:
+            return self._given_bounds
+        known = self.known(now, memory)
+        return self._given_bounds if known is None else np.maximum(known.equal_parts(_EQUAL_PARTS), _LEAST_BOUND)
+
     @cached_property
-    def _bounds(self) -> Floats:
-        return np.array([float(x) for x in self.thresholds.split(",")])
+    def _given_bounds(self) -> Floats:
+        return np.array(_FIRST_BOUNDS) if self.thresholds == _AUTO else _read_bounds(self.thresholds)
+
+    @cached_property
+    def _experience(self) -> Experience:
+        return Experience(self.normalise)
+
 
 @dataclass(frozen=True)
 class Tiresias(FeedbackPolicy):
-    """LAS."""
-    objective: ClassVar = "queue"
-    def order(self, now: Snapshot, memory: Memory, queues: Queues, service: Floats) -> Floats:
-        started = now.first_started_s < np.inf
-        return np.where(started, now.first_started_s - now.now_s, 1.0)
+    """Run the jobs that have had the least GPU time, compared by queue; inside a queue, those that started first.
+
+    Discretised 2D-LAS (Tiresias, NSDI '19, section 3): nothing about durations is known. A job of a
+    queue keeps its GPUs while it stays there, so that equal jobs do not take turns.
+    """
+
+    objective: ClassVar = "queue by attained GPU time, then first start"
+    paper: ClassVar = "Tiresias, NSDI '19, section 3"
+
+    def order(self, now: Snapshot, memory: Memory, queues: Queues, attained: Floats) -> Floats:
+        """By first start; those that never started come last, by arrival."""
+        ago_s = now.now_s - now.first_started_s
+        return np.where(np.isinf(ago_s), 1.0, -ago_s)
+
+
+@dataclass(frozen=True)
+class TiresiasGittins(FeedbackPolicy):
+    """Run the jobs that are likeliest to end for the GPU time they need, by what is known of others, in queues.
+
+    Discretised 2D-Gittins (Tiresias, NSDI '19, section 3): inside a queue the highest Gittins index
+    goes first. The distribution of total GPU time comes from a file or from the jobs that finished here;
+    before 30 have, the least served go first. `index=quantum` asks who ends before it leaves its queue,
+    `index=supremum` who ends soonest for any quantum.
+    """
+
+    objective: ClassVar = "queue by attained GPU time, then Gittins index"
+    paper: ClassVar = "Tiresias, NSDI '19, section 3.3"
+    samples: str = setting(
+        _HISTORY, "CSV file with the GPU-seconds that jobs took in all; history takes the jobs that finished here"
+    )
+    index: str = setting("quantum", "quantum, for the index up to the bound of the queue, or supremum, for the best")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.index not in ("quantum", "supremum"):
+            raise BadSetting(f"index={self.index} is not known: choose quantum or supremum.")
+        _ = self._given
+
+    def order(self, now: Snapshot, memory: Memory, queues: Queues, attained: Floats) -> Floats:
+        """By Gittins index, highest first."""
+        known = self.known(now, memory)
+        if known is None:
+            return attained
+        index = known.best_index(attained) if self.index == "supremum" else known.index(attained, queues.left)
+        # Logarithms leave the same number of digits to small and large indices beside the number of the queue.
+        return -np.log(np.maximum(index, _NEXT_TO_NOTHING))
+
+    def known(self, now: Snapshot, memory: Memory) -> ServiceDistribution | None:
+        """The samples of the file, or else of the jobs that finished here."""
+        return self._given or super().known(now, memory)
+
+    @cached_property
+    def _given(self) -> ServiceDistribution | None:
+        return None if self.samples == _HISTORY else ServiceDistribution(read_samples(self.samples))
+
+
+def _read_bounds(text: str) -> Floats:
+    """Bounds as numbers, rising."""
+    try:
+        bounds = np.array([float(word) for word in text.split(",")])
+    except ValueError:
+        bounds = np.empty(0)
+    if len(bounds) == 0 or not (np.diff(bounds, prepend=0.0) > 0).all() or bounds[-1] == math.inf:
+        raise BadSetting(f"thresholds={text} are not rising GPU-seconds such as 3250,7200: correct them, or use auto.")
+    if bounds[0] < _LEAST_BOUND:
+        raise BadSetting(f"thresholds={text} begin too low: use at least {_LEAST_BOUND:g} GPU-second.")
+    return bounds

@@ -87,6 +87,8 @@ class Division:
 
     def _pieces(self, sides: Sides) -> Pieces:
         """The time of classes on sides: stretches, and where these put somebody beside itself, whatever does not."""
+        if len(self.want) == len(self.kinds.count):
+            return self._whole(sides)
         pieces = self._stretches(sides)
         most = self.classes.count[pieces.of_class] * self.time[sides.unit[pieces.side]] * (1 + _TOLERANCE)
         over = pieces.of_class[(sides.jobs[pieces.side] == 2) & (pieces.time > most + _SLIVER)]
@@ -100,6 +102,12 @@ class Division:
         if stuck:
             raise BesideItself(np.unique(stuck))
         return pieces
+
+    def _whole(self, sides: Sides) -> Pieces:
+        """The only class of every kind has all of its time."""
+        class_of_kind = np.argsort(self.of_kind)
+        used = np.flatnonzero(self.time[sides.unit] > _SLIVER)
+        return Pieces(class_of_kind[sides.kind[used]], used, (sides.jobs * self.time[sides.unit])[used])
 
     def _mend(self, sides: Sides, kind: int) -> Pieces | None:
         """The time of a kind's classes so that nobody is beside itself; None if there is no way."""

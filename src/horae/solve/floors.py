@@ -58,6 +58,8 @@ class Floors:
 
     def complete(self, throughput: Floats) -> bool:
         """Whether the program's answer can give everybody this; adds the floors that say otherwise."""
+        if not self._several.any():
+            return True
         program = self._program
         known = set(zip(program.floor_kind.tolist(), program.floor_over.tolist(), strict=True))
         new = sorted(self._broken(throughput) - known)

@@ -88,6 +88,11 @@ class ServiceDistribution:
         at = np.where(self._rise[at] > slope(at), self._jumps[0][at], at)
         return slope(at)
 
+    def equal_parts(self, parts: int) -> Floats:
+        """The ages between which equal parts of all service are given: M there is 1/parts of the whole, 2/parts ..."""
+        ends, spent = np.append(0.0, self._ends[0]), np.append(0.0, self._spent)
+        return np.interp(spent[-1] * np.arange(1, parts) / parts, spent, ends)
+
     @cached_property
     def _hull(self) -> tuple[Ints, Floats]:
         """The next corner of the upper hull of each sample and all after it, and the slope of the edge to it.

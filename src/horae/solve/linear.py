@@ -199,6 +199,8 @@ class TimeProgram:
 
     def _worth_more(self, units: Units) -> Ints:
         """Those units that are worth more than their time and GPUs; the best, if there are many."""
+        if not len(units):
+            return np.empty(0, np.int64)
         profit, _ = self._balance(units)
         better = np.flatnonzero(profit > TOLERANCE)
         at_once = max(_AT_ONCE, self._highs.getNumRow())
@@ -227,7 +229,7 @@ class TimeProgram:
         self._unit_at = np.append(self._unit_at, self._highs.getNumCol() + np.arange(len(units)))
         self._highs.addCols(len(units), _gains(units, self._gain), np.zeros(len(units)), no_end, *entries)
         self.units = self.units.and_also(units)
-        self.sides = sides_of(self.units)
+        self.sides = sides_of(self.units) if len(self.units) > len(units) else sides
 
     def _heights(self, sides: Sides, floors: Ints) -> tuple[Ints, Ints, Floats]:
         """Every side that counts for one of these floors: the side, the floor, and how much it counts."""

@@ -36,6 +36,9 @@ def strategy_proof(problem: Problem) -> Solution:
     without it, each to the power of its weight over the job's (the partial allocation of Cole,
     Gkatzelis and Goel, EC '13; Gavel, section 4.4). What that leaves it is the welfare of all less
     that of the others alone, and lying can only lower the first and not touch the second.
+
+    Sharing GPUs leaves one gap: of two neighbours, whoever keeps more goes on alone for what
+    comes to its part by the speeds that it said, so it may pay to play down what company costs.
     """
     program = NashProgram(problem)
     best = program.largest()
@@ -75,7 +78,7 @@ class NashProgram:
     def __init__(self, problem: Problem) -> None:
         _require_reach(problem)
         _, by_weight = np.unique(problem.weight, return_inverse=True)
-        self._classes, self.kinds, self._of_kind = find_kinds(problem, by_weight, np.zeros(len(problem)))
+        self._classes, self.kinds, self._of_kind = find_kinds(problem, by_weight)
         self.kind_of_job = self._of_kind[self._classes.of_job]
         self._weight, self._types = problem.weight[self.kinds.job], len(problem.capacity)
         alone, pairs = find_units(self.kinds, problem.sharing)

@@ -52,9 +52,8 @@ class Reached:
 class Packing:
     """The kinds of a problem's jobs, their units, and the program over the time of these."""
 
-    def __init__(self, problem: Problem, wants: Floats, apart: Ints | None = None) -> None:
-        """`wants` are columns by which jobs of a kind differ; jobs with unlike numbers in `apart` are unlike kinds."""
-        apart = np.zeros(len(problem), np.int64) if apart is None else apart
+    def __init__(self, problem: Problem, wants: Floats | None, apart: Ints) -> None:
+        """Jobs of a kind may differ in `wants`; those with unlike numbers in `apart` are unlike kinds."""
         self.classes, self.kinds, self.of_kind = find_kinds(problem, apart, wants)
         self._capacity = problem.capacity
         alone, pairs = find_units(self.kinds, problem.sharing)
@@ -243,7 +242,7 @@ class Packed:
         return Solution(divided.share, objective, {**certificate, **proof}, divided.pairs, divided.pair_share)
 
 
-def pack(problem: Problem, wants: Floats, answer: Callable[[Packing], Reached]) -> Packed:
+def pack(problem: Problem, wants: Floats | None, answer: Callable[[Packing], Reached]) -> Packed:
     """Answer a problem and divide the answer; jobs that would be beside themselves become kinds of their own.
 
     The program over kinds does not know that a job cannot be its own neighbour. It seldom

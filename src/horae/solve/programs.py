@@ -87,14 +87,14 @@ def total_throughput(problem: Problem) -> Solution:
     """The sum of throughputs, each over that of a proportional share of the cluster, is as large as possible."""
     _require_speed(problem)
     gain = np.repeat(1.0 / problem.normaliser[:, None], len(problem.capacity), axis=1)
-    packed = pack(problem, np.zeros(len(problem)), lambda packing: packing.most(gain[packing.kinds.job]))
+    packed = pack(problem, None, lambda packing: packing.most(gain[packing.kinds.job]))
     return packed.solution(packed.reached.level)
 
 
 def cost(problem: Problem) -> Solution:
     """The steps bought for a dollar are as many as possible: the sum of throughput over the price of an hour."""
     gain = _per_price(problem)
-    packed = pack(problem, np.zeros(len(problem)), lambda packing: packing.most(gain[packing.kinds.job]))
+    packed = pack(problem, None, lambda packing: packing.most(gain[packing.kinds.job]))
     return packed.solution(packed.reached.level)
 
 

@@ -73,18 +73,23 @@ class Sides:
     jobs: Floats
 
 
-def find_kinds(problem: Problem, apart: Ints, wants: Floats) -> tuple[Classes, Kinds, Ints]:
+def find_kinds(problem: Problem, apart: Ints, wants: Floats | None = None) -> tuple[Classes, Kinds, Ints]:
     """Classes of jobs that cannot be told apart, the kinds of these classes, and the kind of each class.
 
-    Classes differ by what they want, kinds do not. Jobs with different numbers in `apart` are kept apart.
+    Classes differ by what they want, if anything; kinds do not. Jobs with different numbers in
+    `apart` are kept apart.
     """
     shares_as = problem.sharing.kind if problem.sharing else np.full(len(problem), -1)
-    columns = np.column_stack((problem.speed, problem.gpus, shares_as, apart, wants))
-    classes = find_classes(columns)
-    kinds = find_classes(columns[classes.first, : problem.speed.shape[1] + 3])
-    first = classes.first[kinds.first]
-    count = tally(kinds.of_job, classes.count, len(kinds.count))
-    return classes, Kinds(problem.speed[first], problem.gpus[first], count, shares_as[first], first), kinds.of_job
+    columns = np.column_stack((problem.speed, problem.gpus, shares_as, apart))
+    if wants is None:
+        classes = find_classes(columns)
+        first, count, of_kind = classes.first, classes.count, np.arange(len(classes.count))
+    else:
+        classes = find_classes(np.column_stack((columns, wants)))
+        kinds = find_classes(columns[classes.first])
+        first, of_kind = classes.first[kinds.first], kinds.of_job
+        count = tally(of_kind, classes.count, len(first))
+    return classes, Kinds(problem.speed[first], problem.gpus[first], count, shares_as[first], first), of_kind
 
 
 def find_units(kinds: Kinds, sharing: Sharing | None) -> tuple[Units, Units]:

@@ -20,7 +20,7 @@ from horae.core.job import DEFAULT_QUEUE, JobSpec
 from horae.core.throughputs import Throughputs
 from horae.workload.arrivals import HOUR_S, HOURS_A_DAY, arrival_times
 from horae.workload.durations import DURATIONS, Durations, Exponential, LogUniform, TwoClasses
-from horae.workload.mixes import MIXES, Bound, Kind, Mix, Models, Plain
+from horae.workload.mixes import MIXES, Bound, Catalogued, Kind, Mix, Models, Plain
 
 #: GPUs a job asks for, each with its chance.
 Sizes = tuple[tuple[int, float], ...]
@@ -30,6 +30,7 @@ SIZES: dict[str, Sizes] = {
     "single": ((1, 1.0),),
     "gavel": ((1, 0.70), (2, 0.10), (4, 0.15), (8, 0.05)),
     "themis": ((2, 0.2), (4, 0.8)),
+    "tiresias": ((1, 0.5), (2, 0.2), (4, 0.15), (8, 0.1), (16, 0.05)),
     "philly": ((1, 0.932), (2, 0.022), (4, 0.023), (8, 0.020), (16, 0.003)),
 }
 
@@ -123,6 +124,7 @@ PRESETS: dict[str, Workload] = {
     "themis": Workload(
         jobs=1000, durations=TwoClasses(), sizes=SIZES["themis"], mix=Bound(), trials_median=23.0, trials_max=98
     ),
+    "tiresias": Workload(jobs=480, durations=LogUniform(), sizes=SIZES["tiresias"], mix=Catalogued()),
     "plain": Workload(jobs=100, durations=Exponential(), sizes=SIZES["gavel"], mix=Plain()),
 }
 
@@ -184,6 +186,7 @@ def generate(settings: Workload, cluster: Cluster, throughputs: Throughputs | No
             submit_s=float(arrival_s[a]),
             gpus=int(gpus[a]),
             slowdown=kinds[a].slowdown,
+            skew=kinds[a].skew,
             job_class=kinds[a].job_class,
             weight=float(weights[a]),
             app=_name("app", a, apps) if several else "",

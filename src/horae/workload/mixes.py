@@ -23,6 +23,7 @@ class Kind:
     job_class: str = ""
     slowdown: Slowdown = NO_SLOWDOWN
     steps_per_s: float | None = None
+    skew: float | None = None
 
 
 class Mix(Protocol):
@@ -112,5 +113,29 @@ class Models:
         return Kind(job_class, steps_per_s=known.steps_per_s)
 
 
+@dataclass(frozen=True)
+class Catalogued:
+    """Models of the catalogue: some with one tensor far larger than the rest, which suffer when spread, and others."""
+
+    skewed: tuple[str, ...] = ("VGG-16", "VGG-19", "AlexNet")
+    even: tuple[str, ...] = ("ResNet-50", "Inception-v3", "BERT-base")
+    skewed_share: float = 0.5
+
+    def draw(self, rng: np.random.Generator, gpus: NDArray[np.int64], throughputs: Throughputs | None) -> list[Kind]:
+        """Draw a model for each app."""
+        from horae.workload.skew import known_skew, slowdown_when_spread
+
+        kinds = {}
+        for name in self.skewed + self.even:
+            skew = known_skew(name)
+            assert skew is not None, f"{name} is not in the catalogue"
+            kinds[name] = Kind(name, slowdown_when_spread(skew), skew=skew)
+        suffers, chosen = rng.random(gpus.size) < self.skewed_share, rng.random(gpus.size)
+        return [
+            kinds[names[int(share * len(names))]]
+            for names, share in zip((self.skewed if one else self.even for one in suffers), chosen, strict=True)
+        ]
+
+
 #: The populations by name, with the papers' numbers.
-MIXES: dict[str, Mix] = {"plain": Plain(), "themis": Bound(), "gavel": Models()}
+MIXES: dict[str, Mix] = {"plain": Plain(), "themis": Bound(), "gavel": Models(), "tiresias": Catalogued()}

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
 from horae.core.errors import UserError
+from horae.core.job import NO_SLOWDOWN, JobSpec
 from horae.train.skew import skew
 from horae.workload.catalogue import find_model
 from horae.workload.mixes import Slowdown
@@ -59,6 +61,28 @@ def slowdown_when_spread(skew: float, limit: float = PACKLIMIT, oversubscription
             "give a skew above 0 and up to 1, a limit above 0, and an oversubscription from 1 up."
         )
     return 1.0, 1.0, max(1.0, skew / limit), max(1.0, oversubscription * skew / limit)
+
+
+def profiled(jobs: Iterable[JobSpec]) -> tuple[JobSpec, ...]:
+    """The same jobs, with skew and cost of spreading of those whose model the catalogue knows.
+
+    What a job says itself stays, and so does whatever speed was measured.
+    """
+    profiles: dict[str, tuple[float, Slowdown] | None] = {}
+
+    def look(job: JobSpec) -> JobSpec:
+        if not job.job_class or job.skew is not None:
+            return job
+        if job.job_class not in profiles:
+            known = known_skew(job.job_class)
+            profiles[job.job_class] = (known, slowdown_when_spread(known)) if known else None
+        profile = profiles[job.job_class]
+        if profile is None:
+            return job
+        skew, slowdown = profile
+        return replace(job, skew=skew, slowdown=slowdown if job.slowdown == NO_SLOWDOWN else job.slowdown)
+
+    return tuple(look(job) for job in jobs)
 
 
 class Observation(NamedTuple):

@@ -102,6 +102,7 @@ COLUMNS = (
     Column("gpu_types", "gpu_types", _names, write=_list_json),
     Column("throughput", "throughput", _speeds, write=_map_json),
     Column("slowdown", "slowdown", _numbers, write=_list_json),
+    Column("skew", "skew", number, "Float64"),
     Column("weight", "weight", number, "Float64"),
     Column("app", "app", _text),
     Column("queue", "queue", _text),
