@@ -33,52 +33,49 @@ class ServiceDistribution:
     samples: Floats
 
     @cached_property
-    def _ends(self) -> tuple[Floats, Floats]:
-        """The different samples in order, each with F there."""
+    def _curve(self) -> tuple[Floats, Floats, Floats]:
+        """The different samples in order, with F and M at each."""
         ends, count = np.unique(self.samples, return_counts=True)
-        return ends, np.cumsum(count).astype(np.float64)
-
-    @cached_property
-    def _spent(self) -> Floats:
-        """M at each of the different samples."""
-        ends, ended = self._ends
-        alive = ended[-1] - np.concatenate(([0.0], ended[:-1]))
-        spent: Floats = np.cumsum(alive * np.diff(ends, prepend=0.0))
-        return spent
+        ended = np.cumsum(count).astype(np.float64)
+        alive = ended[-1] - np.append(0.0, ended[:-1])
+        spent = np.cumsum(alive * np.diff(ends, prepend=0.0))
+        # Samples that differ by less than a sum as large as M can tell are one.
+        apart = np.append(np.diff(spent) > 0, True)
+        return ends[apart], ended[apart], spent[apart]
 
     def _at(self, age: Floats) -> tuple[Ints, Floats, Floats]:
         """How many different samples lie at or below an age, and F and M there."""
-        ends, ended = self._ends
+        ends, ended, spent = self._curve
         passed = np.searchsorted(ends, age, side="right")
         before = np.maximum(passed - 1, 0)
         count = np.where(passed > 0, ended[before], 0.0)
-        spent = np.where(passed > 0, self._spent[before], 0.0)
+        had = np.where(passed > 0, spent[before], 0.0)
         # Beyond the last sample nobody is left, so that nothing is added.
         beyond = np.minimum(age, ends[-1]) - np.where(passed > 0, ends[before], 0.0)
-        return passed, count, spent + (ended[-1] - count) * beyond
+        return passed, count, had + (ended[-1] - count) * beyond
 
     def _least(self, age: Floats, passed: Ints, begun: Floats) -> Floats:
         """Service from an age to the next sample. It is known to all digits, where sums as large as M are not."""
-        ends, ended = self._ends
+        ends, ended, _ = self._curve
         least: Floats = (ends[np.minimum(passed, len(ends) - 1)] - age) * (ended[-1] - begun)
         return least
 
     def index(self, age: Floats, quantum: Floats) -> Floats:
         """The index of each job with the service that it may get next; 0 where no sample is above its age."""
-        passed, begun, spent = self._at(age)
-        _, ended, spent_then = self._at(age + quantum)
-        way = np.maximum(spent_then - spent, self._least(age, passed, begun))
+        passed, begun, had = self._at(age)
+        _, ended, had_then = self._at(age + quantum)
+        way = np.maximum(had_then - had, self._least(age, passed, begun))
         return np.divide(ended - begun, way, out=np.zeros(len(age)), where=ended > begun)
 
     def best_index(self, age: Floats) -> Floats:
         """The index of each job with the quantum that makes it highest; 0 where no sample is above its age."""
-        ends, ended = self._ends
-        passed, begun, spent = self._at(age)
+        ends, ended, spent = self._curve
+        passed, begun, had = self._at(age)
         known, least = passed < len(ends), self._least(age, passed, begun)
 
         def slope(at: Ints) -> Floats:
             """Of the chord that ends at a sample."""
-            way = np.maximum(self._spent[at] - spent, least)
+            way = np.maximum(spent[at] - had, least)
             return np.divide(ended[at] - begun, way, out=np.zeros(len(age)), where=known)
 
         at = np.minimum(passed, len(ends) - 1)
@@ -90,8 +87,9 @@ class ServiceDistribution:
 
     def equal_parts(self, parts: int) -> Floats:
         """The ages between which equal parts of all service are given: M there is 1/parts of the whole, 2/parts ..."""
-        ends, spent = np.append(0.0, self._ends[0]), np.append(0.0, self._spent)
-        return np.interp(spent[-1] * np.arange(1, parts) / parts, spent, ends)
+        ends, _, spent = self._curve
+        wanted = spent[-1] * np.arange(1, parts) / parts
+        return np.interp(wanted, np.append(0.0, spent), np.append(0.0, ends))
 
     @cached_property
     def _hull(self) -> tuple[Ints, Floats]:
@@ -100,7 +98,7 @@ class ServiceDistribution:
         Going from right to left, a corner is dropped while the way past it is at least as steep. The last
         sample has no edge.
         """
-        (_, ended), spent = self._ends, self._spent
+        _, ended, spent = self._curve
         last = len(ended) - 1
         following, rise = np.full(len(ended), last), np.full(len(ended), -1.0)
         for at in range(last - 1, -1, -1):
