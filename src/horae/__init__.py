@@ -40,4 +40,3 @@ def _compile_quickly() -> None:
     """Ask for less optimisation: the loops here are no faster with more, and take a quarter longer to compile."""
     for name, value in {"NUMBA_OPT": "1", "NUMBA_LOOP_VECTORIZE": "0", "NUMBA_SLP_VECTORIZE": "0"}.items():
         os.environ.setdefault(name, value)
-

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from tests.solve.plain import Shares, problem
@@ -221,8 +221,19 @@ def test_max_min_with_pairs_raises_the_worst_off_as_far_as_a_plain_program_can(p
     check_levels(plain, throughput, throughput / rate)
 
 
+#: Jobs 0 and 1 can rise on until they reach a speed over which their kind has no more time.
+UP_TO_A_FLOOR = replace(
+    problem([[5, 4, 3]] * 5, [1, 2, 1], steps_left=[100, 100, 200, 100, 200], isolated_s=[145, 190, 45, 131, 90]),
+    sharing=Sharing(
+        np.array([1, -1, 1, 1, -1]),
+        np.array([[[0.9, 3.0, 1.2], [3.0, 1.5, 1.2]], [[4.0, 4.0, 0.9], [1.5, 4.0, 0.0]]]),
+    ),
+)
+
+
 @settings(max_examples=40, deadline=None)
 @given(problems())
+@example(UP_TO_A_FLOOR)
 def test_finish_time_with_pairs_lowers_the_largest_rho_as_far_as_a_plain_program_can(p: Problem) -> None:
     answer, throughput = solve("finish-time", p)
     alone_s, plain = p.isolated_s + p.steps_left / p.isolated_throughput, Shares(p)

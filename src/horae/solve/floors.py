@@ -42,16 +42,14 @@ class Floors:
         above = np.maximum(throughput[self.member] - self.over, 0.0)
         return tally(self.floor, self.weight * above, len(self))
 
-    def paid(self, throughput: Floats) -> Floats:
-        """What one more step/s of each class costs at the prices of the floors that it is up to."""
+    def paid(self, throughput: Floats, price: Floats) -> Floats:
+        """What one more step/s of each class costs, at prices of the floors that it is up to."""
         up_to = throughput[self.member] >= self.over * (1 - TOLERANCE)
-        price = np.where(up_to, self._program.floor_price[self.floor], 0.0)
-        return tally(self.member, self.weight * price, len(throughput))
+        return tally(self.member, self.weight * np.where(up_to, price[self.floor], 0.0), len(throughput))
 
-    def ceiling(self, throughput: Floats) -> Floats:
-        """The most steps/s of each class, if no more than is priced is to be had over any floor."""
-        under = (self.over > 0) & (throughput[self.member] <= self.over)
-        under &= self._program.floor_price[self.floor] > 0
+    def ceiling(self, throughput: Floats, price: Floats) -> Floats:
+        """The most steps/s of each class, if there is no more to be had over floors that have a price."""
+        under = (self.over > 0) & (throughput[self.member] <= self.over) & (price[self.floor] > 0)
         most = np.full(len(throughput), np.inf)
         np.minimum.at(most, self.member[under], self.over[under])
         return most

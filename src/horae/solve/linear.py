@@ -7,6 +7,7 @@ least so much. With `over` 0 that is throughput; `packing.py` says what the othe
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import highspy
@@ -31,10 +32,31 @@ _EVEN = 1e-7
 _NOTHING = 1e-9
 
 
+@dataclass(frozen=True)
+class Prices:
+    """What an answer of a program says that things are worth."""
+
+    #: Time of all jobs of each kind and GPUs of each type, each for one.
+    limit: Floats
+    #: To raise each floor by one. That of a floor that was settled may be below 0.
+    floor: Floats
+    #: The same as the solver has them, limits and then floors, where a floor costs less than nothing.
+    dual: Floats
+    #: Worth of all time and all GPUs.
+    worth: float
+    #: The same, if nothing could be worth less than nothing.
+    turnover: float
+
+    def among(self, floors: int) -> Prices:
+        """The same prices, if there are more floors by now: those cost nothing."""
+        more = np.zeros(floors - len(self.floor))
+        return replace(self, floor=np.append(self.floor, more), dual=np.append(self.dual, more))
+
+
 class TimeProgram:
     """Time of units as columns, beside extra ones; time of kinds, GPUs of types, and floors as rows.
 
-    An answer is in the public columns: `time` of units, `extra`, `floor_value`, and prices.
+    An answer is in the public columns: `time` of units, `extra`, `floor_value`, and `prices`.
     """
 
     def __init__(self, kinds: Kinds, alone: Units, pairs: Units, capacity: Floats) -> None:
@@ -87,29 +109,18 @@ class TimeProgram:
     def _read(self) -> None:
         """Look up the answer. A price has the sign that its row tells, whatever rounding says."""
         solution, rows = self._highs.getSolution(), len(self._limits)
-        values, self._dual = np.array(solution.col_value), np.array(solution.row_dual)
+        values, dual = np.array(solution.col_value), np.array(solution.row_dual)
         self.extra, self.time = values[self._extra_at], np.maximum(values[self._unit_at], 0.0)
         self.floor_value = np.array(solution.row_value)[rows:]
-        self._paid = np.where(self._exact, self._dual[:rows], np.maximum(self._dual[:rows], 0.0))
-        price = -self._dual[rows:]
-        matters = price * self._kinds.count[self.floor_kind] > _NOTHING * self.turnover
-        #: What it costs to raise each floor by one. That of a floor that was settled may be below 0.
-        self.floor_price = np.where(self._exact_floor | matters, price, 0.0)
+        limit = np.where(self._exact, dual[:rows], np.maximum(dual[:rows], 0.0))
+        turnover = float(np.abs(limit) @ self._limits)
+        matters = -dual[rows:] * self._kinds.count[self.floor_kind] > _NOTHING * turnover
+        floor = np.where(self._exact_floor | matters, -dual[rows:], 0.0)
+        self.prices = Prices(limit, floor, dual, float(limit @ self._limits), turnover)
 
-    @property
-    def price(self) -> Floats:
+    def gpu_price(self, prices: Prices) -> Floats:
         """Worth of one GPU of each type."""
-        return self._paid[len(self._kinds.count) :]
-
-    @property
-    def worth(self) -> float:
-        """Worth of all time and all GPUs."""
-        return float(self._paid @ self._limits)
-
-    @property
-    def turnover(self) -> float:
-        """The same, if nothing could be worth less than nothing."""
-        return float(np.abs(self._paid) @ self._limits)
+        return prices.limit[len(self._kinds.count) :]
 
     @property
     def value(self) -> float:
@@ -118,7 +129,7 @@ class TimeProgram:
 
     def gap(self) -> float:
         """By how much prices would allow the units' time to gain more, relative to what it does."""
-        bound = self.worth - float(self.floor_price @ self._floor)
+        bound = self.prices.worth - float(self.prices.floor @ self._floor)
         return max(0.0, bound - self.value) / max(self.value, 1e-300)
 
     def excess(self) -> float:
@@ -168,53 +179,54 @@ class TimeProgram:
         entries = _by_first(floor - new[0], self._unit_at[self.sides.unit[side]], height, len(kind))
         self._highs.addRows(len(kind), np.zeros(len(kind)), np.full(len(kind), np.inf), *entries)
 
-    def settle(self, floors: Floats) -> None:
-        """Keep to what is best, whatever else is asked for from now on; floors stand where they are said to.
+    def settle(self, prices: Prices, floors: Floats) -> None:
+        """Keep to what these prices prove to be best, whatever else is asked for; floors stand where they are said to.
 
-        What has a price is used up in every answer as good as this one. So its row holds
-        exactly, and units that do not pay for it stay empty.
+        What has a price is used up in every answer that is as good. So its row holds exactly, and
+        units that do not pay for it stay empty.
         """
-        rows = len(self._limits)
-        for row in np.flatnonzero(np.abs(self._paid) * self._limits > _NOTHING * self.turnover).tolist():
+        rows, prices = len(self._limits), prices.among(len(self.floor_kind))
+        for row in np.flatnonzero(np.abs(prices.limit) * self._limits > _NOTHING * prices.turnover).tolist():
             self._highs.changeRowBounds(row, self._limits[row], self._limits[row])
             self._exact[row] = True
-        for floor in np.flatnonzero(~self._exact_floor & (self.floor_price > 0)).tolist():
+        for floor in np.flatnonzero(~self._exact_floor & (prices.floor > 0)).tolist():
             self._highs.changeRowBounds(rows + floor, floors[floor], floors[floor])
             self._exact_floor[floor] = True
-        empty = self._unit_at[~self._pays()].astype(np.int32)
+        empty = self._unit_at[~self._pays(prices)].astype(np.int32)
         self._highs.changeColsBounds(len(empty), empty, np.zeros(len(empty)), np.zeros(len(empty)))
-        self._left_out = self._left_out.take(self._breaks_even(self._left_out))
+        self._left_out = self._left_out.take(self._breaks_even(self._left_out, prices))
 
-    def fastest_now(self) -> Floats:
+    def fastest_now(self, prices: Prices) -> Floats:
         """The most steps/s a job of each kind has in units that pay for their time and GPUs."""
-        waiting = self._left_out.take(self._breaks_even(self._left_out))
-        return fastest(self._kinds, self.units.take(self._pays()).and_also(waiting))
+        prices = prices.among(len(self.floor_kind))
+        waiting = self._left_out.take(self._breaks_even(self._left_out, prices))
+        return fastest(self._kinds, self.units.take(self._pays(prices)).and_also(waiting))
 
-    def _pays(self) -> Bools:
-        return np.asarray((self.time > 0) | self._breaks_even(self.units))
+    def _pays(self, prices: Prices) -> Bools:
+        return np.asarray((self.time > 0) | self._breaks_even(self.units, prices))
 
-    def _breaks_even(self, units: Units) -> Bools:
-        profit, turnover = self._balance(units)
+    def _breaks_even(self, units: Units, prices: Prices) -> Bools:
+        profit, turnover = self._balance(units, prices)
         return np.asarray(profit >= -_EVEN * turnover - TOLERANCE)
 
     def _worth_more(self, units: Units) -> Ints:
         """Those units that are worth more than their time and GPUs; the best, if there are many."""
         if not len(units):
             return np.empty(0, np.int64)
-        profit, _ = self._balance(units)
+        profit, _ = self._balance(units, self.prices)
         better = np.flatnonzero(profit > TOLERANCE)
         at_once = max(_AT_ONCE, self._highs.getNumRow())
         return better[np.argsort(-profit[better], kind="stable")[:at_once]]
 
-    def _balance(self, units: Units) -> tuple[Floats, Floats]:
-        """What the time of each unit is worth at today's prices less what it costs, and both together."""
+    def _balance(self, units: Units, prices: Prices) -> tuple[Floats, Floats]:
+        """What the time of each unit is worth less what it costs, and both together."""
         sides, size = sides_of(units), len(units)
         side, floor, height = self._heights(sides, np.arange(len(self.floor_kind)))
         parts = (
             (np.arange(size), _gains(units, self._gain)),
-            (sides.unit[side], -height * self._dual[len(self._limits) + floor]),
-            (sides.unit, -sides.jobs * self._dual[sides.kind]),
-            (np.arange(size), -units.gpus * self._dual[len(self._kinds.count) + units.gpu_type]),
+            (sides.unit[side], -height * prices.dual[len(self._limits) + floor]),
+            (sides.unit, -sides.jobs * prices.dual[sides.kind]),
+            (np.arange(size), -units.gpus * prices.dual[len(self._kinds.count) + units.gpu_type]),
         )
         profit = sum((tally(unit, part, size) for unit, part in parts), np.zeros(size))
         return profit, sum((tally(unit, np.abs(part), size) for unit, part in parts), np.zeros(size))

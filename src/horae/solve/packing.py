@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from horae.solve.division import BesideItself, Divided, Division
 from horae.solve.floors import Floors
-from horae.solve.linear import TOLERANCE, TimeProgram
+from horae.solve.linear import TOLERANCE, Prices, TimeProgram
 from horae.solve.prices import Demand
 from horae.solve.problem import Problem, Solution
 from horae.solve.units import find_kinds, find_units
@@ -27,6 +27,8 @@ Ints = NDArray[np.int64]
 _MOST_STEPS = 1000
 #: So close to the fastest that it is the fastest; so close to the last level that it is the same.
 _ALMOST = 1.0 - 1e-12
+#: What everybody has of its fastest at least: less than that a solver cannot tell from nothing.
+_LEAST = 1e-7
 #: What was possible may be missed by the solver's tolerance; so much less of it is possible again.
 _STEP_BACK = 1.0 - 4 * TOLERANCE
 #: How far above a level that is possible the search for the next begins.
@@ -47,6 +49,8 @@ class Reached:
     marginal: Floats
     #: By how much the time misses what the level asks for or exceeds what there is, relative to it.
     gap: float
+    #: The prices that prove that no level is higher.
+    proof: Prices
 
 
 class Packing:
@@ -69,17 +73,21 @@ class Packing:
         self._program.set_gain(np.zeros_like(self.kinds.speed))
         # Some floor rises by 1 if any does, and none by more than there are jobs.
         self._let_rise(1.0, -np.inf, 1.0 + self.kinds.count.max())
-        aim = self._guess(demand)
-        level = demand.lowest or aim
+        level = aim = self._guess(demand)
+        bound, proof = np.inf, None
         for step in range(_MOST_STEPS):
+            from_below = step == 0 and demand.lowest > 0
+            level = demand.lowest if from_below else level
             self._rise_towards(demand, aim)
             self._program.set_floors(self._floors.asked(demand.at(level)[0]))
-            self._program.solve(from_below=step == 0 and demand.lowest > 0)
-            bound = self._bound(demand, level)
+            self._program.solve(from_below)
+            found = self._bound(demand, level)
+            if proof is None or found < bound:
+                bound, proof = found, self._program.prices
             throughput = demand.at(bound)[0]
-            holds = self._holds(throughput) or abs(bound - level) <= (1 - _ALMOST) * level
+            holds = self._holds(throughput) or (level >= bound and self._program.extra[0] >= -TOLERANCE)
             if self._floors.complete(throughput) and holds:
-                return self._found(bound, throughput)
+                return self._found(bound, throughput, proof)
             level, aim = bound, max(bound, aim)
         raise AssertionError(f"no level after {_MOST_STEPS} programs")
 
@@ -89,8 +97,8 @@ class Packing:
         A job rests when one more step/s of it costs something at the prices of the level, or when
         it has the most that it can have (`lexicographic.py` does the same where nobody shares).
         """
-        rests, most = np.zeros(len(self.fastest), np.bool_), self.fastest
-        level = first = self.highest_level(demand)
+        rests, least, most = np.zeros(len(self.fastest), np.bool_), self.fastest * _LEAST, self.fastest
+        level = first = self.highest_level(_Between(demand, least, most, demand.lowest))
         while True:
             stuck = ~rests & ((level.marginal > 0) | (level.throughput >= most * _ALMOST))
             rests |= stuck
@@ -98,7 +106,7 @@ class Packing:
                 return replace(level, price=first.price, gap=max(first.gap, level.gap))
             can_have = np.minimum(most, self.settle(level))
             most = np.where(stuck, level.throughput, np.where(rests, most, can_have))
-            level = self.highest_level(_Capped(demand, most, level.level))
+            level = self.highest_level(_Between(demand, least, most, level.level))
 
     def settle(self, reached: Reached) -> Floats:
         """Keep to a level that was just found, whatever comes next; gives the most steps/s that classes can still have.
@@ -106,8 +114,11 @@ class Packing:
         Those whose step/s have a price use up all that has one, for good. So units that do not pay
         will have no time again, and whoever is not over a floor that has a price will not rise over it.
         """
-        most = np.minimum(self._program.fastest_now()[self.of_kind], self._floors.ceiling(reached.throughput))
-        self._program.settle(self._stands())
+        prices = reached.proof.among(len(self._floors))
+        most = np.minimum(
+            self._program.fastest_now(prices)[self.of_kind], self._floors.ceiling(reached.throughput, prices.floor)
+        )
+        self._program.settle(prices, self._stands())
         return np.maximum(most, reached.throughput)
 
     def possible(self, least: Floats) -> bool:
@@ -137,7 +148,7 @@ class Packing:
             self._program.set_floors(self._floors.asked(least))
             self._program.solve()
             if self._floors.complete(least):
-                found = self._found(self._program.value, least)
+                found = self._found(self._program.value, least, self._program.prices)
                 return replace(found, gap=max(found.gap, self._program.gap()))
 
     def divide(self, reached: Reached) -> Divided:
@@ -182,10 +193,10 @@ class Packing:
 
     def _bound(self, demand: Demand, start: float) -> float:
         """The level at which the demand costs what everything is worth, at the program's prices."""
-        floors, price = self._floors, self._program.floor_price
-        priced = np.flatnonzero(price[floors.floor])
-        weight = price[floors.floor[priced]] * floors.weight[priced]
-        return _root(demand, start, weight, floors.over[priced], floors.member[priced], self._program.worth)
+        floors, prices = self._floors, self._program.prices
+        priced = np.flatnonzero(prices.floor[floors.floor])
+        weight = prices.floor[floors.floor[priced]] * floors.weight[priced]
+        return _root(demand, start, weight, floors.over[priced], floors.member[priced], prices.worth)
 
     def _holds(self, throughput: Floats) -> bool:
         """Whether the floors of the program's answer are high enough for this."""
@@ -196,12 +207,13 @@ class Packing:
         """How high the program's answer has every floor."""
         return np.asarray(self._program.floor_value + self._program.extra[0] * self._part)
 
-    def _found(self, level: float, throughput: Floats) -> Reached:
+    def _found(self, level: float, throughput: Floats, proof: Prices) -> Reached:
         """The program's answer, and what it proves."""
-        program, worth = self._program, self._program.turnover or 1.0
-        marginal = self._floors.paid(throughput) / worth
+        program, worth = self._program, proof.turnover or 1.0
+        marginal = self._floors.paid(throughput, proof.among(len(self._floors)).floor) / worth
         marginal[throughput >= self.fastest * _ALMOST] = np.inf
-        return Reached(level, throughput, program.time, program.price / worth, marginal, self._gap(throughput))
+        price = program.gpu_price(proof) / worth
+        return Reached(level, throughput, program.time, price, marginal, self._gap(throughput), proof)
 
     def _gap(self, throughput: Floats) -> float:
         """The worst of all rows; what floors miss is relative to the kind's throughput."""
@@ -211,10 +223,11 @@ class Packing:
 
 
 @dataclass(frozen=True)
-class _Capped:
-    """A demand in which no class wants more than its most, and those that rest have that."""
+class _Between:
+    """A demand in which no class wants less than its least or more than its most; those that rest have that."""
 
     demand: Demand
+    least: Floats
     most: Floats
     lowest: float
 
@@ -224,8 +237,8 @@ class _Capped:
 
     def at(self, level: float) -> tuple[Floats, Floats]:
         q, growth = self.demand.at(level)
-        full = q >= self.most * _ALMOST
-        return np.where(full, self.most, q), np.where(full, 0.0, growth)
+        little, full = q <= self.least, q >= self.most * _ALMOST
+        return np.where(full, self.most, np.maximum(q, self.least)), np.where(little | full, 0.0, growth)
 
 
 @dataclass(frozen=True)
@@ -262,25 +275,26 @@ def pack(problem: Problem, wants: Floats | None, answer: Callable[[Packing], Rea
 def _root(demand: Demand, start: float, weight: Floats, over: Floats, member: Ints, worth: float) -> float:
     """The highest level at which (throughput - over)+, weighed and summed over members, is at most `worth`.
 
-    Newton's method between two bounds: the sum grows with the level, convex but for bends
-    where somebody has its fastest.
+    Newton's method between two bounds: the sum grows with the level, convex but for bends where
+    somebody has its fastest, and may be flat at `worth` for a while.
     """
+    scale = max(abs(worth), float(np.abs(weight) @ np.maximum(demand.at(demand.highest)[0][member] - over, 0.0)))
 
     def look(level: float) -> tuple[float, float]:
         q, growth = demand.at(level)
         above = q[member] - over
         return float(weight @ np.maximum(above, 0.0)) - worth, float(weight @ np.where(above > 0, growth[member], 0.0))
 
-    low, high = demand.lowest, demand.highest
-    if high <= low or look(high)[0] <= 0:
+    low, high, nothing = demand.lowest, demand.highest, 1e-13 * scale
+    if high <= low or look(high)[0] <= nothing:
         return max(low, high)
     level = min(max(start, low), high)
     for step in range(1, _MOST_STEPS):
         excess, slope = look(level)
-        low, high = (level, high) if excess <= 0 else (low, level)
-        if abs(excess) <= 1e-13 * abs(worth) or high - low <= 1e-15 * high:
+        low, high = (level, high) if excess <= nothing else (low, level)
+        if (abs(excess) <= nothing and slope > 0) or high - low <= 1e-15 * high:
             break
         newton = level - excess / slope if slope > 0 else low
         # A step in between, now and then, closes in where Newton's lead nowhere.
         level = newton if low < newton < high and step % 8 else (low + high) / 2
-    return level
+    return low
