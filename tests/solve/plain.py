@@ -129,8 +129,8 @@ class Shares:
 
 
 def beside(p: Problem, a: int, b: int, k: int) -> tuple[float, float]:
-    """Steps/s of two jobs on the same GPUs of a type."""
-    if p.sharing is None or min(p.sharing.kind[a], p.sharing.kind[b]) < 0:
+    """Steps/s of two jobs on the same GPUs of a type, where each could run alone."""
+    if p.sharing is None or min(p.sharing.kind[a], p.sharing.kind[b]) < 0 or min(p.speed[a, k], p.speed[b, k]) <= 0:
         return 0.0, 0.0
     one, other = p.sharing.kind[a], p.sharing.kind[b]
     return float(p.sharing.beside[one, other, k]), float(p.sharing.beside[other, one, k])

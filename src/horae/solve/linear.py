@@ -36,16 +36,16 @@ _NOTHING = 1e-9
 class Prices:
     """What an answer of a program says that things are worth."""
 
-    #: Time of all jobs of each kind and GPUs of each type, each for one.
-    limit: Floats
-    #: To raise each floor by one. That of a floor that was settled may be below 0.
+    #: One GPU of each type.
+    gpu: Floats
+    #: To raise each floor by one; nothing, for one that was settled.
     floor: Floats
-    #: The same as the solver has them, limits and then floors, where a floor costs less than nothing.
-    dual: Floats
-    #: Worth of all time and all GPUs.
+    #: All time and all GPUs, less what floors cost that were settled.
     worth: float
-    #: The same, if nothing could be worth less than nothing.
+    #: What is paid in all.
     turnover: float
+    #: Rows as the solver has them: limits, and then floors, where a floor costs less than nothing.
+    dual: Floats
 
     def among(self, floors: int) -> Prices:
         """The same prices, if there are more floors by now: those cost nothing."""
@@ -107,20 +107,23 @@ class TimeProgram:
         raise AssertionError(f"the time of units has no optimum: {status}")
 
     def _read(self) -> None:
-        """Look up the answer. A price has the sign that its row tells, whatever rounding says."""
+        """Look up the answer."""
         solution, rows = self._highs.getSolution(), len(self._limits)
         values, dual = np.array(solution.col_value), np.array(solution.row_dual)
         self.extra, self.time = values[self._extra_at], np.maximum(values[self._unit_at], 0.0)
-        self.floor_value = np.array(solution.row_value)[rows:]
-        limit = np.where(self._exact, dual[:rows], np.maximum(dual[:rows], 0.0))
-        turnover = float(np.abs(limit) @ self._limits)
-        matters = -dual[rows:] * self._kinds.count[self.floor_kind] > _NOTHING * turnover
-        floor = np.where(self._exact_floor | matters, -dual[rows:], 0.0)
-        self.prices = Prices(limit, floor, dual, float(limit @ self._limits), turnover)
+        value = np.array(solution.row_value)
+        self._used, self.floor_value = value[:rows], value[rows:]
+        self.prices = self._priced(dual)
 
-    def gpu_price(self, prices: Prices) -> Floats:
-        """Worth of one GPU of each type."""
-        return prices.limit[len(self._kinds.count) :]
+    def _priced(self, dual: Floats) -> Prices:
+        """Prices have the sign that their row tells, whatever rounding says; either, if it holds exactly."""
+        kinds, rows, exact = len(self._kinds.count), len(self._limits), self._exact_floor
+        limit, floor = np.where(self._exact, dual[:rows], np.maximum(dual[:rows], 0.0)), -dual[rows:]
+        settled = np.where(exact, floor * self._floor, 0.0)
+        turnover = float(np.abs(limit) @ self._limits + np.abs(settled).sum())
+        matters = ~exact & (floor * self._kinds.count[self.floor_kind] > _NOTHING * turnover)
+        worth = float(limit @ self._limits - settled.sum())
+        return Prices(limit[kinds:], np.where(matters, floor, 0.0), worth, turnover, dual)
 
     @property
     def value(self) -> float:
@@ -148,9 +151,10 @@ class TimeProgram:
 
     def set_floors(self, least: Floats) -> None:
         """How much each floor asks for."""
-        for floor in np.flatnonzero((least != self._floor) & ~self._exact_floor).tolist():
+        changed = (least != self._floor) & ~self._exact_floor
+        for floor in np.flatnonzero(changed).tolist():
             self._highs.changeRowBounds(len(self._limits) + floor, float(least[floor]), np.inf)
-        self._floor = least
+        self._floor = np.where(changed, least, self._floor)
 
     def add_extras(self, floor: Ints, gain: Floats, least: Floats, most: Floats) -> None:
         """More columns, each of which lowers a floor."""
@@ -186,12 +190,13 @@ class TimeProgram:
         units that do not pay for it stay empty.
         """
         rows, prices = len(self._limits), prices.among(len(self.floor_kind))
-        for row in np.flatnonzero(np.abs(prices.limit) * self._limits > _NOTHING * prices.turnover).tolist():
-            self._highs.changeRowBounds(row, self._limits[row], self._limits[row])
+        paid = np.abs(prices.dual[:rows]) * self._limits
+        for row in np.flatnonzero(paid > _NOTHING * prices.turnover).tolist():
+            self._highs.changeRowBounds(row, min(self._used[row], self._limits[row]), self._limits[row])
             self._exact[row] = True
         for floor in np.flatnonzero(~self._exact_floor & (prices.floor > 0)).tolist():
             self._highs.changeRowBounds(rows + floor, floors[floor], floors[floor])
-            self._exact_floor[floor] = True
+            self._exact_floor[floor], self._floor[floor] = True, floors[floor]
         empty = self._unit_at[~self._pays(prices)].astype(np.int32)
         self._highs.changeColsBounds(len(empty), empty, np.zeros(len(empty)), np.zeros(len(empty)))
         self._left_out = self._left_out.take(self._breaks_even(self._left_out, prices))

@@ -130,8 +130,7 @@ class NashProgram:
                 throughput = at * self._program.fastest
                 value = float(weight @ np.log(throughput))
                 of_job = throughput[self.kind_of_job]
-                price = self._program.gpu_price(self._program.prices)
-                return Welfare(value, of_job, self._program.time, price, max(gap, 0.0))
+                return Welfare(value, of_job, self._program.time, self._program.prices.gpu, max(gap, 0.0))
             before = gap
             self._refine(np.flatnonzero(weight * missing > TOLERANCE / 10 * weight.sum() / len(weight)), at)
         raise AssertionError(f"the welfare is {gap} below its bound after {_MOST_ROUNDS} rounds")

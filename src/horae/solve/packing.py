@@ -82,10 +82,12 @@ class Packing:
             self._program.set_floors(self._floors.asked(demand.at(level)[0]))
             self._program.solve(from_below)
             found = self._bound(demand, level)
+            # The level was proved to be the highest before, and still is possible; or it cannot be any lower.
+            stays = found >= level * _ALMOST >= bound * _ALMOST or found <= level <= demand.lowest
             if proof is None or found < bound:
                 bound, proof = found, self._program.prices
             throughput = demand.at(bound)[0]
-            holds = self._holds(throughput) or (level >= bound and self._program.extra[0] >= -TOLERANCE)
+            holds = stays or self._holds(throughput)
             if self._floors.complete(throughput) and holds:
                 return self._found(bound, throughput, proof)
             level, aim = bound, max(bound, aim)
@@ -105,8 +107,9 @@ class Packing:
             if rests.all() or not stuck.any():
                 return replace(level, price=first.price, gap=max(first.gap, level.gap))
             can_have = np.minimum(most, self.settle(level))
-            most = np.where(stuck, level.throughput, np.where(rests, most, can_have))
-            level = self.highest_level(_Between(demand, least, most, level.level))
+            most = np.where(stuck, level.throughput * _STEP_BACK, np.where(rests, most, can_have))
+            least = np.where(rests, most, least)
+            level = self.highest_level(_Between(demand, least, most, level.level * _STEP_BACK))
 
     def settle(self, reached: Reached) -> Floats:
         """Keep to a level that was just found, whatever comes next; gives the most steps/s that classes can still have.
@@ -212,8 +215,7 @@ class Packing:
         program, worth = self._program, proof.turnover or 1.0
         marginal = self._floors.paid(throughput, proof.among(len(self._floors)).floor) / worth
         marginal[throughput >= self.fastest * _ALMOST] = np.inf
-        price = program.gpu_price(proof) / worth
-        return Reached(level, throughput, program.time, price, marginal, self._gap(throughput), proof)
+        return Reached(level, throughput, program.time, proof.gpu / worth, marginal, self._gap(throughput), proof)
 
     def _gap(self, throughput: Floats) -> float:
         """The worst of all rows; what floors miss is relative to the kind's throughput."""
@@ -278,21 +280,22 @@ def _root(demand: Demand, start: float, weight: Floats, over: Floats, member: In
     Newton's method between two bounds: the sum grows with the level, convex but for bends where
     somebody has its fastest, and may be flat at `worth` for a while.
     """
-    scale = max(abs(worth), float(np.abs(weight) @ np.maximum(demand.at(demand.highest)[0][member] - over, 0.0)))
 
-    def look(level: float) -> tuple[float, float]:
+    def look(level: float) -> tuple[float, float, float]:
         q, growth = demand.at(level)
-        above = q[member] - over
-        return float(weight @ np.maximum(above, 0.0)) - worth, float(weight @ np.where(above > 0, growth[member], 0.0))
+        above = np.maximum(q[member] - over, 0.0)
+        cost = float(weight @ above)
+        return cost - worth, float(weight @ np.where(above > 0, growth[member], 0.0)), 1e-14 * (cost + abs(worth))
 
-    low, high, nothing = demand.lowest, demand.highest, 1e-13 * scale
-    if high <= low or look(high)[0] <= nothing:
+    low, high = demand.lowest, demand.highest
+    excess, _, nothing = look(high)
+    if high <= low or excess <= nothing:
         return max(low, high)
     level = min(max(start, low), high)
     for step in range(1, _MOST_STEPS):
-        excess, slope = look(level)
+        excess, slope, nothing = look(level)
         low, high = (level, high) if excess <= nothing else (low, level)
-        if (abs(excess) <= nothing and slope > 0) or high - low <= 1e-15 * high:
+        if (abs(excess) <= nothing and slope > 0) or high - low <= 1e-15 * high or high <= 1e-15 * demand.highest:
             break
         newton = level - excess / slope if slope > 0 else low
         # A step in between, now and then, closes in where Newton's lead nowhere.

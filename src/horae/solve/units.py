@@ -93,7 +93,11 @@ def find_kinds(problem: Problem, apart: Ints, wants: Floats | None = None) -> tu
 
 
 def find_units(kinds: Kinds, sharing: Sharing | None) -> tuple[Units, Units]:
-    """All units of one kind, and all of two that are of any use."""
+    """All units of one kind, and all of two that are of any use.
+
+    Jobs share GPUs only where each could run alone: a type that is closed, or too small for one
+    of them, is so for two as well.
+    """
     one, gpu_type = np.nonzero(kinds.speed > 0)
     own = kinds.speed[one, gpu_type]
     alone = Units(one, np.full(len(one), NOBODY), gpu_type, kinds.gpus[one], own, np.zeros(len(one)))
@@ -105,8 +109,8 @@ def find_units(kinds: Kinds, sharing: Sharing | None) -> tuple[Units, Units]:
 def _pairs(kinds: Kinds, sharing: Sharing) -> Units:
     """Two kinds of equal size, both with a speed beside the other."""
     social = np.flatnonzero(kinds.shares_as >= 0)
-    number, gpus = kinds.shares_as[social], kinds.gpus[social]
-    own = sharing.beside[number[:, None], number[None, :]]
+    number, gpus, speed = kinds.shares_as[social], kinds.gpus[social], kinds.speed[social]
+    own = np.where(speed[:, None] > 0, sharing.beside[number[:, None], number[None, :]], 0.0)
     others = own.transpose(1, 0, 2)
     possible = (own > 0) & (others > 0) & (gpus[:, None] == gpus)[:, :, None]
     # Each pair once, and nobody beside itself.
@@ -115,16 +119,9 @@ def _pairs(kinds: Kinds, sharing: Sharing) -> Units:
     possible[place, place] &= (kinds.count[social] >= 2)[:, None]
     one, other, gpu_type = np.nonzero(possible)
     own, others = own[one, other, gpu_type], others[one, other, gpu_type]
-    pairs = Units(social[one], social[other], gpu_type, gpus[one], own, others)
-    return pairs.take(_worth_it(kinds, pairs))
-
-
-def _worth_it(kinds: Kinds, pairs: Units) -> NDArray[np.bool_]:
-    """Whether taking turns on the same GPUs would give any of the two less than sharing them does."""
-    alone_one, alone_other = kinds.speed[pairs.one, pairs.gpu_type], kinds.speed[pairs.other, pairs.gpu_type]
-    turns = (alone_one > 0) & (alone_other > 0)
-    together = pairs.own / np.where(turns, alone_one, 1.0) + pairs.others / np.where(turns, alone_other, 1.0)
-    return np.asarray(~turns | (together > 1.0))
+    # Two that would do as well taking turns need not share.
+    better = own / speed[one, gpu_type] + others / speed[other, gpu_type] > 1.0
+    return Units(social[one], social[other], gpu_type, gpus[one], own, others).take(better)
 
 
 def sides_of(units: Units) -> Sides:
