@@ -15,7 +15,7 @@ from horae.solve.problem import Problem, Solution
 
 Floats = NDArray[np.float64]
 
-#: Who has less time to spare than this part of what is left until the end must not wait.
+#: Who has less time to spare than a round, or than this part of what is left until the end, must not wait.
 _PRESSING = 0.1
 #: In claims: before everybody who can wait, and after everybody who is entitled to a type.
 _FIRST_S, _LAST_S = 1e9, -1e12
@@ -25,7 +25,7 @@ _MIX = 0.01
 
 @dataclass(frozen=True)
 class Makespan(AllocationPolicy):
-    """Let the last job end as soon as possible; short jobs go first wherever that delays the end by nothing.
+    """Let the last job end as soon as possible; short jobs go first while the others have a round to spare.
 
     Gavel, section 4.2; its plain optimum starves whoever does not matter for the end.
     """
@@ -53,5 +53,6 @@ class Makespan(AllocationPolicy):
         ends_s = np.where(total.any(axis=1), now.work_left / speed, 0.0)
         end_s = ends_s.max(initial=0.0)
         spare_s = end_s - ends_s * total.sum(axis=1)
-        claim_s = np.where(spare_s < _PRESSING * end_s, _FIRST_S - spare_s, -now.remaining_s)
+        pressing = spare_s < min(_PRESSING * end_s, self.round)
+        claim_s = np.where(pressing, _FIRST_S - spare_s, -now.remaining_s)
         return np.where(total > 0, claim_s[:, None] + _MIX * owed_s, _LAST_S)

@@ -40,6 +40,8 @@ class Prices:
     gpu: Floats
     #: To raise each floor by one; nothing, for one that was settled.
     floor: Floats
+    #: The same without what is so little that it may be an error.
+    sure: Floats
     #: All time and all GPUs, less what floors cost that were settled.
     worth: float
     #: What is paid in all.
@@ -50,7 +52,8 @@ class Prices:
     def among(self, floors: int) -> Prices:
         """The same prices, if there are more floors by now: those cost nothing."""
         more = np.zeros(floors - len(self.floor))
-        return replace(self, floor=np.append(self.floor, more), dual=np.append(self.dual, more))
+        floor, sure = np.append(self.floor, more), np.append(self.sure, more)
+        return replace(self, floor=floor, sure=sure, dual=np.append(self.dual, more))
 
 
 class TimeProgram:
@@ -118,12 +121,12 @@ class TimeProgram:
     def _priced(self, dual: Floats) -> Prices:
         """Prices have the sign that their row tells, whatever rounding says; either, if it holds exactly."""
         kinds, rows, exact = len(self._kinds.count), len(self._limits), self._exact_floor
-        limit, floor = np.where(self._exact, dual[:rows], np.maximum(dual[:rows], 0.0)), -dual[rows:]
-        settled = np.where(exact, floor * self._floor, 0.0)
-        turnover = float(np.abs(limit) @ self._limits + np.abs(settled).sum())
-        matters = ~exact & (floor * self._kinds.count[self.floor_kind] > _NOTHING * turnover)
-        worth = float(limit @ self._limits - settled.sum())
-        return Prices(limit[kinds:], np.where(matters, floor, 0.0), worth, turnover, dual)
+        limit = np.where(self._exact, dual[:rows], np.maximum(dual[:rows], 0.0))
+        settled = np.where(exact, -dual[rows:] * self._floor, 0.0)
+        worth, turnover = limit @ self._limits - settled.sum(), np.abs(limit) @ self._limits + np.abs(settled).sum()
+        floor = np.where(exact, 0.0, np.maximum(-dual[rows:], 0.0))
+        sure = np.where(floor * self._kinds.count[self.floor_kind] > _NOTHING * turnover, floor, 0.0)
+        return Prices(limit[kinds:], floor, sure, float(worth), float(turnover), dual)
 
     @property
     def value(self) -> float:
@@ -194,7 +197,7 @@ class TimeProgram:
         for row in np.flatnonzero(paid > _NOTHING * prices.turnover).tolist():
             self._highs.changeRowBounds(row, min(self._used[row], self._limits[row]), self._limits[row])
             self._exact[row] = True
-        for floor in np.flatnonzero(~self._exact_floor & (prices.floor > 0)).tolist():
+        for floor in np.flatnonzero(~self._exact_floor & (prices.sure > 0)).tolist():
             self._highs.changeRowBounds(rows + floor, floors[floor], floors[floor])
             self._exact_floor[floor], self._floor[floor] = True, floors[floor]
         empty = self._unit_at[~self._pays(prices)].astype(np.int32)

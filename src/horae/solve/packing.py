@@ -119,7 +119,7 @@ class Packing:
         """
         prices = reached.proof.among(len(self._floors))
         most = np.minimum(
-            self._program.fastest_now(prices)[self.of_kind], self._floors.ceiling(reached.throughput, prices.floor)
+            self._program.fastest_now(prices)[self.of_kind], self._floors.ceiling(reached.throughput, prices.sure)
         )
         self._program.settle(prices, self._stands())
         return np.maximum(most, reached.throughput)
@@ -213,7 +213,7 @@ class Packing:
     def _found(self, level: float, throughput: Floats, proof: Prices) -> Reached:
         """The program's answer, and what it proves."""
         program, worth = self._program, proof.turnover or 1.0
-        marginal = self._floors.paid(throughput, proof.among(len(self._floors)).floor) / worth
+        marginal = self._floors.paid(throughput, proof.among(len(self._floors)).sure) / worth
         marginal[throughput >= self.fastest * _ALMOST] = np.inf
         return Reached(level, throughput, program.time, proof.gpu / worth, marginal, self._gap(throughput), proof)
 
