@@ -38,7 +38,7 @@ DEFAULT_POLICIES = "max-min,max-min:aware=false"
 PLOTS = (".png", ".svg")
 
 #: Jobs keep coming while measured ones are there, and the slowest of these may take months: so many for each.
-_MORE_JOBS = 3
+_MORE_JOBS = 4
 
 
 @dataclass(frozen=True)
