@@ -111,6 +111,25 @@ def test_short_jobs_do_not_wait_for_the_end_of_the_longest_under_makespan() -> N
     assert measure(history).isolated_rho.max < 2
 
 
+@pytest.mark.parametrize(
+    ("cluster_spec", "works"),
+    [
+        ("1x1", (36_000, 600)),
+        ("1x1", (2_000_000, 1.5, 600)),
+        ("1x4", (86_400, 86_400, 86_400, 86_400, 600, 1_800)),
+        ("1x4", (86_400, 86_400, 86_400, 86_400, 7_200)),
+        ("1x4", (86_400, 86_400, 86_400, 86_400, 86_400, 100, 100, 100)),
+    ],
+)
+def test_short_jobs_pass_long_ones_that_need_nearly_all_the_time(
+    cluster_spec: str, works: tuple[float, ...]
+) -> None:
+    """Long jobs take turns in giving way, and the end comes at most two rounds later."""
+    history = run([job(f"j{k}", work=work) for k, work in enumerate(works)], cluster_spec, "makespan")
+    assert measure(history).isolated_rho.max < 1.1
+    assert max(ends(history)) <= sum(works) / int(cluster_spec[2:]) + 2 * 360
+
+
 # 7. Type-agnostic finish-time fairness and makespan take every type for a V100.
 
 

@@ -66,11 +66,20 @@ class AllocationPolicy(ABC):
         runs = np.array(usable.any(axis=1), np.bool_)
         shares = self._shares(now, memory, runs) if runs.any() else Shares(np.zeros_like(owed_s))
         remember(now, memory, shares, owed_s)
-        return next_round(now, shares, self.claims(now, shares, owed_s), self.round, self.stay)
+        wishes = next_round(now, shares, self.claims(now, shares, owed_s), self.round, self.stay)
+        return replace(wishes, wake_s=min(wishes.wake_s, self.next_claim_s(now, shares)))
 
     def claims(self, now: Snapshot, shares: Shares, owed_s: Floats) -> Floats:
         """How much each job (rows) deserves each type (columns) now, in seconds: what it is owed, as a rule."""
         return owed_s
+
+    def next_claim_s(self, now: Snapshot, shares: Shares) -> float:
+        """When claims change before the round ends even if nothing happens: never, as a rule."""
+        return math.inf
+
+    def least_share(self, solution: Solution) -> Floats:
+        """What is below this, by job, is a solver's tolerance and nobody's right."""
+        return np.full(len(solution.share), _LEAST_SHARE)
 
     def _shares(self, now: Snapshot, memory: Memory, runs: NDArray[np.bool_]) -> Shares:
         """Solve for those that can run; the others have no share."""
@@ -79,11 +88,12 @@ class AllocationPolicy(ABC):
             problem = replace(problem, sharing=Sharing(now.kind, now.beside))
         problem = problem.only(runs)
         solution = self._solve(problem if self.aware else problem.agnostic())
+        least = self.least_share(solution)
         alone = np.zeros((len(now), len(problem.gpu_types)))
-        alone[runs] = solution.share
-        # What a solver leaves below this is its tolerance, and nobody's right.
-        alone[alone < _LEAST_SHARE] = 0.0
-        together = np.where(solution.pair_share < _LEAST_SHARE, 0.0, solution.pair_share)
+        alone[runs] = np.where(solution.share < least[:, None], 0.0, solution.share)
+        together = np.where(
+            solution.pair_share < least[solution.pairs].min(axis=1, keepdims=True), 0.0, solution.pair_share
+        )
         return Shares(alone, np.flatnonzero(runs)[solution.pairs], together)
 
     def _solve(self, problem: Problem) -> Solution:
