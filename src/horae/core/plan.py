@@ -248,7 +248,7 @@ def _no_floats() -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Where wishes must be placed: wish i gets `gpus[k]` of machine `machine[k]`, for k from first[i] to first[i + 1]."""
+    """Where wishes must be placed: wish i on `gpus[k]` GPUs of `machine[k]`, k from first[i] to first[i + 1]."""
 
     first: Ints
     machine: Ints
