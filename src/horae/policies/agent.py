@@ -1,0 +1,123 @@
+"""Agents: each speaks for one app, and sees nothing but that app and what is offered.
+
+An agent answers two questions: how unfairly is the app treated now (its rho), and which parts of an
+offer would it like, with the rho that each would bring. To write another, give an object with these
+two methods; the arbiter asks nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import gcd
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.cluster import Machines, Span
+from horae.policies.bundles import Stock, bundles_of
+from horae.solve.auction.bids import Bid, Bundles, Offer, Taker
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AppView:
+    """An app as its agent sees it. Columns by job, in the order in which the app wants them run.
+
+    Speeds are told in GPUs of a job's best type: 4 GPUs that are half as fast are a speed of 2.
+    """
+
+    name: str
+    #: Time since the app came, its finish time alone on its share of the cluster, and the length of a lease.
+    elapsed_s: float
+    alone_s: float
+    lease_s: float
+    gpus: Ints
+    #: GPU-seconds left by job and GPU type; infinite where it cannot run.
+    serial_s: Floats
+    #: Slow-down by GPU type and span.
+    slowdown: Floats
+    #: Speed at which each job runs on GPUs that stay its own; 0 for those that want some.
+    speed: Floats
+    #: GPUs by machine that the app has had until now: it is best off there.
+    near: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def wanting(self) -> Ints:
+        """GPUs of each job that has none, in order."""
+        return self.gpus[self.speed == 0]
+
+    @cached_property
+    def work_s(self) -> Floats:
+        """GPU-seconds left of each job on its best type."""
+        return np.asarray(self.serial_s.min(axis=1))
+
+    @cached_property
+    def type_speed(self) -> Floats:
+        """Speed of one GPU of each type, over the jobs that can use it; 0 where none can."""
+        usable = np.isfinite(self.serial_s)
+        work_s = np.where(usable, self.work_s[:, None], 0.0).sum(axis=0)
+        serial_s = np.where(usable, self.serial_s, 0.0).sum(axis=0)
+        return np.divide(work_s, serial_s, out=np.zeros_like(serial_s), where=serial_s > 0)
+
+    def finish_s(self, speed: Floats) -> Floats:
+        """Seconds until the app is done at some speeds in all: jobs take turns, but the longest takes its time."""
+        longest_s = float((self.work_s / self.gpus).max(initial=0.0))
+        with np.errstate(divide="ignore"):
+            return np.maximum(float(self.work_s.sum()) / speed, longest_s)
+
+    def rho(self, speed: Floats) -> Floats:
+        """Finish time in the shared cluster over that alone, at some speeds in all."""
+        return np.asarray((self.elapsed_s + self.finish_s(speed)) / self.alone_s)
+
+    @property
+    def rho_now(self) -> float:
+        """Rho with what the app holds for sure; with nothing, it gets its best gang when a lease is over."""
+        speed = float(self.speed.sum())
+        if speed > 0:
+            return float(self.rho(np.array([speed]))[0])
+        best_gang = float(self.type_speed.max() * self.gpus.max())
+        return float((self.elapsed_s + self.lease_s + self.finish_s(np.array([best_gang]))[0]) / self.alone_s)
+
+    def speed_of(self, gpu_type: int, gpus: int, span: Span) -> float:
+        """Speed of one gang somewhere."""
+        return float(gpus * self.type_speed[gpu_type] / self.slowdown[gpu_type, int(span)])
+
+
+class Agent(Protocol):
+    """Speaks for an app."""
+
+    def rho(self, app: AppView) -> float:
+        """The app's rho with what it holds now."""
+        ...
+
+    def bid(self, app: AppView, offer: Offer, machines: Machines) -> Bid:
+        """The bundles of an offer that the app would like; positions in both are the same machines."""
+        ...
+
+
+class TruthfulAgent:
+    """The built-in agent: says what it expects, for every number of gangs, on each type and where they are best."""
+
+    def rho(self, app: AppView) -> float:
+        """As the reference says."""
+        return app.rho_now
+
+    def bid(self, app: AppView, offer: Offer, machines: Machines) -> Bid:
+        """One row for each number of gangs and way to place them that could matter; see `bundles.py`."""
+        speed = float(app.speed.sum())
+        table = [
+            (pieces, float(app.rho(np.array([speed + more]))[0]))
+            for pieces, more in bundles_of(app, Stock(offer, machines))
+        ]
+        return Bid(taker_of(app, offer, machines), Bundles.of(table), app.rho_now)
+
+
+def taker_of(app: AppView, offer: Offer, machines: Machines) -> Taker:
+    """The app as somebody who takes GPUs, a gang at a time, on types that its jobs can use."""
+    gang = gcd(*app.wanting.tolist())
+    usable = np.flatnonzero(app.type_speed[machines.gpu_type] > 0)
+    return Taker(app.name, gang, int(app.wanting.sum()) // gang, usable, app.near)
