@@ -120,4 +120,5 @@ def taker_of(app: AppView, offer: Offer, machines: Machines) -> Taker:
     """The app as somebody who takes GPUs, a gang at a time, on types that its jobs can use."""
     gang = gcd(*app.wanting.tolist())
     usable = np.flatnonzero(app.type_speed[machines.gpu_type] > 0)
-    return Taker(app.name, gang, int(app.wanting.sum()) // gang, usable, app.near)
+    rank = np.argsort(np.argsort(-app.type_speed, kind="stable"))[machines.gpu_type]
+    return Taker(app.name, gang, int(app.wanting.sum()) // gang, usable, rank, app.near)

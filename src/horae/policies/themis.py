@@ -17,6 +17,7 @@ from horae.policies.agent import Agent, AppView, TruthfulAgent, taker_of
 from horae.policies.app_views import Views
 from horae.policies.finish_fairness import MEMORY, Apps, alone_s, look, whole_demand
 from horae.policies.isolated_time import COLUMNS, isolated_in_all_s
+from horae.policies.quanta import next_quantum_s
 from horae.policies.settings import BadSetting, setting
 from horae.policies.split import Counts, divide
 
@@ -63,9 +64,16 @@ class Themis:
         return Wishes(
             job=now.rows[list(given)] if given else np.empty(0, np.int64),
             pins=_pins(given),
-            lease_until_s=now.now_s + self.lease,
+            lease_until_s=next_quantum_s(now.now_s, self.lease),
             waiting=Reason.BEHIND_SHARE,
+            wake_s=self._next_lease_end_s(now, bool(given)),
         )
+
+    def _next_lease_end_s(self, now: Snapshot, leases: bool) -> float:
+        """When the first lease is over: its GPUs are offered again, even to their holder alone."""
+        until_s = now.table.protected_until_s[now.rows[now.has_gpus]]
+        soonest_s = float(until_s[until_s > now.now_s].min(initial=math.inf))
+        return min(soonest_s, next_quantum_s(now.now_s, self.lease)) if leases else soonest_s
 
     def _alone_s(self, now: Snapshot, memory: Memory, apps: Apps) -> Floats:
         """T_id of each app."""

@@ -122,6 +122,8 @@ class Taker:
     most: int | None = None
     #: Positions of the machines it can use; None: all.
     usable: Ints | None = None
+    #: By position of the machine, how bad it is for the app, whole numbers from 0; None: all are alike.
+    rank: Ints | None = None
     #: GPUs that it holds, or held until now, by position of the machine: it is best off there.
     near: Mapping[int, int] = field(default_factory=dict)
     #: Whether a gang may span machines.

@@ -27,7 +27,7 @@ def give_leftovers(
     for spans in (False, True):
         left.give_by_lot([turn for turn in strangers if turn.taker.spans or not spans], spans, chance)
     order = sorted(bidders, key=lambda taker: _place_in_line(seed, taker.app))
-    own = [_Turn(taker, _together(taker.near, kept.get(taker.app, {}))) for taker in order]
+    own = [_Turn(taker, _together(taker.near, kept.get(taker.app, {})), gangs=_gangs(taker, kept)) for taker in order]
     for spans in (False, True):
         left.give_in_turn([turn for turn in own if turn.taker.spans or not spans], spans)
     return {turn.taker.app: turn.given for turn in (*strangers, *own) if turn.given}
@@ -37,6 +37,11 @@ def _place_in_line(seed: Seed, app: str) -> tuple[int, str]:
     """Drawn from the seed and the name alone, and so before any bid is opened."""
     state = np.random.SeedSequence(words_of(seed, "line", app)).generate_state(1, np.uint64)
     return int(state[0]), app
+
+
+def _gangs(taker: Taker, kept: Mapping[str, Mapping[int, int]]) -> int:
+    """Gangs that a bidder has from the auction."""
+    return sum(kept.get(taker.app, {}).values()) // taker.gang
 
 
 def _together(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
@@ -82,10 +87,11 @@ class _Left:
         """One gang, on one machine or over several; whether there was one."""
         taker = turn.taker
         among = self.everywhere if taker.usable is None else taker.usable
+        rank = self.nobody if taker.rank is None else taker.rank
         if spans:
-            gpus = self._spread(among, taker.gang, turn.near)
+            gpus = self._spread(among, taker.gang, rank, turn.near)
         else:
-            machine = choose(self.free, among, taker.gang, self._nearness(turn.near), self.nobody)
+            machine = choose(self.free, among, taker.gang, rank, self._nearness(turn.near), self.nobody)
             gpus = {machine: taker.gang} if machine >= 0 else {}
         for machine, count in gpus.items():
             self.free[machine] -= count
@@ -101,13 +107,13 @@ class _Left:
         column[list(near)] = list(near.values())
         return column
 
-    def _spread(self, among: Ints, gang: int, near: Mapping[int, int]) -> dict[int, int]:
-        """A gang over several machines: where the app is already, then where most is free."""
+    def _spread(self, among: Ints, gang: int, rank: Ints, near: Mapping[int, int]) -> dict[int, int]:
+        """A gang over several machines: the best, then where the app is already, then where most is free."""
         if int(self.free[among].sum()) < gang:
             return {}
         gpus: dict[int, int] = {}
         nearness = self._nearness(near)
-        for machine in among[np.lexsort((among, -self.free[among], -nearness[among]))].tolist():
+        for machine in among[np.lexsort((among, -self.free[among], -nearness[among], rank[among]))].tolist():
             count = min(gang, int(self.free[machine]))
             if count:
                 gpus[machine] = count

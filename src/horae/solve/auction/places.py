@@ -19,6 +19,8 @@ def place_bundles(offer: Offer, bids: Sequence[Bid], books: Books, choice: Ints)
     """
     placed: list[dict[int, int]] = [{} for _ in bids]
     room, held = offer.free.copy(), _held(bids, len(offer.free))
+    # A bundle is worth the same on every machine of a pool.
+    indifferent = np.zeros_like(room)
     pieces, loose = books.pieces, list[tuple[int, int, int]]()
     for app in np.flatnonzero(choice >= 0).tolist():
         of, to = np.searchsorted(pieces.bundle, books.origin[choice[app]] + np.arange(2))
@@ -31,7 +33,7 @@ def place_bundles(offer: Offer, bids: Sequence[Bid], books: Books, choice: Ints)
         among = np.flatnonzero(offer.pool == pieces.pool[piece])
         near = _near(bids[app].taker.near, len(room))
         for _ in range(int(pieces.spread[piece])):
-            machine = choose(room, among, -size, near, held)
+            machine = choose(room, among, -size, indifferent, near, held)
             assert machine >= 0, f"no machine is left for {-size} GPUs of {bids[app].app}"
             _put(placed[app], room, machine, int(pieces.gpus[piece]), -size)
     return placed
@@ -59,19 +61,15 @@ def _near(near: Mapping[int, int], machines: int) -> Ints:
 
 
 @compiled_when_called
-def choose(room: Ints, among: Ints, size: int, near: Ints, held: Ints) -> int:
-    """The machine for so many GPUs: where the app is already, then away from others, then where least is left over.
+def choose(room: Ints, among: Ints, size: int, rank: Ints, near: Ints, held: Ints) -> int:
+    """The machine for so many GPUs: the best, where the app is already, away from others, where least is left over.
 
     -1 if they fit on none; of equal ones the lowest.
     """
-    best, nearness, others, rest = -1, 0, 0, 0
+    best, best_key = -1, (0, 0, 0, 0)
     for machine in among:
-        if room[machine] < size:
-            continue
-        close, strange, remains = near[machine], held[machine] - near[machine], room[machine] - size
-        if best >= 0 and (
-            close < nearness or (close == nearness and (strange > others or (strange == others and remains >= rest)))
-        ):
-            continue
-        best, nearness, others, rest = machine, close, strange, remains
+        if room[machine] >= size:
+            key = (-near[machine], rank[machine], held[machine] - near[machine], room[machine] - size)
+            if best < 0 or key < best_key:
+                best, best_key = machine, key
     return best

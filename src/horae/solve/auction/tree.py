@@ -47,24 +47,18 @@ class Found(NamedTuple):
 
 
 @compiled_when_called
-def list_options(market: Market, out: int, prices: Priced, margin: int, by_name: bool) -> Options:
-    """Columns that lose at most `margin`: in the order of apps and bundles, or else what is surest first."""
-    apps, columns = len(market.first) - 1, len(market.gain)
-    count = np.zeros(apps, np.int64)
-    for app in range(apps):
-        for c in range(market.first[app], market.first[app + 1]):
-            count[app] += prices.loss[c] <= margin
-        count[app] += prices.best[app] <= margin
-    order = np.arange(apps) if by_name else np.argsort(count, kind="mergesort")
-    order = order[order != out]
-    first, column, loss = (
-        np.zeros(len(order) + 1, np.int64),
-        np.empty(columns + apps, np.int64),
-        np.empty(columns + apps, np.int64),
-    )
-    by_loss, twin, last, n = np.empty(columns + apps, np.int64), np.full(len(order), -1), np.full(apps, -1), 0
+def list_options(market: Market, apps: Ints, prices: Priced, margin: int, by_name: bool) -> Options:
+    """Columns of some apps that lose at most `margin`: in the order of apps and bundles, or what is surest first."""
+    count = np.zeros(len(apps), np.int64)
+    for n in range(len(apps)):
+        for c in range(market.first[apps[n]], market.first[apps[n] + 1]):
+            count[n] += prices.loss[c] <= margin
+        count[n] += prices.best[apps[n]] <= margin
+    order = apps if by_name else apps[np.argsort(count, kind="mergesort")]
+    first, size = np.zeros(len(apps) + 1, np.int64), count.sum()
+    column, loss, by_loss = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
     for depth in range(len(order)):
-        app = order[depth]
+        app, n = order[depth], first[depth]
         for c in range(market.first[app], market.first[app + 1]):
             if prices.loss[c] <= margin:
                 column[n], loss[n] = c, prices.loss[c]
@@ -72,30 +66,39 @@ def list_options(market: Market, out: int, prices: Priced, margin: int, by_name:
         if prices.best[app] <= margin:
             column[n], loss[n] = -1, prices.best[app]
             n += 1
+        here = slice(first[depth], n)
+        sort = np.argsort(loss[here], kind="mergesort")
+        if by_name:
+            by_loss[here] = first[depth] + sort
+        else:
+            column[here], loss[here], by_loss[here] = column[here][sort], loss[here][sort], np.arange(first[depth], n)
         first[depth + 1] = n
-        sort = np.argsort(loss[first[depth] : n], kind="mergesort")
-        by_loss[first[depth] : n] = first[depth] + sort
-        if not by_name:
-            column[first[depth] : n] = column[first[depth] : n][sort]
-            loss[first[depth] : n] = loss[first[depth] : n][sort]
-            by_loss[first[depth] : n] = np.arange(first[depth], n)
-        root = app
-        while market.twin[root] >= 0:
-            root = market.twin[root]
-        twin[depth], last[root] = last[root], depth
-    return Options(order, first, column[:n], loss[:n], by_loss[:n], twin)
+    return Options(order, first, column, loss, by_loss, _twins_above(market, order))
 
 
 @compiled_when_called
-def climb(market: Market, prices: Priced, options: Options, margin: int, step: int, work: int) -> Found:
-    """Look for the allocation that falls short of the bound by least, and by at most `margin`.
+def _twins_above(market: Market, order: Ints) -> Ints:
+    twin, last = np.full(len(order), -1), np.full(len(market.first) - 1, -1)
+    for depth in range(len(order)):
+        root = order[depth]
+        while market.twin[root] >= 0:
+            root = market.twin[root]
+        twin[depth], last[root] = last[root], depth
+    return twin
+
+
+@compiled_when_called
+def climb(
+    market: Market, prices: Priced, options: Options, free: Ints, margin: int, step: int, work: int
+) -> Found:
+    """Look for the allocation of what is free that falls short of the bound by least, and by at most `margin`.
 
     Every one that is found must be better by `step` than the one before; 0: the first one is
     enough. After `work` columns the search gives up.
     """
     depths = len(options.app)
     at, short = options.first[:-1].copy(), np.zeros(depths + 1, np.int64)
-    left, chosen = market.capacity.copy(), np.full(depths, -1)
+    left, chosen = free.copy(), np.full(depths, -1)
     choice, least, depth, looked = np.full(len(market.first) - 1, -1), margin + 1, 0, 0
     while depth >= 0:
         if looked > work:
