@@ -61,9 +61,9 @@ class _Floor:
         self._over_quota: set[int] = set()
 
     def want(self, row: int, machines: dict[int, int]) -> None:
-        """Write down a wish, unless the job has just that, is protected where it is, or its queue is full."""
+        """Write down a wish, unless the job has just that or its queue is full."""
         has = self._ledger.held.get(row, ())
-        if has and (self._protected(row) or self._by_machine(has) == machines):
+        if has and self._by_machine(has) == machines:
             self.kept.append(row)
             return
         queue, more = int(self._table.queue[row]), sum(machines.values()) - len(has)

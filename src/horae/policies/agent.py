@@ -23,6 +23,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+#: GPUs must be so many times faster before a job gives up a lease for them.
+_WORTH_MOVING = 1.3
+
+
 @dataclass(frozen=True)
 class AppView:
     """An app as its agent sees it. Columns by job, in the order in which the app wants them run.
@@ -46,9 +50,27 @@ class AppView:
     near: dict[int, int] = field(default_factory=dict)
 
     @cached_property
+    def asking(self) -> Ints:
+        """Positions of the jobs that GPUs are wanted for: those that have none; or, if all have, the slowest first.
+
+        A job that has GPUs asks for others only if these could be much faster; then it gives its own back.
+        """
+        without = np.flatnonzero(self.speed == 0)
+        if len(without):
+            return without
+        best = self.gpus * (self.work_s[:, None] / self.serial_s).max(axis=1)
+        slow = np.flatnonzero(self.speed * _WORTH_MOVING < best)
+        return slow[np.argsort((self.speed / best)[slow], kind="stable")]
+
+    @cached_property
     def wanting(self) -> Ints:
-        """GPUs of each job that has none, in order."""
-        return self.gpus[self.speed == 0]
+        """GPUs of each job that asks, in order."""
+        return self.gpus[self.asking]
+
+    @cached_property
+    def speed_without(self) -> Floats:
+        """Speed in all without the first so many of those that ask."""
+        return float(self.speed.sum()) - np.append(0.0, np.cumsum(self.speed[self.asking]))
 
     @cached_property
     def work_s(self) -> Floats:
@@ -108,17 +130,22 @@ class TruthfulAgent:
 
     def bid(self, app: AppView, offer: Offer, machines: Machines) -> Bid:
         """One row for each number of gangs and way to place them that could matter; see `bundles.py`."""
-        speed = float(app.speed.sum())
-        table = [
-            (pieces, float(app.rho(np.array([speed + more]))[0]))
-            for pieces, more in bundles_of(app, Stock(offer, machines))
-        ]
-        return Bid(taker_of(app, offer, machines), Bundles.of(table), app.rho_now)
+        priced = list(bundles_of(app, Stock(offer, machines)))
+        speed = np.array([app.speed_without[gangs] + more for _, more, gangs in priced])
+        table = zip((pieces for pieces, _, _ in priced), app.rho(speed).tolist(), strict=True)
+        return Bid(taker_of(app, machines), Bundles.of(table), app.rho_now)
 
 
-def taker_of(app: AppView, offer: Offer, machines: Machines) -> Taker:
-    """The app as somebody who takes GPUs, a gang at a time, on types that its jobs can use."""
-    gang = gcd(*app.wanting.tolist())
-    usable = np.flatnonzero(app.type_speed[machines.gpu_type] > 0)
+def taker_of(app: AppView, machines: Machines, served: NDArray[np.bool_] | None = None) -> Taker:
+    """The app as somebody who takes GPUs, a gang at a time, on types that its jobs can use.
+
+    `served` says who of those that ask has got something already.
+    """
+    asking = app.asking if served is None else app.asking[~served]
+    gpus = app.gpus[asking]
+    gang = gcd(*gpus.tolist())
+    # Who has GPUs already takes none that are not much faster.
+    least = _WORTH_MOVING * float(app.speed[asking[0]] / gpus[0])
+    usable = np.flatnonzero((app.type_speed > least)[machines.gpu_type])
     rank = np.argsort(np.argsort(-app.type_speed, kind="stable"))[machines.gpu_type]
-    return Taker(app.name, gang, int(app.wanting.sum()) // gang, usable, rank, app.near)
+    return Taker(app.name, gang, int(gpus.sum()) // gang, usable, rank, app.near)

@@ -60,8 +60,8 @@ class Views:
 
     @cached_property
     def wants(self) -> NDArray[np.bool_]:
-        """Which apps have a job that could use GPUs beside those it has."""
-        wanting = self.runs & ~self.leased
+        """Which apps may have a job that could use GPUs beside those it has, or instead of them."""
+        wanting = self.runs & (~self.leased | (self._speed < self.now.gpus))
         return np.bincount(self.apps.of_job[wanting], minlength=len(self.apps)) > 0
 
     @cached_property

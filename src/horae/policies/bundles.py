@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from horae.policies.agent import AppView
 
 Ints = NDArray[np.int64]
-#: (place, GPUs on each machine, machines), as `Bundles` has them; and what a bundle adds to the app's speed.
+#: (place, GPUs on each machine, machines), as `Bundles` has them.
 Piece = tuple[int, int, int]
-Priced = tuple[list[Piece], float]
+#: A bundle, the speed that it has, and the number of its gangs.
+Priced = tuple[list[Piece], float, int]
 
 _EVERY, _STEP = 8, 1.15
 #: Racks that are tried for gangs that no machine holds.
@@ -80,7 +81,7 @@ class Stock:
 
 
 def bundles_of(app: AppView, stock: Stock) -> Iterator[Priced]:
-    """The bundles that an app should bid for, and the speed that each adds."""
+    """The bundles that an app should bid for."""
     types = [t for t in np.argsort(-app.type_speed, kind="stable").tolist() if t in stock.of_type]
     types = [t for t in types if app.type_speed[t] > 0]
     for gpu_type in types:
@@ -88,7 +89,7 @@ def bundles_of(app: AppView, stock: Stock) -> Iterator[Priced]:
         largest = int(app.wanting.max())
         if stock.gangs(gpu_type, largest) == 0:
             for pieces, span in stock.spread(gpu_type, largest):
-                yield pieces, app.speed_of(gpu_type, largest, span)
+                yield pieces, app.speed_of(gpu_type, largest, span), 1
     if len(types) > 1:
         yield from _over_types(app, stock, types)
 
@@ -101,7 +102,7 @@ def _on_one_type(app: AppView, stock: Stock, gpu_type: int) -> Iterator[Priced]:
             break
         pieces = [stock.anywhere(gpu_type, gpus, count) for gpus, count in sizes.items()]
         speed = sum(count * app.speed_of(gpu_type, gpus, _alone(gpus)) for gpus, count in sizes.items())
-        yield _joined(pieces, len(stock.offer.machines)), speed
+        yield _joined(pieces, len(stock.offer.machines)), speed, gangs
 
 
 def _over_types(app: AppView, stock: Stock, types: list[int]) -> Iterator[Priced]:
@@ -118,7 +119,7 @@ def _over_types(app: AppView, stock: Stock, types: list[int]) -> Iterator[Priced
         speed += app.speed_of(gpu_type, gpus, _alone(gpus))
         if number in wanted and len({t for t, _ in taken}) > 1:
             pieces = [stock.anywhere(t, size, count) for (t, size), count in taken.items()]
-            yield _joined(pieces, len(stock.offer.machines)), speed
+            yield _joined(pieces, len(stock.offer.machines)), speed, number
 
 
 def _alone(gpus: int) -> Span:

@@ -88,29 +88,61 @@ class Themis:
         from horae.solve.auction.auction import hold_auction
         from horae.solve.auction.bids import Offer
 
-        held = int(memory.scalar("auctions"))
-        memory.put_scalar("auctions", held + 1)
+        number = int(memory.scalar("auctions"))
+        memory.put_scalar("auctions", number + 1)
         offer = Offer(now.machines.names, free, now.machines.gpu_type)
         agent: Agent = TruthfulAgent()
-        shown = {app: views.view(app) for app in np.flatnonzero(views.wants).tolist()}
+        shown = {app: view for app in np.flatnonzero(views.wants).tolist() if len((view := views.view(app)).asking)}
         bidders = self._visible(agent, shown, len(views.apps))
         bids = [agent.bid(shown[app], offer, now.machines) for app in bidders]
-        others = [taker_of(view, offer, now.machines) for app, view in shown.items() if app not in bidders]
-        outcome = hold_auction(offer, bids, others, (self.seed, held))
+        others = [taker_of(view, now.machines) for app, view in shown.items() if app not in bidders]
+        outcome = hold_auction(offer, bids, others, (self.seed, number))
         memory.put_scalar("won", memory.scalar("won") + outcome.won)
         memory.put_scalar("paid", memory.scalar("paid") + outcome.paid)
-        number = {view.name: app for app, view in shown.items()}
-        given: dict[int, Counts] = {}
-        for name, won in outcome.holdings().items():
-            jobs = views.jobs_of[number[name]]
-            given |= divide(now, jobs[~views.leased[jobs]], won)
-        return given
+        shares = _Shares(now, views, shown)
+        shares.hand_out(outcome.holdings())
+        shares.hand_on(free, (self.seed, number))
+        return shares.given
 
     def _visible(self, agent: Agent, shown: Mapping[int, AppView], apps: int) -> list[int]:
         """The apps that may bid: those with the highest rho."""
         rho = {app: agent.rho(view) for app, view in shown.items()}
         worst_first = sorted(shown, key=lambda app: (-round(rho[app], 9), app))
         return worst_first[: max(1, math.ceil(round((1.0 - self.f) * apps, 9)))]
+
+
+class _Shares:
+    """Who of the jobs gets which GPUs, as apps divide what they won."""
+
+    def __init__(self, now: Snapshot, views: Views, shown: Mapping[int, AppView]) -> None:
+        self._now, self._views, self._shown = now, views, shown
+        self._number = {view.name: app for app, view in shown.items()}
+        #: GPUs by machine, by position of the job.
+        self.given: dict[int, Counts] = {}
+
+    def hand_out(self, won: Mapping[str, Counts]) -> None:
+        """Let apps divide GPUs among their jobs that ask and have got none yet."""
+        for name, counts in won.items():
+            app = self._number[name]
+            asking = self._views.jobs_of[app][self._shown[app].asking]
+            self.given |= divide(self._now, asking[~np.isin(asking, list(self.given))], counts)
+
+    def hand_on(self, free: Ints, seed: tuple[int, int]) -> None:
+        """What apps could not use, and what their jobs leave behind, goes to whoever still asks, by lot."""
+        from horae.solve.auction.leftovers import give_leftovers
+
+        left = free.copy()
+        for i, counts in self.given.items():
+            left[list(counts)] -= list(counts.values())
+            if self._views.leased[i]:
+                np.add.at(left, self._now.machines.of_gpu[list(self._now.gpu_ledger.held[int(self._now.rows[i])])], 1)
+        takers = []
+        for app, view in self._shown.items():
+            served = np.isin(self._views.jobs_of[app][view.asking], list(self.given))
+            if not served.all():
+                takers.append(taker_of(view, self._now.machines, served))
+        if takers and left.any():
+            self.hand_out(give_leftovers(left, takers, (), {}, (*seed, 1)))
 
 
 def _free(now: Snapshot, views: Views) -> Ints:
