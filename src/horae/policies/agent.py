@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 
 #: GPUs must be so many times faster before a job gives up a lease for them.
-_WORTH_MOVING = 1.3
+_WORTH_MOVING = 1.1
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,13 @@ class TruthfulAgent:
         return Bid(taker_of(app, machines), Bundles.of(table), app.rho_now)
 
 
-def taker_of(app: AppView, machines: Machines, served: NDArray[np.bool_] | None = None) -> Taker:
+def taker_of(
+    app: AppView, machines: Machines, typical: Floats | None = None, served: NDArray[np.bool_] | None = None
+) -> Taker:
     """The app as somebody who takes GPUs, a gang at a time, on types that its jobs can use.
 
-    `served` says who of those that ask has got something already.
+    Fast types are best; or, where `typical` says how fast each is for others, those that are fast for this app
+    above all. `served` says who of those that ask has got something already.
     """
     asking = app.asking if served is None else app.asking[~served]
     gpus = app.gpus[asking]
@@ -147,5 +150,6 @@ def taker_of(app: AppView, machines: Machines, served: NDArray[np.bool_] | None 
     # Who has GPUs already takes none that are not much faster.
     least = _WORTH_MOVING * float(app.speed[asking[0]] / gpus[0])
     usable = np.flatnonzero((app.type_speed > least)[machines.gpu_type])
-    rank = np.argsort(np.argsort(-app.type_speed, kind="stable"))[machines.gpu_type]
+    goodness = app.type_speed if typical is None else app.type_speed / np.maximum(typical, 1e-9)
+    rank = np.argsort(np.argsort(-goodness, kind="stable"))[machines.gpu_type]
     return Taker(app.name, gang, int(gpus.sum()) // gang, usable, rank, app.near)

@@ -95,13 +95,14 @@ class Themis:
         shown = {app: view for app in np.flatnonzero(views.wants).tolist() if len((view := views.view(app)).asking)}
         bidders = self._visible(agent, shown, len(views.apps))
         bids = [agent.bid(shown[app], offer, now.machines) for app in bidders]
-        others = [taker_of(view, now.machines) for app, view in shown.items() if app not in bidders]
+        typical = _typical(shown, int(free.sum()))
+        others = [taker_of(view, now.machines, typical) for app, view in shown.items() if app not in bidders]
         outcome = hold_auction(offer, bids, others, (self.seed, number))
         memory.put_scalar("won", memory.scalar("won") + outcome.won)
         memory.put_scalar("paid", memory.scalar("paid") + outcome.paid)
         shares = _Shares(now, views, shown)
         shares.hand_out(outcome.holdings())
-        shares.hand_on(free, (self.seed, number))
+        shares.hand_on(free, typical, (self.seed, number))
         return shares.given
 
     def _visible(self, agent: Agent, shown: Mapping[int, AppView], apps: int) -> list[int]:
@@ -127,7 +128,7 @@ class _Shares:
             asking = self._views.jobs_of[app][self._shown[app].asking]
             self.given |= divide(self._now, asking[~np.isin(asking, list(self.given))], counts)
 
-    def hand_on(self, free: Ints, seed: tuple[int, int]) -> None:
+    def hand_on(self, free: Ints, typical: Floats | None, seed: tuple[int, int]) -> None:
         """What apps could not use, and what their jobs leave behind, goes to whoever still asks, by lot."""
         from horae.solve.auction.leftovers import give_leftovers
 
@@ -140,9 +141,16 @@ class _Shares:
         for app, view in self._shown.items():
             served = np.isin(self._views.jobs_of[app][view.asking], list(self.given))
             if not served.all():
-                takers.append(taker_of(view, self._now.machines, served))
+                takers.append(taker_of(view, self._now.machines, typical, served))
         if takers and left.any():
             self.hand_out(give_leftovers(left, takers, (), {}, (*seed, 1)))
+
+
+def _typical(shown: Mapping[int, AppView], free: int) -> Floats | None:
+    """The mean speed of each GPU type for those that ask, if there are not enough for all; none, if there are."""
+    if not shown or sum(int(view.wanting.sum()) for view in shown.values()) <= free:
+        return None
+    return np.asarray(np.mean([view.type_speed for view in shown.values()], axis=0))
 
 
 def _free(now: Snapshot, views: Views) -> Ints:
