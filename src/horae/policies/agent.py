@@ -7,7 +7,7 @@ two methods; the arbiter asks nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
 from typing import Protocol
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from horae.core.cluster import Machines, Span
 from horae.policies.bundles import Stock, bundles_of
 from horae.solve.auction.bids import Bid, Bundles, Offer, Taker
+from horae.solve.auction.gangs import words_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -89,11 +90,13 @@ class AppView:
         """Seconds until the app is done at some speeds in all: jobs take turns, but the longest takes its time."""
         longest_s = float((self.work_s / self.gpus).max(initial=0.0))
         with np.errstate(divide="ignore"):
-            return np.maximum(float(self.work_s.sum()) / speed, longest_s)
+            finish_s: Floats = np.maximum(float(self.work_s.sum()) / speed, longest_s)
+        return finish_s
 
     def rho(self, speed: Floats) -> Floats:
         """Finish time in the shared cluster over that alone, at some speeds in all."""
-        return np.asarray((self.elapsed_s + self.finish_s(speed)) / self.alone_s)
+        rho: Floats = (self.elapsed_s + self.finish_s(speed)) / self.alone_s
+        return rho
 
     @property
     def rho_now(self) -> float:
@@ -134,6 +137,31 @@ class TruthfulAgent:
         speed = np.array([app.speed_without[gangs] + more for _, more, gangs in priced])
         table = zip((pieces for pieces, _, _ in priced), app.rho(speed).tolist(), strict=True)
         return Bid(taker_of(app, machines), Bundles.of(table), app.rho_now)
+
+
+@dataclass(frozen=True)
+class ErringAgent:
+    """Means well, but every rho it says is off by a factor from 1 - error to 1 + error."""
+
+    agent: Agent
+    error: float
+    #: Errors are drawn from the seed and the name of the app.
+    seed: tuple[int, ...]
+
+    def rho(self, app: AppView) -> float:
+        """The other agent's, and an error."""
+        return self.agent.rho(app) * float(self._factors(app, "rho", 1)[0])
+
+    def bid(self, app: AppView, offer: Offer, machines: Machines) -> Bid:
+        """The other agent's, with an error in every row."""
+        bid = self.agent.bid(app, offer, machines)
+        nothing, *rows = self._factors(app, "bid", 1 + len(bid.bundles)).tolist()
+        rho = None if bid.rho is None else bid.rho * nothing
+        return replace(bid, rho=rho, bundles=replace(bid.bundles, rho=bid.bundles.rho * np.array(rows)))
+
+    def _factors(self, app: AppView, what: str, count: int) -> Floats:
+        rng = np.random.default_rng(np.random.SeedSequence(words_of(self.seed, what, app.name)))
+        return rng.uniform(1.0 - self.error, 1.0 + self.error, count)
 
 
 def taker_of(

@@ -33,7 +33,10 @@ class Views:
     @cached_property
     def leased(self) -> NDArray[np.bool_]:
         """Which jobs have GPUs that stay theirs."""
-        return self.now.has_gpus & (self.now.table.protected_until_s[self.now.rows] > self.now.now_s)
+        leased: NDArray[np.bool_] = self.now.has_gpus & (
+            self.now.table.protected_until_s[self.now.rows] > self.now.now_s
+        )
+        return leased
 
     @cached_property
     def serial_s(self) -> Floats:
@@ -41,13 +44,13 @@ class Views:
         now = self.now
         usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
         work = np.maximum(now.work_left, 1e-9 * now.table.work[now.rows]) * now.gpus
-        return np.divide(work[:, None], now.rates, out=np.full(now.rates.shape, np.inf), where=usable)
+        serial_s: Floats = np.divide(work[:, None], now.rates, out=np.full(now.rates.shape, np.inf), where=usable)
+        return serial_s
 
     @cached_property
     def runs(self) -> NDArray[np.bool_]:
         """Which jobs some type can hold now."""
-        runs: NDArray[np.bool_] = np.isfinite(self.serial_s).any(axis=1)
-        return runs
+        return np.asarray(np.isfinite(self.serial_s).any(axis=1), np.bool_)
 
     @cached_property
     def jobs_of(self) -> list[Ints]:

@@ -30,7 +30,7 @@ def isolated_s(now: Snapshot, memory: Memory) -> Floats:
 
 
 def isolated_in_all_s(now: Snapshot, memory: Memory) -> Floats:
-    """Seconds of each job from beginning to end, if as many jobs stay as there are now; infinite if it could not run."""
+    """Seconds of each job from beginning to end, if as many stay as there are now; infinite if it could not run."""
     so_far_s = isolated_s(now, memory)
     rate = memory.column("isolated_rate", now.rows)
     left_s = np.divide(now.work_left, rate, out=np.full(len(now), np.inf), where=rate > 0)

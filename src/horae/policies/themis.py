@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from horae.core.gpus import NOBODY
 from horae.core.plan import Memory, MemorySpec, Pins, Snapshot, Wishes
 from horae.core.reasons import Reason
-from horae.policies.agent import Agent, AppView, TruthfulAgent, taker_of
+from horae.policies.agent import Agent, AppView, ErringAgent, TruthfulAgent, taker_of
 from horae.policies.app_views import Views
 from horae.policies.finish_fairness import MEMORY, Apps, alone_s, look, whole_demand
 from horae.policies.isolated_time import COLUMNS, isolated_in_all_s
@@ -43,7 +43,7 @@ class Themis:
     )
     f: float = setting(0.8, "offers go to the worst 1 - f of all apps, at least to one", least=0)
     lease: float = setting(1200.0, "seconds for which won GPUs are safe", least=1)
-    denominator: str = setting("share", "finish time alone: share, on 1/N of the GPUs, or isolated, on 1/N of each type")
+    denominator: str = setting("share", "time alone: share, on 1/N of the GPUs, or isolated, on 1/N of each type")
     bid_error: float = setting(0.0, "how far off bids are: each rho times 1 plus or minus at most this", least=0)
     seed: int = setting(0, "seed of lots and bid errors", least=0)
 
@@ -91,7 +91,7 @@ class Themis:
         number = int(memory.scalar("auctions"))
         memory.put_scalar("auctions", number + 1)
         offer = Offer(now.machines.names, free, now.machines.gpu_type)
-        agent: Agent = TruthfulAgent()
+        agent = self._agent(number)
         shown = {app: view for app in np.flatnonzero(views.wants).tolist() if len((view := views.view(app)).asking)}
         bidders = self._visible(agent, shown, len(views.apps))
         bids = [agent.bid(shown[app], offer, now.machines) for app in bidders]
@@ -104,6 +104,11 @@ class Themis:
         shares.hand_out(outcome.holdings())
         shares.hand_on(free, typical, (self.seed, number))
         return shares.given
+
+    def _agent(self, auction: int) -> Agent:
+        """Who speaks for the apps."""
+        truthful = TruthfulAgent()
+        return ErringAgent(truthful, self.bid_error, (self.seed, auction)) if self.bid_error else truthful
 
     def _visible(self, agent: Agent, shown: Mapping[int, AppView], apps: int) -> list[int]:
         """The apps that may bid: those with the highest rho."""
