@@ -7,6 +7,7 @@ two methods; the arbiter asks nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
@@ -136,7 +137,7 @@ class TruthfulAgent:
         priced = list(bundles_of(app, Stock(offer, machines)))
         speed = np.array([app.speed_without[gangs] + more for _, more, gangs in priced])
         table = zip((pieces for pieces, _, _ in priced), app.rho(speed).tolist(), strict=True)
-        return Bid(taker_of(app, machines), Bundles.of(table), app.rho_now)
+        return Bid(app_taker(app, machines), Bundles.of(table), app.rho_now)
 
 
 @dataclass(frozen=True)
@@ -164,20 +165,29 @@ class ErringAgent:
         return rng.uniform(1.0 - self.error, 1.0 + self.error, count)
 
 
-def taker_of(
-    app: AppView, machines: Machines, typical: Floats | None = None, served: NDArray[np.bool_] | None = None
-) -> Taker:
+def app_taker(app: AppView, machines: Machines, typical: Floats | None = None) -> Taker:
     """The app as somebody who takes GPUs, a gang at a time, on types that its jobs can use.
 
     Fast types are best; or, where `typical` says how fast each is for others, those that are fast for this app
-    above all. `served` says who of those that ask has got something already.
+    above all.
     """
-    asking = app.asking if served is None else app.asking[~served]
-    gpus = app.gpus[asking]
-    gang = gcd(*gpus.tolist())
+    gang = gcd(*app.wanting.tolist())
     # Who has GPUs already takes none that are not much faster.
-    least = _WORTH_MOVING * float(app.speed[asking[0]] / gpus[0])
+    least = _WORTH_MOVING * float(app.speed[app.asking[0]] / app.wanting[0])
     usable = np.flatnonzero((app.type_speed > least)[machines.gpu_type])
-    goodness = app.type_speed if typical is None else app.type_speed / np.maximum(typical, 1e-9)
-    rank = np.argsort(np.argsort(-goodness, kind="stable"))[machines.gpu_type]
-    return Taker(app.name, gang, int(gpus.sum()) // gang, usable, rank, app.near)
+    rank = _rank(app.type_speed, typical)[machines.gpu_type]
+    return Taker(app.name, gang, int(app.wanting.sum()) // gang, usable, rank, app.near)
+
+
+def job_taker(app: AppView, job: int, machines: Machines, typical: Floats | None, near: Mapping[int, int]) -> Taker:
+    """One job of an app as somebody who takes its gang, and no more."""
+    gpus = int(app.gpus[job])
+    speed = app.work_s[job] / app.serial_s[job]
+    usable = np.flatnonzero((speed > _WORTH_MOVING * float(app.speed[job]) / gpus)[machines.gpu_type])
+    return Taker(app.name, gpus, 1, usable, _rank(speed, typical)[machines.gpu_type], near)
+
+
+def _rank(speed: Floats, typical: Floats | None) -> Ints:
+    """Types from the best, 0, to the worst."""
+    goodness = speed if typical is None else speed / np.maximum(typical, 1e-9)
+    return np.argsort(np.argsort(-goodness, kind="stable"))

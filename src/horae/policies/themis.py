@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from horae.core.gpus import NOBODY
 from horae.core.plan import Memory, MemorySpec, Pins, Snapshot, Wishes
 from horae.core.reasons import Reason
-from horae.policies.agent import Agent, AppView, ErringAgent, TruthfulAgent, taker_of
+from horae.policies.agent import Agent, AppView, ErringAgent, TruthfulAgent, app_taker, job_taker
 from horae.policies.app_views import Views
 from horae.policies.finish_fairness import MEMORY, Apps, alone_s, look, whole_demand
 from horae.policies.isolated_time import COLUMNS, isolated_in_all_s
@@ -96,7 +97,7 @@ class Themis:
         bidders = self._visible(agent, shown, len(views.apps))
         bids = [agent.bid(shown[app], offer, now.machines) for app in bidders]
         typical = _typical(shown, int(free.sum()))
-        others = [taker_of(view, now.machines, typical) for app, view in shown.items() if app not in bidders]
+        others = [app_taker(view, now.machines, typical) for app, view in shown.items() if app not in bidders]
         outcome = hold_auction(offer, bids, others, (self.seed, number))
         memory.put_scalar("won", memory.scalar("won") + outcome.won)
         memory.put_scalar("paid", memory.scalar("paid") + outcome.paid)
@@ -134,7 +135,7 @@ class _Shares:
             self.given |= divide(self._now, asking[~np.isin(asking, list(self.given))], counts)
 
     def hand_on(self, free: Ints, typical: Floats | None, seed: tuple[int, int]) -> None:
-        """What apps could not use, and what their jobs leave behind, goes to whoever still asks, by lot."""
+        """What apps could not use, and what their jobs leave behind, goes to jobs that still ask, by lot."""
         from horae.solve.auction.leftovers import give_leftovers
 
         left = free.copy()
@@ -142,13 +143,21 @@ class _Shares:
             left[list(counts)] -= list(counts.values())
             if self._views.leased[i]:
                 np.add.at(left, self._now.machines.of_gpu[list(self._now.gpu_ledger.held[int(self._now.rows[i])])], 1)
-        takers = []
-        for app, view in self._shown.items():
-            served = np.isin(self._views.jobs_of[app][view.asking], list(self.given))
-            if not served.all():
-                takers.append(taker_of(view, self._now.machines, typical, served))
+        takers = {
+            f"{view.name}\0{k}": (int(i), job_taker(view, k, self._now.machines, typical, self._held(int(i))))
+            for app, view in self._shown.items()
+            for k, i in zip(view.asking.tolist(), self._views.jobs_of[app][view.asking], strict=True)
+            if int(i) not in self.given
+        }
         if takers and left.any():
-            self.hand_out(give_leftovers(left, takers, (), {}, (*seed, 1)))
+            named = [replace(taker, app=name) for name, (_, taker) in takers.items()]
+            given = give_leftovers(left, named, (), {}, (*seed, 1))
+            self.given |= {takers[name][0]: counts for name, counts in given.items()}
+
+    def _held(self, i: int) -> Counts:
+        """GPUs by machine that a job has, or had until now."""
+        gpu_ids = list(self._now.gpu_ledger.held.get(int(self._now.rows[i]), ()))
+        return dict(Counter(self._now.machines.of_gpu[gpu_ids].tolist()))
 
 
 def _typical(shown: Mapping[int, AppView], free: int) -> Floats | None:

@@ -1,8 +1,8 @@
 """What is offered, and what apps say that they would make of it.
 
 An **offer** is free GPUs by machine. Machines may stand in pools: those of a pool are the same
-to every bidder. A **bundle** is pieces: so many GPUs on this machine, or so many on each of some
-machines of a pool, whichever. So an app that wants any four machines of a rack says that in one
+to every bidder. A **bundle** is pieces: so many GPUs on this machine, or some times so many
+on machines of a pool, whichever, each time on one. So an app that wants any four machines of a rack says that in one
 piece and need not list them all.
 """
 
@@ -188,15 +188,15 @@ def _check_pieces(offer: Offer, bundles: Bundles, whose: str) -> None:
         raise BadBid(
             f"{whose} has a piece in row {row[astray[0]]} that is nowhere or empty: name machines of the offer."
         )
-    largest, machines = _room(offer)
-    too_much = np.flatnonzero((bundles.gpus > largest[bundles.place]) | (bundles.spread > machines[bundles.place]))
+    largest, fits = _largest(offer), _times_that_fit(offer, bundles)
+    too_much = np.flatnonzero((bundles.gpus > largest[bundles.place]) | (bundles.spread > fits))
     if len(too_much):
         piece = too_much[0]
         gpus, most = bundles.gpus[piece], largest[bundles.place[piece]]
         where = place_name(offer, int(bundles.place[piece]))
         raise BadBid(
-            f"{whose} asks in row {row[piece]} for {gpus} GPUs on {bundles.spread[piece]} of {where}, "
-            f"where at most {most} are free: bid for what is offered."
+            f"{whose} asks in row {row[piece]} for {bundles.spread[piece]} times {gpus} GPUs of {where}, where "
+            f"{fits[piece]} times that are free, at most {most} on one machine: bid for what is offered."
         )
     named = bundles.place < len(offer.machines)
     if len(np.unique(row[named] * places + bundles.place[named])) < named.sum():
@@ -209,9 +209,17 @@ def place_name(offer: Offer, place: int) -> str:
     return offer.machines[place] if place < machines else f"pool {place - machines}"
 
 
-def _room(offer: Offer) -> tuple[Ints, Ints]:
-    """By place: the most GPUs on one machine, and how many machines."""
-    largest, machines = np.zeros(offer.pools, np.int64), np.zeros(offer.pools, np.int64)
+def _largest(offer: Offer) -> Ints:
+    """The most GPUs on one machine, by place."""
+    largest = np.zeros(offer.pools, np.int64)
     np.maximum.at(largest, offer.pool, offer.free)
-    np.add.at(machines, offer.pool, 1)
-    return np.append(offer.free, largest), np.append(np.ones(len(offer.free), np.int64), machines)
+    return np.append(offer.free, largest)
+
+
+def _times_that_fit(offer: Offer, bundles: Bundles) -> Ints:
+    """How often each piece's GPUs are there, each time on one machine."""
+    pool = bundles.place - len(offer.machines)
+    fits = np.ones(len(pool), np.int64)
+    for piece in np.flatnonzero(pool >= 0).tolist():
+        fits[piece] = int((offer.free[offer.pool == pool[piece]] // bundles.gpus[piece]).sum())
+    return fits

@@ -158,7 +158,11 @@ def _grow(market: Market, out: int, price: Ints, now: Allocation) -> int:
                 c = market.column[n]
                 app = market.app[c]
                 looked += 1
-                if app == out or market.gain[c] <= gain_of(market, now.choice[app]) or not _fits_instead(market, now, c):
+                if (
+                    app == out
+                    or market.gain[c] <= gain_of(market, now.choice[app])
+                    or not _fits_instead(market, now, c)
+                ):
                     continue
                 more = market.gain[c] - gain_of(market, now.choice[app])
                 # What costs less than it did is best of all.

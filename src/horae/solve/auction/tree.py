@@ -88,9 +88,7 @@ def _twins_above(market: Market, order: Ints) -> Ints:
 
 
 @compiled_when_called
-def climb(
-    market: Market, prices: Priced, options: Options, free: Ints, margin: int, step: int, work: int
-) -> Found:
+def climb(market: Market, prices: Priced, options: Options, free: Ints, margin: int, step: int, work: int) -> Found:
     """Look for the allocation of what is free that falls short of the bound by least, and by at most `margin`.
 
     Every one that is found must be better by `step` than the one before; 0: the first one is
