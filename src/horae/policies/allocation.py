@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
 from horae.policies.rounds import MEMORY, Shares, next_round, owed, remember
-from horae.policies.settings import setting
+from horae.policies.settings import BadSetting, setting
 from horae.solve.problem import Problem, Sharing, Solution
 
 Floats = NDArray[np.float64]
@@ -53,6 +53,12 @@ class AllocationPolicy(ABC):
 
     #: Whether the shares are the same as long as nobody comes, goes or changes.
     timeless: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.space_sharing and not self.aware:
+            raise BadSetting(
+                "space-sharing=true needs speeds to be told apart, and aware=false does not: leave one of them out."
+            )
 
     @abstractmethod
     def allocate(self, problem: Problem) -> Solution:

@@ -37,6 +37,7 @@ class Cost(AllocationPolicy):
     prices: str = setting(_PRICES, "price of an hour of one GPU of each type, such as v100:2.48,k80:0.45,*:1")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _read_prices(self.prices)
 
     def allocate(self, problem: Problem) -> Solution:
