@@ -134,7 +134,10 @@ def test_people_and_spreadsheets_get_a_row_a_job(horae: Horae, tmp_path: Path, o
         ({**PROBLEM, "pairs": [{"jobs": ["0", "0"], "throughput": {}}]}, "paired with itself"),
         ({**PROBLEM, "pairs": [{"jobs": ["0", "1"], "throughput": {"h100": [1, 1]}}]}, "'h100'"),
         ({**PROBLEM, "pairs": [PAIR, {"jobs": ["1", "0"], "throughput": {"v100": [1, 1]}}]}, "is there twice"),
-        ({**PROBLEM, "jobs": [*PROBLEM["jobs"], {**PROBLEM["jobs"][0], "id": "0+1"}], "pairs": [PAIR]}, "'0+1' has a '+'"),
+        (
+            {**PROBLEM, "jobs": [*PROBLEM["jobs"], {**PROBLEM["jobs"][0], "id": "0+1"}], "pairs": [PAIR]},
+            "'0+1' has a '+'",
+        ),
         ({**PROBLEM, "jobs": [{**PROBLEM["jobs"][0], "deadline_s": float("nan")}]}, "deadline_s: it must be a finite"),
         ({**PROBLEM, "jobs": [{**PROBLEM["jobs"][0], "deadline_s": float("inf")}]}, "deadline_s: it must be a finite"),
         ({**PROBLEM, "jobs": [{"id": "0", "throughput": {"v100": 1e300}}]}, "1e+300 steps/s are no throughput"),

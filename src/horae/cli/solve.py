@@ -68,7 +68,9 @@ def _no_program(policy: str, programs: Sequence[str]) -> str:
 
     there_are = f"There are: {', '.join(programs)}."
     if policy in POLICIES:
-        return f"Policy {policy!r} puts jobs in order and has nothing to solve; run it with `horae simulate`. {there_are}"
+        return (
+            f"Policy {policy!r} puts jobs in order and has nothing to solve; run it with `horae simulate`. {there_are}"
+        )
     return f"No allocation policy is called {policy!r}.{did_you_mean(policy, programs)} {there_are}"
 
 
@@ -83,7 +85,7 @@ def _switches(policy: str, settings: dict[str, str]) -> tuple[bool, bool | None]
             there_is = f"there is {' and '.join(known)}" if known else f"{policy} has nothing to set here"
             raise UserError(f"--set {key}={value} changes nothing that `horae solve` does; {there_is}.")
     made = make_policy(policy, said)
-    return getattr(made, "aware", True), getattr(made, "space_sharing") if "space-sharing" in said else None
+    return getattr(made, "aware", True), getattr(made, "space_sharing", None) if "space-sharing" in said else None
 
 
 def _known_switches(policy: str) -> list[str]:
@@ -96,7 +98,9 @@ def _with_pairs(problem: Problem, policy: str, aware: bool, sharing: bool | None
     """The problem with its pairs, unless nobody wants or can use them; pairs that are left out unasked are told of."""
     if problem.sharing is None:
         if sharing:
-            raise UserError("space-sharing=true needs `pairs` in the problem, which has none; add some, or leave it out.")
+            raise UserError(
+                "space-sharing=true needs `pairs` in the problem, which has none; add some, or leave it out."
+            )
         return problem
     if "space-sharing" not in _known_switches(policy):
         note(f"{policy} never lets two jobs share GPUs: the pairs of the problem are left out.")

@@ -78,7 +78,9 @@ def command(
     ] = None,
     policies: Annotated[
         str | None,
-        typer.Option("--policies", metavar="NAME,...", help=f"Several at once.  [default: {DEFAULT_POLICIES}]"),
+        typer.Option(
+            "--policies", metavar="NAME[:KEY=VALUE,...],...", help=f"Several at once.  [default: {DEFAULT_POLICIES}]"
+        ),
     ] = None,
     cluster: options.ClusterOption = CLUSTER,
     throughputs: options.ThroughputsOption = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -308,6 +308,15 @@ class Policy(Protocol):
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """Turn what is into what should be."""
+        ...
+
+
+@runtime_checkable
+class Particular(Protocol):
+    """A policy whose settings do not go with every cluster and workload."""
+
+    def check(self, gpu_types: tuple[str, ...], pairs_known: bool) -> None:
+        """Refuse these GPU types, or that nobody knows how fast two jobs on the same GPUs are, with a `UserError`."""
         ...
 
 

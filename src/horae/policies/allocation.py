@@ -60,6 +60,14 @@ class AllocationPolicy(ABC):
                 "space-sharing=true needs speeds to be told apart, and aware=false does not: leave one of them out."
             )
 
+    def check(self, gpu_types: tuple[str, ...], pairs_known: bool) -> None:
+        """Sharing blindly is nothing that anybody should ask for."""
+        if self.space_sharing and not pairs_known:
+            raise BadSetting(
+                "space-sharing=true needs speeds of pairs, and none are known of these jobs: "
+                "name a table that has them with --throughputs FILE, or leave it out."
+            )
+
     @abstractmethod
     def allocate(self, problem: Problem) -> Solution:
         """The shares of this moment's problem."""

@@ -90,7 +90,9 @@ def allox(problem: Problem) -> Solution:
         for k, name in enumerate(problem.gpu_types)
     }
     gap = max(0.0, 1.0 - matching.bound_s / matching.cost_s)
-    return Solution(share, matching.cost_s + float(problem.elapsed_s.sum()), {"gap": gap, "queues": queues, "slots": slots})
+    return Solution(
+        share, matching.cost_s + float(problem.elapsed_s.sum()), {"gap": gap, "queues": queues, "slots": slots}
+    )
 
 
 def _times(problem: Problem) -> Floats:

@@ -156,7 +156,9 @@ def _build(said: _Problem) -> Problem:
 def _too_large(job: _Job, gpus: dict[str, int]) -> str:
     known = ", ".join(f"{gpus[name]} {name}" for name, speed in job.throughput.items() if speed > 0)
     wanted = "1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs of one type"
-    return f"Job {job.id!r} needs {wanted}, and of those that it has a throughput on there are {known}: make it smaller."
+    return (
+        f"Job {job.id!r} needs {wanted}, and of those that it has a throughput on there are {known}: make it smaller."
+    )
 
 
 def _path(job: _Job) -> str:
