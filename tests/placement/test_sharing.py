@@ -15,7 +15,7 @@ from horae.core.cluster import Cluster, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Launch, Stop
 from horae.core.engine import Engine
-from horae.core.events import Event, JobFinished, JobStarted, JobStopped, JobSubmitted
+from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, JobStopped, JobSubmitted
 from horae.core.invariants import check
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
 from horae.core.queues import Queue
@@ -131,6 +131,16 @@ def test_two_jobs_share_gpus_and_are_as_fast_as_the_table_says() -> None:
     assert (b.rate("a"), b.rate("b")) == (0.75, 0.75)
     b.tell(JobFinished(10.0, "a", 1))
     assert b.rate("b") == 1.0, "it has the GPU to itself"
+
+
+def test_service_is_half_of_what_two_share_and_all_of_what_one_has_alone() -> None:
+    b = bench("1x2")
+    b.submit(a=2, b=2)
+    b.wish("a+b")
+    b.tell(JobProgressed(10.0, "a", 1, 7.0))
+    b.tell(JobFinished(40.0, "b", 1))
+    b.tell(JobFinished(100.0, "a", 1))
+    assert [float(b.engine.jobs.gpu_seconds[b.row(name)]) for name in "ab"] == [2 * (20 + 60), 2 * 20]
 
 
 def test_a_job_joins_another_where_that_one_runs_and_does_not_disturb_it() -> None:
@@ -280,13 +290,11 @@ def test_sharing_policies_finish_sooner_than_taking_turns_where_sharing_helps(po
     assert max(alone.end_s) == pytest.approx(7200.0)
 
 
-def test_sharing_is_refused_where_no_pair_of_the_jobs_was_ever_measured() -> None:
+def test_sharing_is_refused_where_no_pair_was_ever_measured() -> None:
     from horae.policies.settings import BadSetting
 
     table = Throughputs()
-    for name in ("m", "other"):
-        table.put(Setting(name, "gpu", 1, Span.GPU), 1.0)
-    table.put(Setting("m", "gpu", 1, Span.GPU, "other"), 0.75)
+    table.put(Setting("m", "gpu", 1, Span.GPU), 1.0)
     jobs = [job(name, work=3600.0, unit="steps", job_class="m") for name in "ab"]
     for known in (table, None):
         own = [replace(one, unit="seconds") for one in jobs] if known is None else jobs

@@ -141,7 +141,7 @@ class Snapshot:
 
     @cached_property
     def gpu_seconds(self) -> Floats:
-        """GPU time each job has had while doing work (attained service)."""
+        """GPU time each job has had while doing work (attained service); half of what it shared with another."""
         table = self.table
         return along(self.now_s, self.rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
 
@@ -317,6 +317,15 @@ class Particular(Protocol):
 
     def check(self, gpu_types: tuple[str, ...], pairs_known: bool) -> None:
         """Refuse these GPU types, or that nobody knows how fast two jobs on the same GPUs are, with a `UserError`."""
+        ...
+
+
+@runtime_checkable
+class Relaxing(Protocol):
+    """A policy that keeps deadlines, and gives up those that cannot be met."""
+
+    def relaxed(self, memory: Memory, rows: Ints) -> NDArray[np.bool_]:
+        """Which jobs' deadlines were given up while they still lay ahead."""
         ...
 
 

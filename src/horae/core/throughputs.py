@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -79,10 +79,10 @@ class Throughputs:
         """Whether the table holds anything about a class."""
         return job_class in self._classes
 
-    def knows_pairs(self, classes: Collection[str]) -> bool:
-        """Whether the table holds the speed of a job of one of these classes beside another of them."""
-        named = {name or "-" for name in classes}
-        return any(one.neighbour in named and one.job_class in classes for one in self._table)
+    @property
+    def knows_pairs(self) -> bool:
+        """Whether the table holds the speed of any job beside another."""
+        return any(setting.neighbour for setting in self._table)
 
     def beside(self, job: JobSpec, gpu_type: str, neighbour: JobSpec, span: Span) -> float:
         """Work per second of `job` on GPUs that it shares with `neighbour`; 0 if they do not fit, or nobody knows."""

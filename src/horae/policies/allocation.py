@@ -64,7 +64,7 @@ class AllocationPolicy(ABC):
         """Sharing blindly is nothing that anybody should ask for."""
         if self.space_sharing and not pairs_known:
             raise BadSetting(
-                "space-sharing=true needs speeds of pairs, and none are known of these jobs: "
+                "space-sharing=true needs speeds of two jobs on the same GPUs, and none are known: "
                 "name a table that has them with --throughputs FILE, or leave it out."
             )
 
@@ -93,12 +93,16 @@ class AllocationPolicy(ABC):
             problem = replace(problem, sharing=Sharing(now.kind, now.beside))
         problem = problem.only(runs)
         solution = self._solve(problem if self.aware else problem.agnostic())
+        self.note(now, memory, solution)
         alone = np.zeros((len(now), len(problem.gpu_types)))
         alone[runs] = solution.share
         # What a solver leaves below this is its tolerance, and nobody's right.
         alone[alone < _LEAST_SHARE] = 0.0
         together = np.where(solution.pair_share < _LEAST_SHARE, 0.0, solution.pair_share)
         return Shares(alone, np.flatnonzero(runs)[solution.pairs], together)
+
+    def note(self, now: Snapshot, memory: Memory, solution: Solution) -> None:  # noqa: B027, most have nothing to note
+        """Remember what a solution says beside the shares; its jobs are named by their rows."""
 
     def _solve(self, problem: Problem) -> Solution:
         """Allocate, or take the last solution where the problem is the same: most rounds end and nothing changed."""

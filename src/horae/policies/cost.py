@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from horae.core.errors import UserError, did_you_mean
+from horae.core.plan import Memory, MemorySpec, Snapshot
 from horae.policies.allocation import AllocationPolicy
+from horae.policies.rounds import MEMORY
 from horae.policies.settings import BadSetting, setting
 from horae.solve.problem import Problem, Solution
 
@@ -75,6 +78,25 @@ class CostDeadline(Cost):
 
     objective: ClassVar = "sum of throughput over the price of an hour, deadlines met"
     timeless: ClassVar = False
+    memory: ClassVar[MemorySpec] = MemorySpec(
+        #: 1 for a job whose deadline was given up while it lay ahead.
+        columns={**MEMORY.columns, "relaxed": 0},
+        by_type=MEMORY.by_type,
+        scalars=MEMORY.scalars,
+    )
+
+    def note(self, now: Snapshot, memory: Memory, solution: Solution) -> None:
+        """Remember whose deadlines were relaxed, so that a report can name them."""
+        named = solution.certificate["relaxed_deadlines"]
+        assert isinstance(named, list), f"deadlines are relaxed by name, not by {named!r}"
+        rows = np.array([int(name) for name in named], np.int64)
+        rows = rows[now.table.deadline_s[rows] > now.now_s]
+        memory.put("relaxed", rows[memory.column("relaxed", rows) == 0], np.ones(1))
+
+    def relaxed(self, memory: Memory, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which jobs' deadlines were given up while they still lay ahead."""
+        given_up: NDArray[np.bool_] = memory.column("relaxed", rows) > 0
+        return given_up
 
     def allocate(self, problem: Problem) -> Solution:
         """A linear program with a floor under each throughput."""

@@ -25,7 +25,7 @@ from horae.core.events import (
 from horae.core.explain import explain
 from horae.core.history import History, Recorder
 from horae.core.job import JobSpec
-from horae.core.plan import Particular
+from horae.core.plan import Particular, Relaxing
 from horae.core.queues import Queue
 from horae.core.table import along
 from horae.core.throughputs import Throughputs
@@ -83,7 +83,7 @@ def simulate(
     rule = make_placement(placement)
     engine = Engine(cluster, make_policy, policy, settings, rule, throughputs, queues, learn=truth is not None)
     if isinstance(engine.policy, Particular):
-        engine.policy.check(cluster.gpu_types, throughputs.knows_pairs({job.job_class for job in jobs}))
+        engine.policy.check(cluster.gpu_types, throughputs.knows_pairs)
     world = World(engine.jobs, cluster, restart_cost_s, faults, seed, truth)
     ordered = sorted(jobs, key=lambda job: job.submit_s)
     driver = Driver(engine, world, [JobSubmitted(job.submit_s, job) for job in ordered], until=until)
@@ -234,7 +234,16 @@ class Driver:
                 for row, spec in enumerate(table.specs)
                 if np.isnan(end_s[row])
             },
+            relaxed=self._relaxed(),
         )
+
+    def _relaxed(self) -> tuple[str, ...]:
+        """Jobs whose deadlines the policy has given up."""
+        engine, specs = self.engine, self.engine.jobs.specs
+        if not isinstance(engine.policy, Relaxing):
+            return ()
+        given_up = engine.policy.relaxed(engine.memory, np.arange(len(specs)))
+        return tuple(specs[row].id for row in np.flatnonzero(given_up).tolist())
 
 
 def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughputs) -> None:
