@@ -61,8 +61,8 @@ def command(
         str | None,
         typer.Option(
             "--policies",
-            metavar="NAME[:KEY=VALUE,...],...",
-            help=f"Several at once.  [default: {','.join(DEFAULT_POLICIES)}]",
+            metavar="NAME,...",
+            help=f"Several at once, settings behind each.  [default: {','.join(DEFAULT_POLICIES)}]",
         ),
     ] = None,
     placement: options.PlacementOption = "best-effort",

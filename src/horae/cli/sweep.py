@@ -79,7 +79,9 @@ def command(
     policies: Annotated[
         str | None,
         typer.Option(
-            "--policies", metavar="NAME[:KEY=VALUE,...],...", help=f"Several at once.  [default: {DEFAULT_POLICIES}]"
+            "--policies",
+            metavar="NAME,...",
+            help=f"Several at once, settings behind each.  [default: {DEFAULT_POLICIES}]",
         ),
     ] = None,
     cluster: options.ClusterOption = CLUSTER,
