@@ -116,7 +116,7 @@ def test_a_policy_may_come_twice_with_other_settings_only() -> None:
         (["--cluster", "1x8", "--generate", "plain", "--skip-bad"], "--skip-bad does nothing"),
         (["--cluster", "1x8", "--generate", "plain", "--policies", ","], "names no policy"),
         (["--cluster", "1x8", "--generate", "plain", "--policy", "las:quantum"], "like --policy las:quantum=600"),
-        (["--cluster", "1x8", "--generate", "plain", "--policy", "las:quantum=nan"], "not a number"),
+        (["--cluster", "1x8", "--generate", "plain", "--policy", "las:quantum=nan"], "not a finite number"),
         (["--cluster", "1x8", "--generate", "plain", "--hours-from", "trace.csv", "--html", "trace.csv"], "twice"),
         (["--cluster", "./trace.csv", "--generate", "plain", "--html", "trace.csv"], "twice"),
         (["--cluster", "1x8", "--generate", "gavel"], "throughputs"),

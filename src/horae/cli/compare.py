@@ -118,17 +118,16 @@ def read_policies(words: Sequence[str], listed: str | None) -> list[tuple[str, d
     """The policies to compare with their settings, each checked; the default ones if none is named."""
     from horae.policies import make_policy
 
-    names = split_policies(listed or "")
-    if listed is not None and not names:
+    named = [one for text in (*words, listed or "") for one in split_policies(text)]
+    if listed is not None and not split_policies(listed):
         raise UserError(f"--policies {listed!r} names no policy; write them like --policies fifo,las.")
     chosen = []
-    for name, settings in [one for word in words for one in split_policies(word)] + names or [
-        (name, []) for name in DEFAULT_POLICIES
-    ]:
+    for name, settings in named or [(name, []) for name in DEFAULT_POLICIES]:
         pairs = inputs.read_pairs("--policy las:quantum=600", settings)
         make_policy(name, pairs)
         if (name, pairs) in chosen:
-            raise UserError(f"Policy {':'.join((name, *settings[:1]))!r} is named twice; once is enough.")
+            same = f"{name}:{','.join(settings)}" if settings else name
+            raise UserError(f"Policy {same!r} is named twice; once is enough.")
         chosen.append((name, pairs))
     return chosen
 
