@@ -56,6 +56,7 @@ def max_min(problem: Problem) -> Solution:
 
 def finish_time(problem: Problem) -> Solution:
     """The largest rho, time to finish here over time to finish alone on 1/M of the cluster, is as small as possible."""
+    _require_speed(problem)
     _require_steps(problem)
     alone_s = problem.isolated_s + problem.steps_left / problem.isolated_throughput
     columns = np.stack((problem.steps_left, problem.elapsed_s, alone_s), axis=1)
@@ -143,7 +144,7 @@ PROGRAMS: dict[str, Program] = {
     "cost": Program(cost, "sum of throughput / price", "steps/s per price of an hour"),
     "cost-deadline": Program(cost_with_deadlines, "the same, deadlines met", "steps/s per price of an hour"),
     "strategy-proof": Program(strategy_proof, "sum of weight * log(throughput), before each job pays", "nats"),
-    "allox": Program(allox, "sum of completion times", "s"),
+    "allox": Program(allox, "sum of completion times, time since arrival included", "s"),
     "isolated": Program(isolated, "1/M of every GPU type", "shares"),
 }
 
