@@ -24,6 +24,10 @@ Bools = NDArray[np.bool_]
 TOLERANCE = 1e-9
 #: Pairs are left out until prices say which are worth their GPUs; so many of those come in at once, or one for a row.
 _AT_ONCE = 100
+#: What an answer misses is made so many times larger to be mended.
+_MAGNIFIED = 1e6
+#: What an answer misses is made so many times larger, to be mended.
+_MAGNIFIED = 1e6
 #: Numbers by which HiGHS knows the simplex method from above, and from below.
 _DUAL, _PRIMAL = 1, 4
 #: A unit that loses less than this, relative to all that it is worth and costs, breaks even.
@@ -102,21 +106,49 @@ class TimeProgram:
         for method, anew in ((simplex, False), (_PRIMAL, False), (_DUAL, True), (_PRIMAL, True)):
             if anew:
                 self._highs.clearSolver()
-            self._highs.setOptionValue("simplex_strategy", method)
-            self._highs.run()
-            status = self._highs.getModelStatus()
-            if status == highspy.HighsModelStatus.kOptimal:
+            if self._attempt(method):
                 return
-        raise AssertionError(f"the time of units has no optimum: {status}")
+        raise AssertionError(f"the time of units has no optimum: {self._highs.getModelStatus()}")
+
+    def _attempt(self, simplex: int) -> bool:
+        self._highs.setOptionValue("simplex_strategy", simplex)
+        self._highs.run()
+        return bool(self._highs.getModelStatus() == highspy.HighsModelStatus.kOptimal)
 
     def _read(self) -> None:
         """Look up the answer."""
-        solution, rows = self._highs.getSolution(), len(self._limits)
-        values, dual = np.array(solution.col_value), np.array(solution.row_dual)
+        solution = self._highs.getSolution()
+        self._note(np.array(solution.col_value), np.array(solution.row_value))
+        self.prices = self._priced(np.array(solution.row_dual))
+
+    def _note(self, values: Floats, rows: Floats) -> None:
+        limits = len(self._limits)
         self.extra, self.time = values[self._extra_at], np.maximum(values[self._unit_at], 0.0)
-        value = np.array(solution.row_value)
-        self._used, self.floor_value = value[:rows], value[rows:]
-        self.prices = self._priced(dual)
+        self._used, self.floor_value = rows[:limits], rows[limits:]
+
+    def refine(self) -> None:
+        """Mend what the answer misses, at the same prices: magnified, that is a program like this one.
+
+        The solver may miss a row by its tolerance, which is much to those that ask for little
+        (Gleixner, Steffy and Wolter, Iterative Refinement for Linear Programming, 2016).
+        """
+        lp, values = self._highs.getLp(), np.array(self._highs.getSolution().col_value)
+        columns = np.array(lp.col_lower_), np.array(lp.col_upper_)
+        rows = np.array(lp.row_lower_), np.array(lp.row_upper_)
+        reached = _products(lp.a_matrix_, values, len(rows[0]))
+        self._bound(*((bound - values) * _MAGNIFIED for bound in columns))
+        self._bound_rows(*((bound - reached) * _MAGNIFIED for bound in rows))
+        if self._attempt(_DUAL) or self._attempt(_PRIMAL):
+            values = values + np.array(self._highs.getSolution().col_value) / _MAGNIFIED
+            self._note(values, _products(lp.a_matrix_, values, len(rows[0])))
+        self._bound(*columns)
+        self._bound_rows(*rows)
+
+    def _bound(self, least: Floats, most: Floats) -> None:
+        self._highs.changeColsBounds(len(least), np.arange(len(least), dtype=np.int32), least, most)
+
+    def _bound_rows(self, least: Floats, most: Floats) -> None:
+        self._highs.changeRowsBounds(len(least), np.arange(len(least), dtype=np.int32), least, most)
 
     def _priced(self, dual: Floats) -> Prices:
         """Prices have the sign that their row tells, whatever rounding says; either, if it holds exactly."""
@@ -284,6 +316,12 @@ def _gains(units: Units, gain: Floats) -> Floats:
     """What a unit's time gains."""
     other = np.where(units.other >= 0, gain[units.other, units.gpu_type], 0.0)
     return np.asarray(units.own * gain[units.one, units.gpu_type] + units.others * other)
+
+
+def _products(matrix: Any, values: Floats, rows: int) -> Floats:
+    """What every row of a program comes to."""
+    column = np.repeat(np.arange(len(values)), np.diff(matrix.start_))
+    return tally(np.array(matrix.index_), np.array(matrix.value_) * values[column], rows)
 
 
 def _solver() -> Any:
