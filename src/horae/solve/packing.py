@@ -29,8 +29,8 @@ _MOST_STEPS = 1000
 _ALMOST = 1.0 - 1e-12
 #: What everybody has of its fastest at least: less than that a solver cannot tell from nothing.
 _LEAST = 1e-7
-#: How close to what everybody is to have an answer must be; relative, and for the least as close as numbers are.
-_CLOSE = 1e-7
+#: What sums of a cluster's times may be off by.
+_ROUNDING = 1e-14
 #: What was possible may be missed by the solver's tolerance; so much less of it is possible again.
 _STEP_BACK = 1.0 - 4 * TOLERANCE
 #: How far above a level that is possible the search for the next begins.
@@ -125,6 +125,8 @@ class Packing:
         most = np.minimum(
             self._program.fastest_now(prices)[self.of_kind], self._floors.ceiling(reached.throughput, prices.sure)
         )
+        # What the answer may still miss would otherwise be missed for good.
+        self._program.refine()
         self._program.settle(prices, self._stands())
         return np.maximum(most, reached.throughput)
 
@@ -213,9 +215,11 @@ class Packing:
 
     def _holds(self, throughput: Floats, exactly: bool) -> bool:
         """Whether the program's answer, made exact if need be, is enough for this."""
-        if exactly and self._gap(throughput) > _CLOSE:
+        if exactly and not self._holds(throughput, exactly=False):
             self._program.refine()
-        return self._gap(throughput) <= _CLOSE
+        asked = self._floors.asked(throughput)
+        enough = asked - self._stands() <= TOLERANCE * asked[self._program.floor_kind] + _ROUNDING
+        return bool(enough.all()) and self._program.excess() <= TOLERANCE
 
     def _stands(self) -> Floats:
         """How high the program's answer has every floor."""
