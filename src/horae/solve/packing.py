@@ -94,7 +94,8 @@ class Packing:
                 if self._holds(throughput, exactly=known):
                     return self._found(level, throughput, proof, 1.0 - level / bound)
                 doubt = max(2 * doubt, TOLERANCE) if known else doubt
-            aim = max(level, aim)
+            # Nobody has to rise from what cannot be raised.
+            aim = level if known and level <= demand.lowest else max(level, aim)
         raise AssertionError(f"no level after {_MOST_STEPS} programs")
 
     def fill(self, demand: Demand) -> Reached:
@@ -111,9 +112,10 @@ class Packing:
             if rests.all() or not stuck.any():
                 return replace(level, price=first.price, gap=max(first.gap, level.gap))
             can_have = np.minimum(most, self.settle(level))
-            most = np.where(stuck, level.throughput * _STEP_BACK, np.where(rests, most, can_have))
+            kept = _STEP_BACK - self._gap(level.throughput)
+            most = np.where(stuck, level.throughput * kept, np.where(rests, most, can_have))
             least = np.where(rests, most, least)
-            level = self.highest_level(_Between(demand, least, most, level.level * _STEP_BACK))
+            level = self.highest_level(_Between(demand, least, most, level.level * kept))
 
     def settle(self, reached: Reached) -> Floats:
         """Keep to a level that was just found, whatever comes next; gives the most steps/s that classes can still have.
