@@ -84,6 +84,7 @@ class TimeProgram:
         #: Where units and extras stand among the columns.
         self._unit_at, self._extra_at = np.empty(0, np.int64), np.empty(0, np.int64)
         self.units, self._left_out = alone.take(np.empty(0, np.int64)), pairs
+        self._kept: list[tuple[Units, int, tuple[Sides, Ints, Ints, Floats]]] = []
         self._add_units(alone)
 
     def solve(self, from_below: bool = False) -> None:
@@ -97,9 +98,13 @@ class TimeProgram:
             better = self._worth_more(self._left_out)
             if not len(better):
                 return
-            self._add_units(self._left_out.take(better))
-            self._left_out = self._left_out.take(np.setdiff1d(np.arange(len(self._left_out)), better))
+            self._let_in(better)
             from_below = True
+
+    def _let_in(self, chosen: Ints) -> None:
+        """Pairs that were left out."""
+        self._add_units(self._left_out.take(chosen))
+        self._left_out = self._left_out.take(np.setdiff1d(np.arange(len(self._left_out)), chosen))
 
     def _run(self, simplex: int) -> None:
         """Go on from the last answer; if that leads nowhere, by the other method, or from the start."""
@@ -184,6 +189,17 @@ class TimeProgram:
             self._gain = gain
             self._highs.changeColsCost(len(self.units), self._unit_at.astype(np.int32), _gains(self.units, gain))
 
+    def set_count(self, kind: int, count: float) -> None:
+        """Another number of jobs of a kind; none is its own neighbour."""
+        self._limits[kind] = count
+        self._highs.changeRowBounds(kind, -np.inf, count)
+        with_itself = (self._left_out.one == kind) & (self._left_out.other == kind)
+        if with_itself.any():
+            self._let_in(np.flatnonzero(with_itself))
+        pairs = self._unit_at[(self.units.one == kind) & (self.units.other == kind)].astype(np.int32)
+        most = np.full(len(pairs), np.inf if count >= 2 else 0.0)
+        self._highs.changeColsBounds(len(pairs), pairs, np.zeros(len(pairs)), most)
+
     def set_floors(self, least: Floats) -> None:
         """How much each floor asks for."""
         changed = (least != self._floor) & ~self._exact_floor
@@ -246,30 +262,36 @@ class TimeProgram:
         return np.asarray((self.time > 0) | self._breaks_even(self.units, prices))
 
     def _breaks_even(self, units: Units, prices: Prices) -> Bools:
-        profit, turnover = self._balance(units, prices)
-        return np.asarray(profit >= -_EVEN * turnover - TOLERANCE)
+        parts = self._balance(units, prices)
+        return np.asarray(sum(parts) >= -_EVEN * sum(np.abs(part) for part in parts) - TOLERANCE)
 
     def _worth_more(self, units: Units) -> Ints:
         """Those units that are worth more than their time and GPUs; the best, if there are many."""
         if not len(units):
             return np.empty(0, np.int64)
-        profit, _ = self._balance(units, self.prices)
+        profit = np.asarray(sum(self._balance(units, self.prices)))
         better = np.flatnonzero(profit > TOLERANCE)
         at_once = max(_AT_ONCE, self._highs.getNumRow())
         return better[np.argsort(-profit[better], kind="stable")[:at_once]]
 
-    def _balance(self, units: Units, prices: Prices) -> tuple[Floats, Floats]:
-        """What the time of each unit is worth less what it costs, and both together."""
-        sides, size = sides_of(units), len(units)
-        side, floor, height = self._heights(sides, np.arange(len(self.floor_kind)))
-        parts = (
-            (np.arange(size), _gains(units, self._gain)),
-            (sides.unit[side], -height * prices.dual[len(self._limits) + floor]),
-            (sides.unit, -sides.jobs * prices.dual[sides.kind]),
-            (np.arange(size), -units.gpus * prices.dual[len(self._kinds.count) + units.gpu_type]),
-        )
-        profit = sum((tally(unit, part, size) for unit, part in parts), np.zeros(size))
-        return profit, sum((tally(unit, np.abs(part), size) for unit, part in parts), np.zeros(size))
+    def _balance(self, units: Units, prices: Prices) -> tuple[Floats, ...]:
+        """What the time of each unit gains, is worth to floors, and (less than nothing) takes of time and GPUs."""
+        (sides, side, floor, height), size = self._counted(units), len(units)
+        gains = _gains(units, self._gain) if self._gain.any() else np.zeros(size)
+        floors = tally(sides.unit[side], -height * prices.dual[len(self._limits) + floor], size)
+        time = tally(sides.unit, -sides.jobs * prices.dual[sides.kind], size)
+        return gains, floors, time, -units.gpus * prices.dual[len(self._kinds.count) + units.gpu_type]
+
+    def _counted(self, units: Units) -> tuple[Sides, Ints, Ints, Floats]:
+        """The sides of units and what they count for all floors. Kept for those left out, whose prices are asked often."""
+        for known, floors, counted in self._kept:
+            if known is units and floors == len(self.floor_kind):
+                return counted
+        sides = sides_of(units)
+        counted = sides, *self._heights(sides, np.arange(len(self.floor_kind)))
+        if units is self._left_out:
+            self._kept = [(units, len(self.floor_kind), counted)]
+        return counted
 
     def _add_units(self, units: Units) -> None:
         sides, count = sides_of(units), len(self._kinds.count)
