@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ Floats = NDArray[np.float64]
 
 #: So close to the fastest that it is the fastest.
 _ALMOST = 1.0 - 1e-12
-#: A moment: this part of the time since a job came. Levels that differ by less than that are one.
+#: A moment is this part of the time since a job came: rho is not lower for one less.
 _MOMENT = 1e-8
 
 
@@ -42,8 +43,8 @@ class FinishTime:
     rho = (elapsed + steps / throughput) / alone, so throughput = steps / (alone / level - elapsed).
 
     A job that has next to nothing left wants nothing until rho is what no throughput can lower,
-    and then at once all that it can have, at a level that numbers hardly hold. So from the last
-    moment on its throughput rises in proportion to the level instead: rho is not lower for more.
+    and then at once all that it can have, at a level that numbers hardly hold. What ends it in a
+    moment is enough for it. It has more only of what is left when the others have their fastest.
     """
 
     steps: Floats
@@ -55,17 +56,28 @@ class FinishTime:
     @property
     def highest(self) -> float:
         """The level at which the last job has its fastest."""
-        needed_s = self.steps / self.fastest
-        return float((self.alone_s * np.maximum(1.0 / (self.elapsed_s + needed_s), _MOMENT / needed_s)).max())
+        return 2 * self._last if (self._enough < self.fastest).any() else self._last
+
+    @cached_property
+    def _enough(self) -> Floats:
+        """What ends each job in a moment, or its fastest."""
+        moment_s = _MOMENT * self.elapsed_s
+        return np.where(moment_s * self.fastest > self.steps, self.steps / np.maximum(moment_s, 1e-300), self.fastest)
+
+    @cached_property
+    def _last(self) -> float:
+        """The level at which everybody has enough."""
+        return float((self.alone_s / (self.elapsed_s + self.steps / self._enough)).max())
 
     def at(self, level: float) -> tuple[Floats, Floats]:
         """Throughputs, and how they grow."""
         if level <= 0:
             return np.zeros_like(self.steps), np.zeros_like(self.steps)
-        whole_s, needed_s = self.alone_s / level, self.steps / self.fastest
-        part = np.where(whole_s * (1.0 - _MOMENT) > self.elapsed_s, 1.0, _MOMENT)
-        left_s = np.where(part == 1.0, whole_s - self.elapsed_s, _MOMENT * whole_s)
-        most = left_s * _ALMOST <= needed_s
+        if level > self._last:
+            more = self.fastest - self._enough
+            return self._enough + min(level / self._last - 1.0, 1.0) * more, more / self._last
+        left_s = self.alone_s / level - self.elapsed_s
+        most = left_s * _ALMOST <= self.steps / self._enough
         left_s = np.where(most, 1.0, left_s)
-        q = np.where(most, self.fastest, self.steps / left_s)
-        return q, np.where(most, 0.0, self.steps / left_s**2 * part * whole_s / level)
+        q = np.where(most, self._enough, self.steps / left_s)
+        return q, np.where(most, 0.0, self.steps / left_s**2 * self.alone_s / level**2)
