@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.solve.prices import Demand
+
 Floats = NDArray[np.float64]
 
 #: So close to the fastest that it is the fastest.
@@ -62,7 +64,8 @@ class FinishTime:
     def _enough(self) -> Floats:
         """What ends each job in a moment, or its fastest."""
         moment_s = _MOMENT * self.elapsed_s
-        return np.where(moment_s * self.fastest > self.steps, self.steps / np.maximum(moment_s, 1e-300), self.fastest)
+        sooner = moment_s > self.steps / self.fastest
+        return np.where(sooner, self.steps / np.where(sooner, moment_s, 1.0), self.fastest)
 
     @cached_property
     def _last(self) -> float:
@@ -81,3 +84,24 @@ class FinishTime:
         left_s = np.where(most, 1.0, left_s)
         q = np.where(most, self._enough, self.steps / left_s)
         return q, np.where(most, 0.0, self.steps / left_s**2 * self.alone_s / level**2)
+
+
+@dataclass(frozen=True)
+class Between:
+    """A demand in which nobody wants less than its least or more than its most; those that rest have that."""
+
+    demand: Demand
+    least: Floats
+    most: Floats
+    lowest: float
+
+    @property
+    def highest(self) -> float:
+        """As without limits."""
+        return self.demand.highest
+
+    def at(self, level: float) -> tuple[Floats, Floats]:
+        """Throughputs, and how they grow."""
+        q, growth = self.demand.at(level)
+        little, full = q <= self.least, q >= self.most * _ALMOST
+        return np.where(full, self.most, np.maximum(q, self.least)), np.where(little | full, 0.0, growth)

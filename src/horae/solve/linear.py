@@ -283,7 +283,7 @@ class TimeProgram:
         return gains, floors, time, -units.gpus * prices.dual[len(self._kinds.count) + units.gpu_type]
 
     def _counted(self, units: Units) -> tuple[Sides, Ints, Ints, Floats]:
-        """The sides of units and what they count for all floors. Kept for those left out, whose prices are asked often."""
+        """The sides of units and what they count for all floors; kept for those left out, which are asked often."""
         for known, floors, counted in self._kept:
             if known is units and floors == len(self.floor_kind):
                 return counted

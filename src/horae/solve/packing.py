@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from horae.solve.division import BesideItself, Divided, Division
 from horae.solve.floors import Floors
+from horae.solve.lexicographic import Demanding, fill
 from horae.solve.linear import TOLERANCE, Prices, TimeProgram
 from horae.solve.prices import Demand
 from horae.solve.problem import Problem, Solution
@@ -98,30 +99,23 @@ class Packing:
             aim = level if known and level <= demand.lowest else max(level, aim)
         raise AssertionError(f"no level after {_MOST_STEPS} programs")
 
-    def fill(self, demand: Demand) -> Reached:
-        """Raise all, let those that cannot rise rest, raise the others, until nobody can; prices of the first level.
+    @property
+    def least(self) -> Floats:
+        """What everybody has at least."""
+        return self.fastest * _LEAST
 
-        A job rests when one more step/s of it costs something at the prices of the level, or when
-        it has the most that it can have (`lexicographic.py` does the same where nobody shares).
-        """
-        rests, least, most = np.zeros(len(self.fastest), np.bool_), self.fastest * _LEAST, self.fastest
-        level = first = self.highest_level(_Between(demand, least, most, demand.lowest))
-        while True:
-            stuck = ~rests & ((level.marginal > 0) | (level.throughput >= most * _ALMOST))
-            rests |= stuck
-            if rests.all() or not stuck.any():
-                return replace(level, price=first.price, gap=max(first.gap, level.gap))
-            can_have = np.minimum(most, self.settle(level))
-            kept = _STEP_BACK - self._gap(level.throughput)
-            most = np.where(stuck, level.throughput * kept, np.where(rests, most, can_have))
-            least = np.where(rests, most, least)
-            level = self.highest_level(_Between(demand, least, most, level.level * kept))
+    def fill(self, demanding: Demanding) -> Reached:
+        """Raise all, level by level, until nobody can rise; prices are of the first level."""
+        first, last = fill(self, demanding)
+        return replace(last, price=first.price, gap=max(first.gap, last.gap))
 
-    def settle(self, reached: Reached) -> Floats:
-        """Keep to a level that was just found, whatever comes next; gives the most steps/s that classes can still have.
+    def settle(self, reached: Reached) -> tuple[Floats, float]:
+        """Keep to a level that was just found, whatever comes next.
 
-        Those whose step/s have a price use up all that has one, for good. So units that do not pay
-        will have no time again, and whoever is not over a floor that has a price will not rise over it.
+        Gives the most steps/s that classes can still have, and the part of what they have that those
+        that rest surely keep. Those whose step/s have a price use up all that has one, for good. So
+        units that do not pay will have no time again, and whoever is not over a floor that has a
+        price will not rise over it.
         """
         prices = reached.proof.among(len(self._floors))
         most = np.minimum(
@@ -130,7 +124,7 @@ class Packing:
         # What the answer may still miss would otherwise be missed for good.
         self._program.refine()
         self._program.settle(prices, self._stands())
-        return np.maximum(most, reached.throughput)
+        return np.maximum(most, reached.throughput), _STEP_BACK - self._gap(reached.throughput)
 
     def possible(self, least: Floats) -> bool:
         """Whether every class can have at least these throughputs."""
@@ -240,25 +234,6 @@ class Packing:
         asked = self._floors.asked(throughput)
         short = (asked - self._stands()) / np.maximum(asked[self._program.floor_kind], _LEAST)
         return max(0.0, float(short.max()), self._program.excess())
-
-
-@dataclass(frozen=True)
-class _Between:
-    """A demand in which no class wants less than its least or more than its most; those that rest have that."""
-
-    demand: Demand
-    least: Floats
-    most: Floats
-    lowest: float
-
-    @property
-    def highest(self) -> float:
-        return self.demand.highest
-
-    def at(self, level: float) -> tuple[Floats, Floats]:
-        q, growth = self.demand.at(level)
-        little, full = q <= self.least, q >= self.most * _ALMOST
-        return np.where(full, self.most, np.maximum(q, self.least)), np.where(little | full, 0.0, growth)
 
 
 @dataclass(frozen=True)
