@@ -108,7 +108,7 @@ def test_a_job_with_next_to_nothing_left_takes_nothing_from_the_others() -> None
 
 
 @pytest.mark.filterwarnings("error")
-def test_every_moment_of_a_whole_trace_has_its_proof(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_moment_of_a_trace_has_its_proof(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gaps: list[float] = []
 
     def noting(allocate: Callable[[FinishTime, Problem], Solution]) -> Callable[[FinishTime, Problem], Solution]:
