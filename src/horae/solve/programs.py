@@ -16,7 +16,7 @@ from horae.core.errors import UserError
 from horae.solve.classes import find_classes
 from horae.solve.demands import FinishTime, Proportional
 from horae.solve.hierarchy import hierarchical
-from horae.solve.lexicographic import fill
+from horae.solve.lexicographic import Alone, fill, within
 from horae.solve.matching import allox
 from horae.solve.nash import strategy_proof
 from horae.solve.packing import Packing, Reached, pack
@@ -163,7 +163,7 @@ def _raise(
     _require_speed(problem)
     if problem.sharing is None:
         return _raise_alone(problem, wants, demand, objective)
-    packed = pack(problem, wants, lambda packing: packing.fill(demand(packing.classes.first, packing.fastest)))
+    packed = pack(problem, wants, lambda packing: packing.fill(within(demand(packing.classes.first, packing.fastest))))
     return packed.solution(objective(packed.packing.classes.first, packed.reached.throughput))
 
 
@@ -177,13 +177,13 @@ def _raise_alone(
     classes = find_classes(np.column_stack((problem.speed, problem.gpus, wants)))
     first = classes.first
     jobs = Jobs(np.ascontiguousarray(problem.speed[first]), problem.gpus[first], classes.count)
-    levels = fill(jobs, problem.capacity, demand(first, jobs.fastest))
+    lowest, last = fill(Alone(jobs, problem.capacity), within(demand(first, jobs.fastest)))
     certificate: dict[str, object] = {
-        "prices": levels.first.price.tolist(),
-        "gap": max(levels.first.gap, levels.last.gap),
+        "prices": lowest.price.tolist(),
+        "gap": max(lowest.gap, last.gap),
         "classes": len(classes.count),
     }
-    return Solution(levels.last.share[classes.of_job], objective(first, levels.last.throughput), certificate)
+    return Solution(last.share[classes.of_job], objective(first, last.throughput), certificate)
 
 
 def _admit(packing: Packing, order: Ints, needed: Floats) -> Floats:
