@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from horae.cli import runs
-from horae.cli.compare import DEFAULT_POLICIES, read_policies
+from horae.cli.compare import DEFAULT_POLICIES, read_policies, split_policies
 from horae.core.errors import UserError
 from horae.policies import POLICIES
 
@@ -63,6 +63,41 @@ def test_the_default_policies_exist() -> None:
     assert [name for name, _ in read_policies((), None)] == list(DEFAULT_POLICIES)
 
 
+@pytest.mark.parametrize(
+    ("text", "policies"),
+    [
+        ("fifo, las", [("fifo", []), ("las", [])]),
+        ("las:quantum=300,reserve=60,fifo", [("las", ["quantum=300", "reserve=60"]), ("fifo", [])]),
+        ("cost:prices=v100:3,k80:1", [("cost", ["prices=v100:3,k80:1"])]),
+        (
+            "max-min,cost:prices=v100:3, k80:1,*:2,round=60,cost:prices=*:1,las:quantum=5",
+            [
+                ("max-min", []),
+                ("cost", ["prices=v100:3,k80:1,*:2", "round=60"]),
+                ("cost", ["prices=*:1"]),
+                ("las", ["quantum=5"]),
+            ],
+        ),
+        # What is misspelt is a policy, so that the error names it.
+        ("las:quantum=300,lsa:quantum=60", [("las", ["quantum=300"]), ("lsa", ["quantum=60"])]),
+        ("max-min:aware=false,fiffo", [("max-min", ["aware=false"]), ("fiffo", [])]),
+    ],
+)
+def test_commas_stand_between_policies_settings_and_parts_of_a_value(
+    text: str, policies: list[tuple[str, list[str]]]
+) -> None:
+    assert split_policies(text) == policies
+
+
+def test_prices_of_several_types_can_be_compared(horae: Horae, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,submit_s,gpus,work\n" + "".join(f"{k},0,1,600\n" for k in range(4)))
+    words = ("compare", "--trace", path, "--cluster", "v100:1x1,k80:1x1", "--workers", 1, "-o", "json")
+    answer = horae(*words, "--policies", "cost:prices=v100:3,k80:1,cost:prices=v100:1,k80:3")
+    assert answer.code == 0, answer.err
+    assert [one["settings"]["prices"] for one in answer.json["policies"]] == ["v100:3,k80:1", "v100:1,k80:3"]
+
+
 def test_a_policy_may_come_twice_with_other_settings_only() -> None:
     assert len(read_policies(["las", "las:quantum=60"], None)) == 2
     with pytest.raises(UserError, match="named twice"):
@@ -81,7 +116,7 @@ def test_a_policy_may_come_twice_with_other_settings_only() -> None:
         (["--cluster", "1x8", "--generate", "plain", "--skip-bad"], "--skip-bad does nothing"),
         (["--cluster", "1x8", "--generate", "plain", "--policies", ","], "names no policy"),
         (["--cluster", "1x8", "--generate", "plain", "--policy", "las:quantum"], "like --policy las:quantum=600"),
-        (["--cluster", "1x8", "--generate", "plain", "--policy", "las:quantum=nan"], "not a number"),
+        (["--cluster", "1x8", "--generate", "plain", "--policy", "las:quantum=nan"], "not a finite number"),
         (["--cluster", "1x8", "--generate", "plain", "--hours-from", "trace.csv", "--html", "trace.csv"], "twice"),
         (["--cluster", "./trace.csv", "--generate", "plain", "--html", "trace.csv"], "twice"),
         (["--cluster", "1x8", "--generate", "gavel"], "throughputs"),

@@ -1,6 +1,7 @@
 """`horae policies`."""
 
 import csv
+import io
 
 from horae.placement import PLACEMENTS
 from horae.policies import POLICIES
@@ -12,6 +13,24 @@ def test_every_policy_and_placement_is_listed(horae: Horae) -> None:
     answer = horae("policies")
     assert answer.code == 0
     assert all(name in answer.out for name in [*POLICIES, *PLACEMENTS])
+
+
+def test_the_list_states_each_objective_and_its_unit(horae: Horae) -> None:
+    from rich.console import Console
+
+    from horae.cli.policies import _overview
+
+    console = Console(width=600, file=io.StringIO())
+    console.print(*_overview(list(POLICIES.values()), PLACEMENTS))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    for info in POLICIES.values():
+        line = next(line for line in lines if line.split()[:1] == [info.name])
+        assert info.objective in line
+        assert info.unit == "-" or f"({info.unit})" in line
+    records = {record["name"]: record for record in horae("policies", "-o", "json").json["policies"]}
+    assert all(
+        (records[name]["objective"], records[name]["unit"]) == (i.objective, i.unit) for name, i in POLICIES.items()
+    )
 
 
 def test_one_policy_is_described_in_full(horae: Horae) -> None:

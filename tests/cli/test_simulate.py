@@ -1,6 +1,7 @@
 """`horae simulate`: the contract that scripts rely on, and every way to call it wrongly."""
 
 import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -175,3 +176,20 @@ def test_the_program_as_a_user_starts_it(trace: Path) -> None:
     )
     assert done.stderr == ""
     assert '"policy": "srsf"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("together", "words"),
+    [(None, "needs speeds of two jobs on the same GPUs"), (0.0, "no two jobs shared GPUs"), (0.8, "")],
+)
+def test_sharing_that_cannot_come_about_is_never_passed_over_in_silence(
+    horae: Horae, tmp_path: Path, together: float | None, words: str
+) -> None:
+    pairs = {} if together is None else {"('m', 1)": [together, together]}
+    table, jobs = tmp_path / "speeds.json", tmp_path / "jobs.csv"
+    table.write_text(json.dumps({"v100": {"('m', 1)": {"null": 1.0, **pairs}}}))
+    jobs.write_text("job_id,submit_s,gpus,work,unit,job_class\n" + "".join(f"{k},0,1,3600,steps,m\n" for k in range(2)))
+    asked = ("simulate", "--trace", jobs, "--cluster", "v100:1x1", "--policy", "max-min", "--throughputs", table)
+    answer = horae(*asked, "--set", "space-sharing=true", "-o", "json")
+    assert words in answer.err if words else not answer.err
+    assert answer.code == (together is None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import Horae
+from .conftest import Answer, Horae
 
 PROBLEM: dict[str, Any] = {
     "gpus": {"v100": 1, "p100": 2, "k80": 3},
@@ -17,6 +18,9 @@ PROBLEM: dict[str, Any] = {
         {"id": "1", "throughput": {"v100": 3, "p100": 2, "k80": 1}, "steps_left": 500},
     ],
 }
+
+
+PAIR: dict[str, Any] = {"jobs": ["0", "1"], "throughput": {"v100": [1.8, 2.8]}}
 
 
 def write(folder: Path, problem: object) -> str:
@@ -118,7 +122,10 @@ def test_people_and_spreadsheets_get_a_row_a_job(horae: Horae, tmp_path: Path, o
         ({"gpus": {"a": 0}, "jobs": [{"id": "x", "throughput": {"a": 1}}]}, "no GPUs"),
         ({"gpus": {"a": 1}, "jobs": []}, "jobs"),
         ({"gpus": {"a": 1}, "jobs": [{"id": "x", "throughput": {"a": 0}}]}, "no throughput"),
-        ({"gpus": {"a": 1}, "jobs": [{"id": "x", "gpus": 2, "throughput": {"a": 1}}]}, "no throughput"),
+        (
+            {"gpus": {"a": 1, "b": 9}, "jobs": [{"id": "x", "gpus": 2, "throughput": {"a": 1}}]},
+            "'x' needs 2 GPUs of one type, and of those that it has a throughput on there are 1 a",
+        ),
         ({"gpus": {"a": 1}, "jobs": [{"id": "x", "throughput": {"b": 1}}]}, "'b'"),
         ({"gpus": {"a": 1}, "jobs": [{"id": "x", "throughput": {"a": -1}}]}, "at least 0"),
         ({"gpus": {"a": 1}, "prices": {"b": 1}, "jobs": [{"id": "x", "throughput": {"a": 1}}]}, "price for 'b'"),
@@ -126,6 +133,20 @@ def test_people_and_spreadsheets_get_a_row_a_job(horae: Horae, tmp_path: Path, o
         ({**PROBLEM, "pairs": [{"jobs": ["0", "2"], "throughput": {}}]}, "'2', which is not among the jobs"),
         ({**PROBLEM, "pairs": [{"jobs": ["0", "0"], "throughput": {}}]}, "paired with itself"),
         ({**PROBLEM, "pairs": [{"jobs": ["0", "1"], "throughput": {"h100": [1, 1]}}]}, "'h100'"),
+        ({**PROBLEM, "pairs": [PAIR, {"jobs": ["1", "0"], "throughput": {"v100": [1, 1]}}]}, "is there twice"),
+        (
+            {**PROBLEM, "jobs": [*PROBLEM["jobs"], {**PROBLEM["jobs"][0], "id": "0+1"}], "pairs": [PAIR]},
+            "'0+1' has a '+'",
+        ),
+        ({**PROBLEM, "jobs": [{**PROBLEM["jobs"][0], "deadline_s": float("nan")}]}, "deadline_s: it must be a finite"),
+        ({**PROBLEM, "jobs": [{**PROBLEM["jobs"][0], "deadline_s": float("inf")}]}, "deadline_s: it must be a finite"),
+        ({**PROBLEM, "jobs": [{"id": "0", "throughput": {"v100": 1e300}}]}, "1e+300 steps/s are no throughput"),
+        ({**PROBLEM, "jobs": [{"id": "0", "throughput": {"v100": 1e-300}}]}, "1e-300 steps/s are no throughput"),
+        ({**PROBLEM, "jobs": [{"id": "0", "throughput": {"v100": float("inf")}}]}, "finite"),
+        ({**PROBLEM, "jobs": [3]}, "jobs.0: it must be a map;"),
+        ([], "the problem: it must be a map;"),
+        ({**PROBLEM, "pairs": [{"jobs": ["0", "1", "0"], "throughput": {}}]}, "it must have at most 2 items"),
+        ({**PROBLEM, "pairs": [{"jobs": ["0", "1"], "throughput": {"v100": 3}}]}, "v100: it must be a list;"),
         ({**PROBLEM, "queues": {"e": {"rule": "lottery"}}}, "rule"),
         ({"gpus": {"a": 1}, "jobs": [{"id": "x", "throughput": {"a": 1}, "queue": "a//b"}]}, "org/team/user"),
     ],
@@ -136,6 +157,65 @@ def test_a_bad_problem_gets_one_clear_sentence(horae: Horae, tmp_path: Path, pro
     assert answer.err.startswith("error: ")
     assert answer.err.count("\n") == 1
     assert words in answer.err
+
+
+def test_a_plus_in_an_id_does_no_harm_where_nobody_is_paired(horae: Horae, tmp_path: Path) -> None:
+    problem = {**PROBLEM, "jobs": [{**PROBLEM["jobs"][0], "id": "0+1"}]}
+    assert set(solve(horae, tmp_path, "max-min", problem)["allocation"]) == {"0+1"}
+
+
+@pytest.mark.parametrize("policy", ["finish-time", "makespan", "max-min", "cost-deadline", "hierarchical"])
+def test_a_job_without_speed_is_an_error_and_no_warning(horae: Horae, tmp_path: Path, policy: str) -> None:
+    problem = {"gpus": {"a": 1}, "prices": {"a": 1}, "jobs": [{"id": "x", "throughput": {"a": 0}, "steps_left": 5}]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer = horae("solve", "--policy", policy, "--problem", write(tmp_path, problem))
+    assert answer.err == "error: Job 'x' has no throughput on any GPU type; give it one, or leave it out.\n"
+
+
+def test_allox_counts_the_time_since_arrival_and_chooses_as_without(horae: Horae, tmp_path: Path) -> None:
+    waited = {**PROBLEM, "jobs": [{**job, "elapsed_s": 100.0} for job in PROBLEM["jobs"]]}
+    fresh, late = (solve(horae, tmp_path, "allox", problem) for problem in (PROBLEM, waited))
+    assert late["objective"] == pytest.approx(fresh["objective"] + 200)
+    assert late["allocation"] == fresh["allocation"]
+
+
+def test_pairs_are_used_unless_switched_off_and_only_by_those_that_can(horae: Horae, tmp_path: Path) -> None:
+    paired = write(tmp_path, {**PROBLEM, "pairs": [PAIR]})
+
+    def ask(policy: str, *switches: str) -> Answer:
+        words = [word for switch in switches for word in ("--set", switch)]
+        return horae("solve", "--policy", policy, "--problem", paired, "-o", "json", *words)
+
+    assert "0+1" in ask("total-throughput").json["allocation"]
+    assert "0+1" in ask("total-throughput", "space_sharing=yes").json["allocation"]
+    assert ask("total-throughput", "space-sharing=no").err == ""
+    assert "0+1" not in ask("total-throughput", "space-sharing=no").json["allocation"]
+    for answer in (ask("allox"), ask("isolated"), ask("total-throughput", "aware=false")):
+        assert "pairs of the problem are left out" in answer.err
+        assert "0+1" not in answer.json["allocation"]
+    assert ask("total-throughput", "aware=false", "space-sharing=false").err == ""
+    assert "leave one of them out" in ask("total-throughput", "aware=false", "space-sharing=true").err
+    assert "changes nothing" in ask("allox", "space-sharing=true").err
+
+
+def test_sharing_without_pairs_is_refused(horae: Horae, tmp_path: Path) -> None:
+    words = ("solve", "--policy", "max-min", "--problem", write(tmp_path, PROBLEM), "--set", "space-sharing=true")
+    assert "needs `pairs` in the problem" in horae(*words).err
+
+
+def test_a_policy_that_solves_nothing_says_so_and_names_those_that_do(horae: Horae, tmp_path: Path) -> None:
+    answer = horae("solve", "--policy", "fifo", "--problem", write(tmp_path, PROBLEM))
+    assert answer.code == 1
+    assert "'fifo' puts jobs in order" in answer.err
+    assert "max-min, water-filling, hierarchical" in answer.err
+
+
+@pytest.mark.parametrize("word", ["round=60", "aware=maybe", "stay=1"])
+def test_what_solve_cannot_be_told_is_refused(horae: Horae, tmp_path: Path, word: str) -> None:
+    answer = horae("solve", "--policy", "max-min", "--problem", write(tmp_path, PROBLEM), "--set", word)
+    assert answer.code == 1
+    assert word.split("=")[0] in answer.err
 
 
 def test_a_policy_or_setting_that_does_not_exist_is_named(horae: Horae, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cluster, job
+from builders import cluster, job, run
 from horae.core.cluster import Cluster, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Launch, Stop
 from horae.core.engine import Engine
-from horae.core.events import Event, JobFinished, JobStarted, JobStopped, JobSubmitted
+from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, JobStopped, JobSubmitted
 from horae.core.invariants import check
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
 from horae.core.queues import Queue
@@ -131,6 +131,16 @@ def test_two_jobs_share_gpus_and_are_as_fast_as_the_table_says() -> None:
     assert (b.rate("a"), b.rate("b")) == (0.75, 0.75)
     b.tell(JobFinished(10.0, "a", 1))
     assert b.rate("b") == 1.0, "it has the GPU to itself"
+
+
+def test_service_is_half_of_what_two_share_and_all_of_what_one_has_alone() -> None:
+    b = bench("1x2")
+    b.submit(a=2, b=2)
+    b.wish("a+b")
+    b.tell(JobProgressed(10.0, "a", 1, 7.0))
+    b.tell(JobFinished(40.0, "b", 1))
+    b.tell(JobFinished(100.0, "a", 1))
+    assert [float(b.engine.jobs.gpu_seconds[b.row(name)]) for name in "ab"] == [2 * (20 + 60), 2 * 20]
 
 
 def test_a_job_joins_another_where_that_one_runs_and_does_not_disturb_it() -> None:
@@ -267,7 +277,6 @@ def test_whatever_is_wished_the_first_wish_comes_true_and_nobody_shares_unasked(
 
 @pytest.mark.parametrize("policy", ["max-min", "finish-time", "makespan", "total-throughput"])
 def test_sharing_policies_finish_sooner_than_taking_turns_where_sharing_helps(policy: str) -> None:
-    from builders import run
 
     table = bench("1x1").throughputs
     machines = cluster("gpu:1x1")
@@ -279,3 +288,35 @@ def test_sharing_policies_finish_sooner_than_taking_turns_where_sharing_helps(po
     assert together.end_s == pytest.approx([4800.0, 4800.0])
     alone = run(jobs, machines, policy, throughputs=table)
     assert max(alone.end_s) == pytest.approx(7200.0)
+
+
+def test_sharing_is_refused_where_no_pair_was_ever_measured() -> None:
+    from horae.policies.settings import BadSetting
+
+    table = Throughputs()
+    table.put(Setting("m", "gpu", 1, Span.GPU), 1.0)
+    jobs = [job(name, work=3600.0, unit="steps", job_class="m") for name in "ab"]
+    for known in (table, None):
+        own = [replace(one, unit="seconds") for one in jobs] if known is None else jobs
+        with pytest.raises(BadSetting, match="--throughputs FILE"):
+            run(own, "gpu:1x1", "max-min", throughputs=known, settings={"space-sharing": "true"})
+    table.put(Setting("m", "gpu", 1, Span.GPU, "m"), 0.75)
+    assert run(jobs, "gpu:1x1", "max-min", throughputs=table, settings={"space-sharing": "true"}).finished.all()
+
+
+def test_random_pairs_are_drawn_from_the_seed_of_the_run_unless_another_is_set() -> None:
+
+    table = Throughputs()
+    for one in "mnop":
+        table.put(Setting(one, "gpu", 1, Span.GPU), 1.0)
+        for k, other in enumerate("mnop"):
+            table.put(Setting(one, "gpu", 1, Span.GPU, other), 0.6 + 0.1 * k)
+    jobs = [job(f"{name}{k}", work=3600.0, unit="steps", job_class=name) for name in "mnop" for k in range(3)]
+
+    def ends(seed: int, own: int | None = None) -> list[float]:
+        settings = {} if own is None else {"seed": str(own)}
+        history = run(jobs, "gpu:1x4", "gandiva", throughputs=table, seed=seed, settings=settings)
+        return [float(end) for end in history.end_s]
+
+    assert ends(1) == ends(0, own=1) == ends(7, own=1)
+    assert len({tuple(ends(seed)) for seed in range(5)}) > 1

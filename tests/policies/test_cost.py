@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.policies.test_aware import typed, types_of
 from tests.solve.plain import problem
 
-from builders import Cell, cluster, job, run, times
+from builders import Cell, Script, cluster, job, run, times
+from horae.core.cluster import Node
+from horae.core.events import NodeJoined
 from horae.core.history import History
 from horae.policies import make_policy
 from horae.policies.cost import NoPrice
@@ -91,6 +95,23 @@ def test_a_star_prices_all_other_types() -> None:
 def test_types_without_a_price_are_named_with_an_example(policy: str) -> None:
     with pytest.raises(NoPrice, match=r"mi300, tpu: .* --set prices=v100:1\.5,mi300:1\.5,tpu:1\.5"):
         run([job("a")], cluster("v100:1x1,mi300:1x1,tpu:1x1"), policy)
+
+
+@pytest.mark.parametrize("policy", BOTH)
+def test_a_price_for_a_type_that_is_not_there_is_refused(policy: str) -> None:
+    with pytest.raises(NoPrice, match=r"price for 'fats' and the cluster has fast, slow: .* Did you mean 'fast'\?"):
+        run([job("a")], "fast:1x1,slow:1x1", policy, settings={"prices": "fats:4,*:1"})
+
+
+@pytest.mark.parametrize("policy", BOTH)
+def test_a_type_that_joins_without_a_price_is_as_dear_as_the_dearest_and_the_run_goes_on(policy: str) -> None:
+    jobs = [typed("a", 2, 1, work=7200), typed("b", 2, 1, work=7200)]
+    jobs = [replace(one, throughput={**one.throughput, "new": 2.0}) for one in jobs]
+    joined = NodeJoined(600, Node("new-0", "new", 2))
+    script = Script(jobs, "fast:1x1,slow:1x2", policy, PRICES, events=[joined])
+    assert script.history.finished.all()
+    held = {script.engine.gpus.cluster.gpu_type[gpu] for gpu in script.history.attempts.gpu_ids.tolist()}
+    assert held == {1}, "at twice the speed for four times the price nobody moves"
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,18 @@ def test_a_quantum_that_is_no_time_is_refused(policy: str, name: str, text: str)
         make_policy(policy, {name: text})
 
 
+@pytest.mark.parametrize("policy", [*ROUNDS, "gandiva", "isolated"])
+def test_a_round_without_an_end_is_refused(policy: str) -> None:
+    with pytest.raises(BadSetting, match="round=inf is not a finite number"):
+        make_policy(policy, {"round": "inf"})
+
+
+@pytest.mark.parametrize("policy", ROUNDS)
+def test_who_tells_no_speeds_apart_cannot_share_gpus(policy: str) -> None:
+    with pytest.raises(BadSetting, match="leave one of them out"):
+        make_policy(policy, {"aware": "false", "space-sharing": "true"})
+
+
 @pytest.mark.parametrize("text", ["soon", "", "1s", "off"])
 def test_a_value_that_is_no_number_is_refused_with_what_the_setting_means(text: str) -> None:
     with pytest.raises(BadSetting, match="seconds between two looks"):

@@ -1,6 +1,6 @@
-"""What Gavel's published system gets wrong, each a scenario in which Horae does not.
+"""What Gavel's published system gets wrong, ten points, each with scenarios in which Horae does not.
 
-The second point, packed policies on traces that mix sizes, is tested where space sharing is.
+Of the ninth, the recovery of a scheduler that crashed is in `test_wall_clock.py`.
 """
 
 from __future__ import annotations

@@ -99,6 +99,8 @@ class Trouble:
                 settings[parameter.name] = str(self.rng.choice(["off", "0", "200"]))
             if parameter.name in ("space-sharing", "aware"):
                 settings[parameter.name] = str(self.rng.choice(["true", "false"]))
+            if parameter.name == "space-sharing" and settings["aware"] == "false":
+                settings[parameter.name] = "false"
             if parameter.name == "prices":
                 settings[parameter.name] = "t0:3,t1:2,t2:1,t-late:1"
         return name, settings

@@ -159,3 +159,27 @@ def test_a_problem_that_makes_no_sense_is_refused_in_words() -> None:
         PROGRAMS["makespan"].solve(problem([[1.0]], [1], steps_left=[0]))
     with pytest.raises(NoAllocation, match="price"):
         PROGRAMS["cost"].solve(problem([[1.0]], [1], price=[0]))
+
+
+def cheapest(speed: np.ndarray, size: float, price: np.ndarray, throughput: float) -> float:
+    """The least that a job of this size pays for a throughput, as a plain program over its own time."""
+    from scipy.optimize import linprog
+
+    rows = np.vstack((-speed, np.ones(len(speed))))
+    answer = linprog(size * price, A_ub=rows, b_ub=[-throughput, 1.0], method="highs")
+    assert answer.status == 0
+    return float(answer.fun)
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems())
+def test_at_the_prices_of_the_certificate_no_higher_level_can_be_paid_for(p: Problem) -> None:
+    answer, _ = solve("max-min", p)
+    price = np.array(answer.certificate["prices"])
+    rate = p.weight * p.normaliser / p.gpus
+    most = float((p.speed.max(axis=1) / rate).min())
+    if answer.objective >= most * (1 - 1e-6):
+        return  # Somebody has its fastest: that is proof enough.
+    assert price @ p.capacity == pytest.approx(1)
+    paid = sum(cheapest(p.speed[m], p.gpus[m], price, answer.objective * rate[m]) for m in range(len(p)))
+    assert paid == pytest.approx(1, rel=1e-6)

@@ -60,7 +60,9 @@ def command(
     policies: Annotated[
         str | None,
         typer.Option(
-            "--policies", metavar="NAME,...", help=f"Several at once.  [default: {','.join(DEFAULT_POLICIES)}]"
+            "--policies",
+            metavar="NAME,...",
+            help=f"Several at once, settings behind each.  [default: {','.join(DEFAULT_POLICIES)}]",
         ),
     ] = None,
     placement: options.PlacementOption = "best-effort",
@@ -113,24 +115,43 @@ def command(
 
 
 def read_policies(words: Sequence[str], listed: str | None) -> list[tuple[str, dict[str, str]]]:
-    """The policies to compare with their settings, each checked; the default ones if none is named.
-
-    A policy with settings is written `las:quantum=300,other=1`.
-    """
+    """The policies to compare with their settings, each checked; the default ones if none is named."""
     from horae.policies import make_policy
 
-    names = [name.strip() for name in (listed or "").split(",") if name.strip()]
-    if listed is not None and not names:
+    named = [one for text in (*words, listed or "") for one in split_policies(text)]
+    if listed is not None and not split_policies(listed):
         raise UserError(f"--policies {listed!r} names no policy; write them like --policies fifo,las.")
     chosen = []
-    for word in [*words, *names] or DEFAULT_POLICIES:
-        name, _, settings = word.partition(":")
-        pairs = inputs.read_pairs("--policy las:quantum=600", [pair for pair in settings.split(",") if pair])
+    for name, settings in named or [(name, []) for name in DEFAULT_POLICIES]:
+        pairs = inputs.read_pairs("--policy las:quantum=600", settings)
         make_policy(name, pairs)
         if (name, pairs) in chosen:
-            raise UserError(f"Policy {word!r} is named twice; once is enough.")
+            same = f"{name}:{','.join(settings)}" if settings else name
+            raise UserError(f"Policy {same!r} is named twice; once is enough.")
         chosen.append((name, pairs))
     return chosen
+
+
+def split_policies(text: str) -> list[tuple[str, list[str]]]:
+    """Policies and their settings from `las:quantum=300,reserve=60,cost:prices=v100:3,k80:1,fifo`.
+
+    Commas stand between policies, settings and the parts of a value alike. What has an equals
+    sign is a setting of the policy before it; `k80:1`, where `k80` is no policy, goes on with
+    the value of the setting before it; everything else is a policy.
+    """
+    from horae.policies import POLICIES
+
+    found: list[tuple[str, list[str]]] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, first = (piece.strip() for piece in part.partition(":"))
+        settings = found[-1][1] if found else []
+        if settings and name not in POLICIES and "=" in name:
+            settings.append(part)
+        elif settings and name not in POLICIES and colon and "=" not in part:
+            settings[-1] += f",{part}"
+        else:
+            found.append((name, [first] if first else []))
+    return found
 
 
 def _refuse(given: dict[str, object], where: str, here: str) -> None:

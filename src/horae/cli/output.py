@@ -118,4 +118,4 @@ def _flat(record: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str,
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{key}", " ".join(map(str, value)) if isinstance(value, list) else value

@@ -63,16 +63,24 @@ def _row(info: PolicyInfo) -> dict[str, object]:
 
 
 def _overview(policies: Sequence[PolicyInfo], placements: dict[str, str]) -> list[RenderableType]:
-    rows = [(info.name, info.summary, ", ".join(f"{p.name}={p.default}" for p in info.parameters)) for info in policies]
+    rows = [
+        (info.name, info.summary, _goal(info), ", ".join(f"{p.name}={p.default}" for p in info.parameters))
+        for info in policies
+    ]
     return [
-        table(("policy", "what it does", "parameters"), rows),
+        table(("policy", "what it does", "objective (unit)", "parameters"), rows),
         table(("placement", "what it does"), list(placements.items())),
         "horae policies NAME tells more about one.",
     ]
 
 
+def _goal(info: PolicyInfo) -> str:
+    """What is to be best, and what it is counted in."""
+    return f"{info.objective} ({info.unit})" if info.unit.strip("-") else info.objective
+
+
 def _description(info: PolicyInfo) -> list[RenderableType]:
-    facts = [("objective", f"{info.objective} ({info.unit})" if info.unit else info.objective), ("paper", info.paper)]
+    facts = [("objective", _goal(info)), ("paper", info.paper)]
     parts: list[RenderableType] = [f"{info.name}: {info.summary}"]
     parts.extend(f"{label}: {text}" for label, text in facts if text)
     if info.parameters:

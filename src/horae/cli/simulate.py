@@ -54,7 +54,7 @@ def command(
     # Whatever can be wrong is found before anything takes time.
     settings = inputs.read_pairs("--set quantum=600", set or ())
     check_outputs([jobs_out, html], inputs=[trace, throughputs, queues, cluster_file(cluster)])
-    make_policy(policy, settings)
+    chosen = make_policy(policy, settings)
     machines = parse_cluster(cluster)
     trouble = inputs.read_faults(faults or ())
     tree = inputs.read_queues(queues, cluster)
@@ -80,6 +80,8 @@ def command(
     _write_files(history, report, jobs_out, html)
     _print_report(report, output)
     note_unfinished(policy, [history.waiting])
+    if getattr(chosen, "space_sharing", False) and not report.shared_gpu_share:
+        note(f"{policy}: no two jobs shared GPUs; none gain by it, or their speeds together are not known.")
 
 
 def _profiled(speeds: Throughputs | None, share: float, noise: float, seed: int) -> Throughputs | None:
@@ -119,6 +121,9 @@ def _print_report(report: Report, output: Output) -> None:
     elif output is Output.CSV:
         print_csv([record])
     else:
+        from horae.report.deadlines import names
         from horae.report.tables import render_table
 
         print_rich(render_table([report], costs=[cost]))
+        if report.deadlines.relaxed:
+            print_rich(f"Deadlines relaxed: {names(report.deadlines.relaxed_jobs)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +12,15 @@ import typer
 
 from horae.cli.inputs import read_pairs
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, print_csv, print_json, print_rich, table
+from horae.cli.output import Output, note, print_csv, print_json, print_rich, table
 from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from horae.solve.problem import Problem, Solution
+
+
+#: What of a policy's settings tells what is solved; the others tell how it is run.
+_SWITCHES = ("aware", "space-sharing")
 
 
 def command(
@@ -26,7 +31,8 @@ def command(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="aware=false takes all GPU types for one, space-sharing=false leaves pairs out; repeatable.",
+            help="aware=false takes all GPU types for one; space-sharing=false leaves out the problem's pairs, which "
+            "are used otherwise; repeatable.",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
@@ -40,16 +46,11 @@ def command(
     from horae.workload.problems import load_problem
 
     if policy not in PROGRAMS:
-        raise UserError(
-            f"No allocation policy is called {policy!r}.{did_you_mean(policy, PROGRAMS)} "
-            f"There are: {', '.join(PROGRAMS)}."
-        )
-    switches = _switches(read_pairs("--set aware=false", set or ()))
-    asked = load_problem(problem)
-    if not switches["space-sharing"]:
-        asked = replace(asked, sharing=None)
+        raise UserError(_no_program(policy, list(PROGRAMS)))
+    aware, sharing = _switches(policy, read_pairs("--set aware=false", set or ()))
+    asked = _with_pairs(load_problem(problem), policy, aware, sharing)
     started = time.perf_counter()
-    solution = PROGRAMS[policy].solve(asked if switches["aware"] else asked.agnostic())
+    solution = PROGRAMS[policy].solve(asked if aware else asked.agnostic())
     record = _record(policy, asked, solution, time.perf_counter() - started)
     match output:
         case Output.JSON:
@@ -62,15 +63,52 @@ def command(
             print_rich(f"{PROGRAMS[policy].objective}: {solution.objective:.6g} {PROGRAMS[policy].unit}")
 
 
-def _switches(settings: dict[str, str]) -> dict[str, bool]:
-    """What is on and what is off."""
-    switches, words = {"aware": True, "space-sharing": True}, {"true": True, "false": False}
-    for key, value in settings.items():
-        if key not in switches or value not in words:
-            known = " and ".join(f"{name}=true or false" for name in switches)
-            raise UserError(f"--set {key}={value} is not known here; there is {known}.")
-        switches[key] = words[value]
-    return switches
+def _no_program(policy: str, programs: Sequence[str]) -> str:
+    from horae.policies import POLICIES
+
+    there_are = f"There are: {', '.join(programs)}."
+    if policy in POLICIES:
+        return (
+            f"Policy {policy!r} puts jobs in order and has nothing to solve; run it with `horae simulate`. {there_are}"
+        )
+    return f"No allocation policy is called {policy!r}.{did_you_mean(policy, programs)} {there_are}"
+
+
+def _switches(policy: str, settings: dict[str, str]) -> tuple[bool, bool | None]:
+    """Whether GPU types are told apart and whether GPUs are shared, None if nobody said; read as `simulate` does."""
+    from horae.policies import make_policy
+
+    known = _known_switches(policy)
+    said = {key.replace("_", "-"): value for key, value in settings.items()}
+    for key, value in said.items():
+        if key not in known:
+            there_is = f"there is {' and '.join(known)}" if known else f"{policy} has nothing to set here"
+            raise UserError(f"--set {key}={value} changes nothing that `horae solve` does; {there_is}.")
+    made = make_policy(policy, said)
+    return getattr(made, "aware", True), getattr(made, "space_sharing", None) if "space-sharing" in said else None
+
+
+def _known_switches(policy: str) -> list[str]:
+    from horae.policies import POLICIES
+
+    return [parameter.name for parameter in POLICIES[policy].parameters if parameter.name in _SWITCHES]
+
+
+def _with_pairs(problem: Problem, policy: str, aware: bool, sharing: bool | None) -> Problem:
+    """The problem with its pairs, unless nobody wants or can use them; pairs that are left out unasked are told of."""
+    if problem.sharing is None:
+        if sharing:
+            raise UserError(
+                "space-sharing=true needs `pairs` in the problem, which has none; add some, or leave it out."
+            )
+        return problem
+    if "space-sharing" not in _known_switches(policy):
+        note(f"{policy} never lets two jobs share GPUs: the pairs of the problem are left out.")
+    elif not aware and sharing is None:
+        note("aware=false tells no speeds apart, not those of pairs either: the pairs of the problem are left out.")
+    elif sharing is not False:
+        return problem
+    return replace(problem, sharing=None)
 
 
 def _record(policy: str, problem: Problem, solution: Solution, solve_s: float) -> dict[str, Any]:

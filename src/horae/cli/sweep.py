@@ -78,7 +78,11 @@ def command(
     ] = None,
     policies: Annotated[
         str | None,
-        typer.Option("--policies", metavar="NAME,...", help=f"Several at once.  [default: {DEFAULT_POLICIES}]"),
+        typer.Option(
+            "--policies",
+            metavar="NAME,...",
+            help=f"Several at once, settings behind each.  [default: {DEFAULT_POLICIES}]",
+        ),
     ] = None,
     cluster: options.ClusterOption = CLUSTER,
     throughputs: options.ThroughputsOption = None,

@@ -191,8 +191,10 @@ class Engine:
         launch, gpu_type = self._launched[row], int(self.jobs.last_type[row])
         other = self.gpus.companion(row)
         neighbour = other if other >= 0 and self.jobs.executing[other] else -1
-        rate = self.jobs.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span, neighbour)
-        self.jobs.execute(row, at_s, rate, len(launch.gpu_ids))
+        gpus = len(launch.gpu_ids)
+        rate = self.jobs.rate_on(row, gpu_type, gpus, launch.span, neighbour)
+        # Of GPUs on which two jobs work each has had half, so that no GPU is had for more than itself.
+        self.jobs.execute(row, at_s, rate, gpus if neighbour < 0 else gpus / 2)
 
     def _set_speed_beside(self, row: int) -> None:
         """A job began or ended its work: whoever shares its GPUs is slower or faster from now on."""
@@ -271,7 +273,7 @@ class Engine:
         if not work_done >= 0:
             self.dropped_reports += 1
             return
-        rate, gpus, executing = float(jobs.rate[row]), int(jobs.executing_gpus[row]), bool(jobs.executing[row])
+        rate, gpus, executing = float(jobs.rate[row]), float(jobs.executing_gpus[row]), bool(jobs.executing[row])
         self._note_speed(row, work_done)
         jobs.settle(row, self.now_s)
         jobs.work_left[row] = jobs.work[row] - self._sane(row, work_done)

@@ -1,5 +1,6 @@
 """The one error that a user is meant to read, and how its sentence is worded."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -26,12 +27,17 @@ _PLAIN = {
     ", unable to parse string as a number": "",
     ", got a number with a fractional part": "",
     "Input should be a valid integer": "it must be a whole number",
+    "Input should be a valid list": "it must be a list",
+    "Input should be a valid tuple": "it must be a list",
     "Input should be a valid number": "it must be a number",
     "Input should be a valid string": "it must be text",
     "Input should be a valid dictionary": "it must be a map",
     "Input should be greater than or equal to": "it must be at least",
+    "Input should be less than or equal to": "it must be at most",
     "Input should be": "it must be",
     "List should have": "it must have",
+    "Tuple should have": "it must have",
+    "String should have": "it must have",
     "Dictionary should have": "it must have",
     " after validation": "",
     "Field required": "it is missing",
@@ -41,6 +47,7 @@ _PLAIN = {
 
 def in_plain_words(message: str) -> str:
     """What a validator of types says, as a part of a sentence for people."""
+    message = re.sub(r" or instance of \w+", "", message)
     for phrase, plain in _PLAIN.items():
         message = message.replace(phrase, plain)
     return message

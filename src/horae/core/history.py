@@ -65,6 +65,8 @@ class History:
     counters: dict[str, int] = field(default_factory=dict)
     #: Why each job that had not ended was waiting, by job id.
     waiting: dict[str, str] = field(default_factory=dict)
+    #: Jobs whose deadlines the policy gave up while they lay ahead.
+    relaxed: tuple[str, ...] = ()
 
     @property
     def submit_s(self) -> NDArray[np.float64]:

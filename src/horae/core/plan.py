@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,7 +149,7 @@ class Snapshot:
 
     @cached_property
     def gpu_seconds(self) -> Floats:
-        """GPU time each job has had while doing work (attained service)."""
+        """GPU time each job has had while doing work (attained service); half of what it shared with another."""
         table = self.table
         return along(self.now_s, self.rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
 
@@ -327,6 +327,24 @@ class Policy(Protocol):
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """Turn what is into what should be."""
+        ...
+
+
+@runtime_checkable
+class Particular(Protocol):
+    """A policy whose settings do not go with every cluster and workload."""
+
+    def check(self, gpu_types: tuple[str, ...], pairs_known: bool) -> None:
+        """Refuse these GPU types, or that nobody knows how fast two jobs on the same GPUs are, with a `UserError`."""
+        ...
+
+
+@runtime_checkable
+class Relaxing(Protocol):
+    """A policy that keeps deadlines, and gives up those that cannot be met."""
+
+    def relaxed(self, memory: Memory, rows: Ints) -> NDArray[np.bool_]:
+        """Which jobs' deadlines were given up while they still lay ahead."""
         ...
 
 

@@ -229,8 +229,8 @@ class JobTable:
             self.rate[row] = self.executing_gpus[row] = self.executing[row] = 0.0
         self.since_s[row] = now_s
 
-    def execute(self, row: int, now_s: float, rate: float, gpus: int) -> None:
-        """The job does work from now on, at this rate on so many GPUs."""
+    def execute(self, row: int, now_s: float, rate: float, gpus: float) -> None:
+        """The job does work from now on, at this rate on so many GPUs, half of them where it shares them."""
         self.settle(row, now_s)
         self.rate[row], self.executing_gpus[row], self.executing[row] = rate, gpus, 1.0
 

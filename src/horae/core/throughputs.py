@@ -79,6 +79,11 @@ class Throughputs:
         """Whether the table holds anything about a class."""
         return job_class in self._classes
 
+    @property
+    def knows_pairs(self) -> bool:
+        """Whether the table holds the speed of any job beside another."""
+        return any(setting.neighbour for setting in self._table)
+
     def beside(self, job: JobSpec, gpu_type: str, neighbour: JobSpec, span: Span) -> float:
         """Work per second of `job` on GPUs that it shares with `neighbour`; 0 if they do not fit, or nobody knows."""
         if job.throughput or neighbour.throughput or job.gpus != neighbour.gpus:

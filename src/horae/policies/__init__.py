@@ -87,3 +87,9 @@ def make_policy(name: str, settings: Mapping[str, str]) -> Policy:
         raise UnknownPolicy(name)
     policy: Policy = build(name, _CLASSES[name], settings)
     return policy
+
+
+def with_seed(name: str, settings: Mapping[str, str], seed: int) -> dict[str, str]:
+    """The settings of a policy that draws at random with the run's seed among them, unless they name their own."""
+    draws = name in POLICIES and any(one.name == "seed" for one in POLICIES[name].parameters)
+    return {"seed": str(seed), **settings} if draws else dict(settings)

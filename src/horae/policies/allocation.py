@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
 from horae.policies.rounds import MEMORY, Shares, next_round, owed, remember
-from horae.policies.settings import setting
+from horae.policies.settings import BadSetting, setting
 from horae.solve.problem import Problem, Sharing, Solution
 
 Floats = NDArray[np.float64]
@@ -54,6 +54,20 @@ class AllocationPolicy(ABC):
     #: Whether the shares are the same as long as nobody comes, goes or changes.
     timeless: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if self.space_sharing and not self.aware:
+            raise BadSetting(
+                "space-sharing=true needs speeds to be told apart, and aware=false does not: leave one of them out."
+            )
+
+    def check(self, gpu_types: tuple[str, ...], pairs_known: bool) -> None:
+        """Sharing blindly is nothing that anybody should ask for."""
+        if self.space_sharing and not pairs_known:
+            raise BadSetting(
+                "space-sharing=true needs speeds of two jobs on the same GPUs, and none are known: "
+                "name a table that has them with --throughputs FILE, or leave it out."
+            )
+
     @abstractmethod
     def allocate(self, problem: Problem) -> Solution:
         """The shares of this moment's problem."""
@@ -88,6 +102,7 @@ class AllocationPolicy(ABC):
             problem = replace(problem, sharing=Sharing(now.kind, now.beside))
         problem = problem.only(runs)
         solution = self._solve(problem if self.aware else problem.agnostic())
+        self.note(now, memory, solution)
         least = self.least_share(solution)
         alone = np.zeros((len(now), len(problem.gpu_types)))
         alone[runs] = np.where(solution.share < least[:, None], 0.0, solution.share)
@@ -95,6 +110,9 @@ class AllocationPolicy(ABC):
             solution.pair_share < least[solution.pairs].min(axis=1, keepdims=True), 0.0, solution.pair_share
         )
         return Shares(alone, np.flatnonzero(runs)[solution.pairs], together)
+
+    def note(self, now: Snapshot, memory: Memory, solution: Solution) -> None:  # noqa: B027, most have nothing to note
+        """Remember what a solution says beside the shares; its jobs are named by their rows."""
 
     def _solve(self, problem: Problem) -> Solution:
         """Allocate, or take the last solution where the problem is the same: most rounds end and nothing changed."""

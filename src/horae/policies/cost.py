@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from horae.core.errors import UserError
+from horae.core.errors import UserError, did_you_mean
+from horae.core.plan import Memory, MemorySpec, Snapshot
 from horae.policies.allocation import AllocationPolicy
+from horae.policies.rounds import MEMORY
 from horae.policies.settings import BadSetting, setting
 from horae.solve.problem import Problem, Solution
 
@@ -22,7 +25,7 @@ _TRIFLE = 1e-6
 
 
 class NoPrice(UserError):
-    """GPU types that nobody gave a price for."""
+    """GPU types without a price, or prices without a GPU type."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,25 @@ class Cost(AllocationPolicy):
     prices: str = setting(_PRICES, "price of an hour of one GPU of each type, such as v100:2.48,k80:0.45,*:1")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _read_prices(self.prices)
+
+    def check(self, gpu_types: tuple[str, ...], pairs_known: bool) -> None:
+        """Every GPU type has a price, and every price that was given a GPU type."""
+        super().check(gpu_types, pairs_known)
+        known = _read_prices(self.prices)
+        missing = [name for name in gpu_types if name not in known and _ANY not in known]
+        if missing:
+            raise NoPrice(
+                f"No price is known for {', '.join(missing)}: give one for every GPU type, such as "
+                f"--set prices={','.join(f'{name}:1.5' for name in gpu_types)}."
+            )
+        strange = [name for name in known if name not in (*gpu_types, _ANY)]
+        if strange and self.prices != _PRICES:
+            raise NoPrice(
+                f"There is a price for {strange[0]!r} and the cluster has {', '.join(gpu_types)}: leave it out."
+                f"{did_you_mean(strange[0], gpu_types)}"
+            )
 
     def allocate(self, problem: Problem) -> Solution:
         """One linear program."""
@@ -57,6 +78,25 @@ class CostDeadline(Cost):
 
     objective: ClassVar = "sum of throughput over the price of an hour, deadlines met"
     timeless: ClassVar = False
+    memory: ClassVar[MemorySpec] = MemorySpec(
+        #: 1 for a job whose deadline was given up while it lay ahead.
+        columns={**MEMORY.columns, "relaxed": 0},
+        by_type=MEMORY.by_type,
+        scalars=MEMORY.scalars,
+    )
+
+    def note(self, now: Snapshot, memory: Memory, solution: Solution) -> None:
+        """Remember whose deadlines were relaxed, so that a report can name them."""
+        named = solution.certificate["relaxed_deadlines"]
+        assert isinstance(named, list), f"deadlines are relaxed by name, not by {named!r}"
+        rows = np.array([int(name) for name in named], np.int64)
+        rows = rows[now.table.deadline_s[rows] > now.now_s]
+        memory.put("relaxed", rows[memory.column("relaxed", rows) == 0], np.ones(1))
+
+    def relaxed(self, memory: Memory, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which jobs' deadlines were given up while they still lay ahead."""
+        given_up: NDArray[np.bool_] = memory.column("relaxed", rows) > 0
+        return given_up
 
     def allocate(self, problem: Problem) -> Solution:
         """A linear program with a floor under each throughput."""
@@ -75,15 +115,10 @@ class CostDeadline(Cost):
 
 
 def _priced(problem: Problem, prices: str) -> Problem:
+    """The problem with prices. A type that joined later and has none is taken to be as dear as the dearest."""
     known = _read_prices(prices)
-    price = np.array([known.get(name, known.get(_ANY, math.nan)) for name in problem.gpu_types])
-    if np.isnan(price).any():
-        missing = [name for name, its_price in zip(problem.gpu_types, price, strict=True) if math.isnan(its_price)]
-        raise NoPrice(
-            f"No price is known for {', '.join(missing)}: give one for every GPU type, such as "
-            f"--set prices={','.join(f'{name}:1.5' for name in problem.gpu_types)}."
-        )
-    return replace(problem, price=price)
+    other = known.get(_ANY, max(known.values()))
+    return replace(problem, price=np.array([known.get(name, other) for name in problem.gpu_types]))
 
 
 def _read_prices(text: str) -> dict[str, float]:

@@ -39,7 +39,7 @@ class Gandiva:
     )
     round: float = setting(360.0, "length of a round in seconds", least=0.001)
     stay: float = setting(720.0, "seconds a running job may be behind others before it gives way", least=0)
-    seed: int = setting(0, "what the random pairs are drawn from", least=0)
+    seed: int = setting(0, "what the random pairs are drawn from; that of the run, unless given", least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """Drop pairs that lose, draw new ones where GPUs are short, and give all equal turns."""

@@ -72,9 +72,9 @@ def _read(policy: str, key: str, text: str, field: dataclasses.Field[Any]) -> An
         value = wanted(text)
     except (ValueError, KeyError):
         raise BadSetting(f"{key}={text} is not a value for policy {policy!r}: {field.metadata['summary']}.") from None
-    if wanted is float and math.isnan(value):
+    if wanted is float and not math.isfinite(value) and value != default:
         raise BadSetting(
-            f"{key}={text} is not a number for policy {policy!r}: use at least {field.metadata['least']:g}."
+            f"{key}={text} is not a finite number for policy {policy!r}: use at least {field.metadata['least']:g}."
         )
     if wanted in (int, float) and value < field.metadata["least"]:
         raise BadSetting(f"{key}={text} is too small for policy {policy!r}: use at least {field.metadata['least']:g}.")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from horae.core.errors import UserError
 from horae.core.history import History
 from horae.core.states import State
+from horae.report.deadlines import Deadlines
 from horae.report.fairness import Fairness
 from horae.report.fragmentation import fragmentation
 from horae.report.holdings import Holdings
@@ -110,6 +111,7 @@ class Report:
     restart_overhead: Overhead
     gpu_hours: float
     fragmentation: float
+    deadlines: Deadlines
     by_queue: dict[str, QueueReport]
     by_gpu_type: dict[str, TypeReport]
     window: Window
@@ -165,6 +167,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         fragmentation=fragmentation(holdings, history.cluster, window.begin_s, window.end_s)
         if length_s > 0
         else math.nan,
+        deadlines=Deadlines.of(history, inside),
         by_queue=_by_queue(history, result, inside),
         by_gpu_type=by_gpu_type,
         window=window,
@@ -314,6 +317,8 @@ def _plain(value: Any) -> Any:
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
         return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return int(value) if isinstance(value, np.integer) else value

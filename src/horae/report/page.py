@@ -9,6 +9,7 @@ from pathlib import Path
 
 from horae.core.errors import UserError
 from horae.core.history import History
+from horae.report.deadlines import names as given_up
 from horae.report.metrics import Report
 from horae.report.palette import is_dashed, line_colour
 from horae.report.quantities import NOTHING, duration, number, percent
@@ -113,6 +114,10 @@ def _overview(report: Report) -> Iterator[str]:
     idle = f"{percent(report.fragmentation)} of the idle GPU-time lay in pieces, on nodes partly in use"
     shared = f"{percent(report.shared_gpu_share)} of the time in use by two jobs at once; "
     yield _card("GPUs in use", percent(report.utilization), shared * (report.shared_gpu_share > 0) + idle)
+    due = report.deadlines
+    if due.jobs:
+        late = f"{number(due.missed)} missed, {number(due.relaxed)} relaxed before they passed"
+        yield _card("Deadlines met", f"{number(due.met)} of {number(due.jobs)}", late)
     yield _card("Preemptions", number(report.preemptions), f"{restarts}; {_ended(report)}")
     yield "</section>"
 
@@ -285,7 +290,18 @@ def _footer(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
     """Under which settings the numbers came about, and what the words mean."""
     settings = {name: _pairs(report.settings) for (_, report), name in zip(runs, names, strict=True) if report.settings}
     counters = {name: _pairs(report.counters) for (_, report), name in zip(runs, names, strict=True) if report.counters}
-    for title, pairs in (("Settings", settings), ("Counted on the way", counters), ("What the words mean", _WORDS)):
+    relaxed = {
+        name: given_up(report.deadlines.relaxed_jobs)
+        for (_, report), name in zip(runs, names, strict=True)
+        if report.deadlines.relaxed
+    }
+    sections = (
+        ("Deadlines relaxed, by job", relaxed),
+        ("Settings", settings),
+        ("Counted on the way", counters),
+        ("What the words mean", _WORDS),
+    )
+    for title, pairs in sections:
         if pairs:
             entries = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in pairs.items())
             yield f'<h2>{title}</h2><section class="card"><dl>{entries}</dl></section>'

@@ -36,13 +36,21 @@ class Measure:
     kind: Kind = Kind.PLAIN
     #: None where neither is.
     more_is_better: bool | None = False
-    #: Whether to leave the row out where nobody has any of it.
-    if_any: bool = False
+    #: A number of which somebody must have some, or the row is left out.
+    if_any: str = ""
 
     def of(self, report: Report) -> float:
         """The number in a report."""
-        value: Any = reduce(getattr, self.path.split("."), report)
-        return float(value)
+        return _number(self.path, report)
+
+    def has_any(self, report: Report) -> bool:
+        """Whether a report has something to say here."""
+        return not self.if_any or _number(self.if_any, report) != 0
+
+
+def _number(path: str, report: Report) -> float:
+    value: Any = reduce(getattr, path.split("."), report)
+    return float(value)
 
 
 #: The rows of a comparison, in the order in which people ask.
@@ -65,11 +73,14 @@ MEASURES = (
     Measure("isolated_rho.over_1", "isolated_rho, share above 1", Kind.SHARE),
     Measure("isolated_rho.jain", "isolated_rho, Jain's index", more_is_better=True),
     Measure("utilization", "GPU utilisation", Kind.SHARE, more_is_better=True),
-    Measure("shared_gpu_share", "GPU-time held by two jobs at once", Kind.SHARE, more_is_better=None, if_any=True),
+    Measure("shared_gpu_share", "GPU-time held by two jobs at once", Kind.SHARE, None, if_any="shared_gpu_share"),
     Measure("fragmentation", "fragmentation of idle GPUs", Kind.SHARE),
     Measure("preemptions", "preemptions"),
     Measure("restart_overhead.share", "GPU-time lost to restarts", Kind.SHARE),
     Measure("gpu_hours", "GPU-hours held"),
+    Measure("deadlines.met", "deadlines met", more_is_better=True, if_any="deadlines.jobs"),
+    Measure("deadlines.missed", "deadlines missed", if_any="deadlines.jobs"),
+    Measure("deadlines.relaxed", "deadlines relaxed", more_is_better=None, if_any="deadlines.relaxed"),
 )
 
 #: What a run may cost beside, as `process_cost` names it.
@@ -92,7 +103,7 @@ def comparison_rows(reports: Sequence[Report], measures: Sequence[Measure] = MEA
 
 def shown(reports: Sequence[Report], measures: Sequence[Measure] = MEASURES) -> list[Measure]:
     """The measures that have something to say about these reports."""
-    return [measure for measure in measures if not measure.if_any or any(measure.of(report) for report in reports)]
+    return [measure for measure in measures if any(measure.has_any(report) for report in reports)]
 
 
 def _row(measure: Measure, values: list[float]) -> Row:

@@ -25,11 +25,12 @@ from horae.core.events import (
 from horae.core.explain import explain
 from horae.core.history import History, Recorder
 from horae.core.job import JobSpec
+from horae.core.plan import Particular, Relaxing
 from horae.core.queues import Queue
 from horae.core.table import along
 from horae.core.throughputs import Throughputs
 from horae.placement.rules import make_placement
-from horae.policies import make_policy
+from horae.policies import make_policy, with_seed
 from horae.simulate.faults import Faults
 from horae.simulate.world import World
 
@@ -71,20 +72,24 @@ def simulate(
 
     With `until`, to the moment when the first so many jobs have ended, while the others still keep the cluster busy.
     With `truth`, jobs really run at those speeds, while the scheduler believes `throughputs` until it sees better.
+    A policy that draws at random draws from `seed`, unless its settings name another.
     """
     throughputs, queues = throughputs or Throughputs(), tuple(queues)
+    settings = with_seed(policy, settings or {}, seed)
     check_fit(jobs, cluster, throughputs)
     if truth is not None:
         check_fit(jobs, cluster, truth)
     check_quotas(jobs, queues)
     rule = make_placement(placement)
-    engine = Engine(cluster, make_policy, policy, settings or {}, rule, throughputs, queues, learn=truth is not None)
+    engine = Engine(cluster, make_policy, policy, settings, rule, throughputs, queues, learn=truth is not None)
+    if isinstance(engine.policy, Particular):
+        engine.policy.check(cluster.gpu_types, throughputs.knows_pairs)
     world = World(engine.jobs, cluster, restart_cost_s, faults, seed, truth)
     ordered = sorted(jobs, key=lambda job: job.submit_s)
     driver = Driver(engine, world, [JobSubmitted(job.submit_s, job) for job in ordered], until=until)
     driver.run(progress)
     return driver.history(
-        {"placement": placement, "restart_cost_s": f"{restart_cost_s:g}", "seed": str(seed), **(settings or {})}
+        {"placement": placement, "restart_cost_s": f"{restart_cost_s:g}", "seed": str(seed), **settings}
     )
 
 
@@ -229,7 +234,16 @@ class Driver:
                 for row, spec in enumerate(table.specs)
                 if np.isnan(end_s[row])
             },
+            relaxed=self._relaxed(),
         )
+
+    def _relaxed(self) -> tuple[str, ...]:
+        """Jobs whose deadlines the policy has given up."""
+        engine, specs = self.engine, self.engine.jobs.specs
+        if not isinstance(engine.policy, Relaxing):
+            return ()
+        given_up = engine.policy.relaxed(engine.memory, np.arange(len(specs)))
+        return tuple(specs[row].id for row in np.flatnonzero(given_up).tolist())
 
 
 def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughputs) -> None:

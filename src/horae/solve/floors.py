@@ -32,6 +32,8 @@ class Floors:
     def _index(self) -> None:
         self.floor, self.member = matches(self._program.floor_kind, self._of_kind)
         self.over = self._program.floor_over[self.floor]
+        # An answer that was complete without a floor may have missed it by the tolerance, and is to stay possible.
+        self._nearly = np.where(self.over > 0, 1.0 - 2 * TOLERANCE, 1.0)
         self.weight = (self._count / self._fastest)[self.member]
 
     def __len__(self) -> int:
@@ -39,7 +41,7 @@ class Floors:
 
     def asked(self, throughput: Floats) -> Floats:
         """How much every floor asks for if classes are to have these throughputs."""
-        above = np.maximum(throughput[self.member] - self.over, 0.0)
+        above = np.maximum(throughput[self.member] * self._nearly - self.over, 0.0)
         return tally(self.floor, self.weight * above, len(self))
 
     def paid(self, throughput: Floats, price: Floats) -> Floats:

@@ -17,17 +17,16 @@ goes to its siblings, by the same walk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.compiled import FLOAT, FLOATS, INTS, compiled
 from horae.solve.classes import Classes, find_classes
+from horae.solve.lexicographic import Alone, fill
 from horae.solve.packing import Packing, Reached, pack
-from horae.solve.prices import TOLERANCE, Demand, Jobs, highest_level
+from horae.solve.prices import Jobs
 from horae.solve.problem import Problem, Solution
 
 Floats = NDArray[np.float64]
@@ -53,12 +52,7 @@ def _alone(problem: Problem, branches: Branches) -> Solution:
     classes = find_classes(np.column_stack((problem.speed, problem.gpus, branches.tell_apart)))
     tree = branches.tree(problem, classes)
     jobs = Jobs(np.ascontiguousarray(problem.speed[classes.first]), problem.gpus[classes.first], classes.count)
-    first, last = _fill(
-        lambda demand: highest_level(jobs, problem.capacity, demand),
-        jobs.fastest,
-        tree.pouring,
-        lambda price: _free(jobs, price),
-    )
+    first, last = fill(Alone(jobs, problem.capacity), tree.pouring)
     certificate: dict[str, object] = {
         "prices": first.price.tolist(),
         "gap": max(first.gap, last.gap),
@@ -71,9 +65,7 @@ def _in_pairs(problem: Problem, branches: Branches) -> Solution:
     """The same where jobs may share GPUs."""
 
     def answer(packing: Packing) -> Reached:
-        tree = branches.tree(problem, packing.classes)
-        first, last = _fill(packing.highest_level, packing.fastest, tree.pouring, lambda price: packing.fastest)
-        return replace(last, price=first.price, gap=max(first.gap, last.gap))
+        return packing.fill(branches.tree(problem, packing.classes).pouring)
 
     packed = pack(problem, branches.tell_apart, answer)
     tree = branches.tree(problem, packed.packing.classes)
@@ -101,8 +93,11 @@ class Tree:
         """Service of each item, 0 for queues, if a job of each leaf has this throughput."""
         return np.concatenate((np.zeros(len(self.fifo)), throughput / self.steps))
 
-    def pouring(self, most: Floats, lowest: float) -> Pouring:
-        """How levels rise from a possible one if no job of each leaf takes more than this throughput."""
+    def pouring(self, least: Floats, most: Floats, lowest: float) -> Pouring:
+        """How levels rise from a possible one if no job of each leaf takes more than this throughput.
+
+        Nobody is promised anything: whoever comes to rest has its most.
+        """
         need, order = self.service(most), self.order.copy()
         full, time, pours = np.zeros(len(order)), np.zeros(len(order)), np.ones(len(order))
         for queue in reversed(range(len(self.fifo))):
@@ -282,58 +277,3 @@ def _require_speed(problem: Problem) -> None:
     if not (problem.normaliser > 0).all():
         stuck = problem.ids[int(np.argmin(problem.normaliser))]
         raise NoAllocation(f"Job {stuck!r} has no throughput on any GPU type; give it one, or leave it out.")
-
-
-class _Found(Protocol):
-    """What a search for the highest level finds."""
-
-    @property
-    def level(self) -> float: ...
-    @property
-    def throughput(self) -> Floats: ...
-    @property
-    def price(self) -> Floats: ...
-    @property
-    def marginal(self) -> Floats: ...
-
-
-_F = TypeVar("_F", bound=_Found)
-
-#: What one more step/s may cost, relative to the job's whole worth, and still count as nothing.
-_NOTHING = 1e-9
-#: A level may exceed the capacity by the search's tolerance; the next one starts this much lower, so that it exists.
-_STEP_BACK = 1.0 - 4 * TOLERANCE
-
-
-def _fill(
-    highest: Callable[[Demand], _F],
-    fastest: Floats,
-    demanding: Callable[[Floats, float], Demand],
-    free: Callable[[Floats], Floats],
-) -> tuple[_F, _F]:
-    """Raise the level; whoever cannot rise is to have no more than it has; and again, until nobody can.
-
-    Gives the first level and the last. `demanding` gives the demand in which nobody takes more
-    than so many steps/s, from a level that is possible; `free` the most that anybody can have
-    without anything that has a price.
-    """
-    most, rests = fastest, np.zeros(len(fastest), np.bool_)
-    level = first = highest(demanding(most, 0.0))
-    while True:
-        stuck = ~rests & ((level.marginal * fastest > _NOTHING) | (level.throughput >= most * _ALMOST))
-        rests |= stuck
-        if rests.all() or not stuck.any():
-            return first, level
-        most = np.where(rests, level.throughput * _STEP_BACK, np.minimum(most, free(level.price)))
-        level = highest(demanding(most, level.level * _STEP_BACK))
-
-
-def _free(jobs: Jobs, price: Floats) -> Floats:
-    """The most steps/s of each job that cost nothing.
-
-    Those that rest use up all that has a price, for good. So nobody else will ever rise above
-    this, and whoever reaches it is passed over at once, without a search of its own.
-    """
-    worth = (jobs.size * jobs.fastest)[:, None] * price
-    free: Floats = np.where(worth <= _NOTHING * jobs.speed, jobs.speed, 0.0).max(axis=1)
-    return free

@@ -24,6 +24,10 @@ Bools = NDArray[np.bool_]
 TOLERANCE = 1e-9
 #: Pairs are left out until prices say which are worth their GPUs; so many of those come in at once, or one for a row.
 _AT_ONCE = 100
+#: What an answer misses is made so many times larger to be mended.
+_MAGNIFIED = 1e6
+#: What an answer misses is made so many times larger, to be mended.
+_MAGNIFIED = 1e6
 #: Numbers by which HiGHS knows the simplex method from above, and from below.
 _DUAL, _PRIMAL = 1, 4
 #: A unit that loses less than this, relative to all that it is worth and costs, breaks even.
@@ -80,6 +84,7 @@ class TimeProgram:
         #: Where units and extras stand among the columns.
         self._unit_at, self._extra_at = np.empty(0, np.int64), np.empty(0, np.int64)
         self.units, self._left_out = alone.take(np.empty(0, np.int64)), pairs
+        self._kept: list[tuple[Units, int, tuple[Sides, Ints, Ints, Floats]]] = []
         self._add_units(alone)
 
     def solve(self, from_below: bool = False) -> None:
@@ -93,30 +98,62 @@ class TimeProgram:
             better = self._worth_more(self._left_out)
             if not len(better):
                 return
-            self._add_units(self._left_out.take(better))
-            self._left_out = self._left_out.take(np.setdiff1d(np.arange(len(self._left_out)), better))
+            self._let_in(better)
             from_below = True
+
+    def _let_in(self, chosen: Ints) -> None:
+        """Pairs that were left out."""
+        self._add_units(self._left_out.take(chosen))
+        self._left_out = self._left_out.take(np.setdiff1d(np.arange(len(self._left_out)), chosen))
 
     def _run(self, simplex: int) -> None:
         """Go on from the last answer; if that leads nowhere, by the other method, or from the start."""
         for method, anew in ((simplex, False), (_PRIMAL, False), (_DUAL, True), (_PRIMAL, True)):
             if anew:
                 self._highs.clearSolver()
-            self._highs.setOptionValue("simplex_strategy", method)
-            self._highs.run()
-            status = self._highs.getModelStatus()
-            if status == highspy.HighsModelStatus.kOptimal:
+            if self._attempt(method):
                 return
-        raise AssertionError(f"the time of units has no optimum: {status}")
+        raise AssertionError(f"the time of units has no optimum: {self._highs.getModelStatus()}")
+
+    def _attempt(self, simplex: int) -> bool:
+        self._highs.setOptionValue("simplex_strategy", simplex)
+        self._highs.run()
+        return bool(self._highs.getModelStatus() == highspy.HighsModelStatus.kOptimal)
 
     def _read(self) -> None:
         """Look up the answer."""
-        solution, rows = self._highs.getSolution(), len(self._limits)
-        values, dual = np.array(solution.col_value), np.array(solution.row_dual)
+        solution = self._highs.getSolution()
+        self._note(np.array(solution.col_value), np.array(solution.row_value))
+        self.prices = self._priced(np.array(solution.row_dual))
+
+    def _note(self, values: Floats, rows: Floats) -> None:
+        limits = len(self._limits)
         self.extra, self.time = values[self._extra_at], np.maximum(values[self._unit_at], 0.0)
-        value = np.array(solution.row_value)
-        self._used, self.floor_value = value[:rows], value[rows:]
-        self.prices = self._priced(dual)
+        self._used, self.floor_value = rows[:limits], rows[limits:]
+
+    def refine(self) -> None:
+        """Mend what the answer misses, at the same prices: magnified, that is a program like this one.
+
+        The solver may miss a row by its tolerance, which is much to those that ask for little
+        (Gleixner, Steffy and Wolter, Iterative Refinement for Linear Programming, 2016).
+        """
+        lp, values = self._highs.getLp(), np.array(self._highs.getSolution().col_value)
+        columns = np.array(lp.col_lower_), np.array(lp.col_upper_)
+        rows = np.array(lp.row_lower_), np.array(lp.row_upper_)
+        reached = _products(lp.a_matrix_, values, len(rows[0]))
+        self._bound(*((bound - values) * _MAGNIFIED for bound in columns))
+        self._bound_rows(*((bound - reached) * _MAGNIFIED for bound in rows))
+        if self._attempt(_DUAL) or self._attempt(_PRIMAL):
+            values = values + np.array(self._highs.getSolution().col_value) / _MAGNIFIED
+            self._note(values, _products(lp.a_matrix_, values, len(rows[0])))
+        self._bound(*columns)
+        self._bound_rows(*rows)
+
+    def _bound(self, least: Floats, most: Floats) -> None:
+        self._highs.changeColsBounds(len(least), np.arange(len(least), dtype=np.int32), least, most)
+
+    def _bound_rows(self, least: Floats, most: Floats) -> None:
+        self._highs.changeRowsBounds(len(least), np.arange(len(least), dtype=np.int32), least, most)
 
     def _priced(self, dual: Floats) -> Prices:
         """Prices have the sign that their row tells, whatever rounding says; either, if it holds exactly."""
@@ -151,6 +188,17 @@ class TimeProgram:
         if not np.array_equal(gain, self._gain):
             self._gain = gain
             self._highs.changeColsCost(len(self.units), self._unit_at.astype(np.int32), _gains(self.units, gain))
+
+    def set_count(self, kind: int, count: float) -> None:
+        """Another number of jobs of a kind; none is its own neighbour."""
+        self._limits[kind] = count
+        self._highs.changeRowBounds(kind, -np.inf, count)
+        with_itself = (self._left_out.one == kind) & (self._left_out.other == kind)
+        if with_itself.any():
+            self._let_in(np.flatnonzero(with_itself))
+        pairs = self._unit_at[(self.units.one == kind) & (self.units.other == kind)].astype(np.int32)
+        most = np.full(len(pairs), np.inf if count >= 2 else 0.0)
+        self._highs.changeColsBounds(len(pairs), pairs, np.zeros(len(pairs)), most)
 
     def set_floors(self, least: Floats) -> None:
         """How much each floor asks for."""
@@ -214,30 +262,36 @@ class TimeProgram:
         return np.asarray((self.time > 0) | self._breaks_even(self.units, prices))
 
     def _breaks_even(self, units: Units, prices: Prices) -> Bools:
-        profit, turnover = self._balance(units, prices)
-        return np.asarray(profit >= -_EVEN * turnover - TOLERANCE)
+        parts = self._balance(units, prices)
+        return np.asarray(sum(parts) >= -_EVEN * sum(np.abs(part) for part in parts) - TOLERANCE)
 
     def _worth_more(self, units: Units) -> Ints:
         """Those units that are worth more than their time and GPUs; the best, if there are many."""
         if not len(units):
             return np.empty(0, np.int64)
-        profit, _ = self._balance(units, self.prices)
+        profit = np.asarray(sum(self._balance(units, self.prices)))
         better = np.flatnonzero(profit > TOLERANCE)
         at_once = max(_AT_ONCE, self._highs.getNumRow())
         return better[np.argsort(-profit[better], kind="stable")[:at_once]]
 
-    def _balance(self, units: Units, prices: Prices) -> tuple[Floats, Floats]:
-        """What the time of each unit is worth less what it costs, and both together."""
-        sides, size = sides_of(units), len(units)
-        side, floor, height = self._heights(sides, np.arange(len(self.floor_kind)))
-        parts = (
-            (np.arange(size), _gains(units, self._gain)),
-            (sides.unit[side], -height * prices.dual[len(self._limits) + floor]),
-            (sides.unit, -sides.jobs * prices.dual[sides.kind]),
-            (np.arange(size), -units.gpus * prices.dual[len(self._kinds.count) + units.gpu_type]),
-        )
-        profit = sum((tally(unit, part, size) for unit, part in parts), np.zeros(size))
-        return profit, sum((tally(unit, np.abs(part), size) for unit, part in parts), np.zeros(size))
+    def _balance(self, units: Units, prices: Prices) -> tuple[Floats, ...]:
+        """What the time of each unit gains, is worth to floors, and (less than nothing) takes of time and GPUs."""
+        (sides, side, floor, height), size = self._counted(units), len(units)
+        gains = _gains(units, self._gain) if self._gain.any() else np.zeros(size)
+        floors = tally(sides.unit[side], -height * prices.dual[len(self._limits) + floor], size)
+        time = tally(sides.unit, -sides.jobs * prices.dual[sides.kind], size)
+        return gains, floors, time, -units.gpus * prices.dual[len(self._kinds.count) + units.gpu_type]
+
+    def _counted(self, units: Units) -> tuple[Sides, Ints, Ints, Floats]:
+        """The sides of units and what they count for all floors; kept for those left out, which are asked often."""
+        for known, floors, counted in self._kept:
+            if known is units and floors == len(self.floor_kind):
+                return counted
+        sides = sides_of(units)
+        counted = sides, *self._heights(sides, np.arange(len(self.floor_kind)))
+        if units is self._left_out:
+            self._kept = [(units, len(self.floor_kind), counted)]
+        return counted
 
     def _add_units(self, units: Units) -> None:
         sides, count = sides_of(units), len(self._kinds.count)
@@ -284,6 +338,12 @@ def _gains(units: Units, gain: Floats) -> Floats:
     """What a unit's time gains."""
     other = np.where(units.other >= 0, gain[units.other, units.gpu_type], 0.0)
     return np.asarray(units.own * gain[units.one, units.gpu_type] + units.others * other)
+
+
+def _products(matrix: Any, values: Floats, rows: int) -> Floats:
+    """What every row of a program comes to."""
+    column = np.repeat(np.arange(len(values)), np.diff(matrix.start_))
+    return tally(np.array(matrix.index_), np.array(matrix.value_) * values[column], rows)
 
 
 def _solver() -> Any:

@@ -3,7 +3,7 @@
 The logarithm of a throughput lies below its tangents, and a few of them make a line with bends
 that is no harder for a linear program than a straight one: each stretch between two bends is a
 column, worth as much for a step/s as its tangent is steep. The answer is a bound on the
-welfare; tangents are added where it lies until bound and welfare agree.
+welfare. Then the tangents move closer to where it lies, until bound and welfare agree.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from horae.core.errors import UserError
 from horae.solve.division import Divided, Division
 from horae.solve.linear import TimeProgram
 from horae.solve.problem import Problem, Solution
-from horae.solve.units import find_kinds, find_units, tally
+from horae.solve.units import find_kinds, find_units
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: How much less than its bound the welfare should be, and may be, for each unit of weight.
+#: How much less than its bound the welfare should be, and may be, for each unit of weight. Throughputs are off by
+#: the square root of that, so theirs is small.
 TOLERANCE, _ENOUGH = 1e-10, 1e-8
+#: How far off the part of its shares that a job keeps may be; relative.
+_KEPT_TOLERANCE = 1e-6
 _MOST_ROUNDS = 200
-#: Logarithms of throughputs stand on one line, those of each kind on a stretch of this length; two this close are one.
-_LINE, _APART = 100.0, 1e-9
+#: Where tangents touch: evenly within reach of where the answer should lie, and a few times as far from there.
+_TOUCH = np.concatenate(([-16.0, -4.0], np.linspace(-1.0, 1.0, 9), [4.0, 16.0]))
 
 
 def strategy_proof(problem: Problem) -> Solution:
@@ -42,8 +45,9 @@ def strategy_proof(problem: Problem) -> Solution:
     """
     program = NashProgram(problem)
     best = program.largest()
-    kept = np.array([_kept(problem, best, int(job)) for job in program.kinds.job])[program.kind_of_job]
-    divided = _pay(problem, program.divide(best), kept)
+    divided = program.divide(best)
+    kept = np.array([program.kept(best, kind) for kind in range(len(program.kinds.count))])[program.kind_of_job]
+    divided = _pay(problem, divided, kept)
     certificate: dict[str, object] = {
         "prices": best.price.tolist(),
         "gap": best.gap,
@@ -71,8 +75,8 @@ class Welfare:
 class NashProgram:
     """The program for a problem.
 
-    Throughputs are relative to the kind's fastest, and summed over its jobs. Every extra column
-    is a stretch of a kind's logarithm, `_kind`, where its tangent touches at `_at`.
+    Throughputs are relative to the kind's fastest, and logarithms are of those. Every extra
+    column is a stretch of a kind's logarithm; each kind has as many.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -83,94 +87,83 @@ class NashProgram:
         self._weight, self._types = problem.weight[self.kinds.job], len(problem.capacity)
         alone, pairs = find_units(self.kinds, problem.sharing)
         self.pairs, self._program = len(pairs), TimeProgram(self.kinds, alone, pairs, problem.capacity)
-        self._kind, self._at = np.empty(0, np.int64), np.empty(0)
-        self._touch(*self._whole_range(problem))
-
-    def _whole_range(self, problem: Problem) -> tuple[Ints, Floats]:
-        """Tangents from the fastest down: nobody has less than its weight's part of what it would have alone."""
+        #: Jobs of each kind that take part.
+        self._count = self.kinds.count.copy()
+        # Nobody has less than its weight's part of what it would have alone.
         least = self._weight / problem.weight.sum() * _reach(problem)[self.kinds.job] / self._program.fastest
-        steps = np.ceil(-np.log2(least)).astype(np.int64) + 1
-        kind = np.repeat(np.arange(len(steps)), steps)
-        nth = np.arange(len(kind)) - np.repeat(np.cumsum(steps) - steps, steps)
-        return kind, np.asarray(0.5**nth)
-
-    def _touch(self, kind: Ints, at: Floats) -> None:
-        """Add tangents at throughputs of a job, but where there is one: log(q) is at most log(at) - 1 + q / at."""
-        old = len(self._at)
-        kinds, ats = np.append(self._kind, kind), np.append(self._at, at)
-        line = _on_line(kinds, ats)
-        order = np.argsort(line, kind="stable")
-        apart = order[np.diff(line[order], prepend=-np.inf) > _APART]
-        chosen = np.concatenate((np.arange(old), np.sort(apart[apart >= old])))
-        self._kind, self._at = kinds[chosen], ats[chosen]
-        nothing = np.zeros(len(chosen) - old)
-        self._program.add_extras(self._kind[old:], nothing, nothing, nothing)
-        self._stretch()
-
-    def _stretch(self) -> None:
-        """Every tangent counts between the bends where it meets the next on either side."""
-        order = np.lexsort((self._at, self._kind))
-        kind, at = self._kind[order], self._at[order]
-        inner = kind[1:] == kind[:-1]
-        flatter = np.where(inner, 1.0 / at[:-1] - 1.0 / at[1:], 1.0)
-        bend = np.log(at[1:] / at[:-1]) / flatter
-        start, end = np.append(0.0, np.where(inner, bend, 0.0)), np.append(np.where(inner, bend, np.inf), np.inf)
-        length = self.kinds.count[kind] * (end - start)
-        self._program.set_extras(order, self._weight[kind] / at, np.zeros(len(order)), length)
+        self._least = np.log(least)
+        nothing = np.zeros(len(least) * len(_TOUCH))
+        self._program.add_extras(np.repeat(np.arange(len(least)), len(_TOUCH)), nothing, nothing, nothing)
 
     def largest(self) -> Welfare:
         """The largest welfare, to the tolerance."""
-        weight, before = self._weight * self.kinds.count, np.inf
+        return self._search(self._least / 2, -self._least / 2, TOLERANCE)
+
+    def kept(self, best: Welfare, kind: int) -> float:
+        """The part of its shares that a job of a kind keeps."""
+        weight, of_job = float(self._weight[kind]), best.throughput[self.kinds.job]
+        if self._count.sum() == 1:
+            return 1.0
+        self._take_part(kind, self._count[kind] - 1)
+        # The others take over what it had, so much in proportion to their weight.
+        part = weight / float(self._weight @ self._count)
+        at, reach = np.log(of_job / self._program.fastest), np.full(len(of_job), part)
+        without = self._search(at, reach, _KEPT_TOLERANCE * part)
+        self._take_part(kind, self._count[kind] + 1)
+        return float(np.exp(min(0.0, (best.value - without.value) / weight - np.log(of_job[kind]))))
+
+    def _take_part(self, kind: int, count: float) -> None:
+        self._count[kind] = count
+        self._program.set_count(kind, count)
+
+    def _search(self, at: Floats, reach: Floats, tolerance: float) -> Welfare:
+        """The largest welfare, if logarithms should lie within reach of these."""
+        weight, before, wide = self._weight * self._count, np.inf, 1.0
         for _ in range(_MOST_ROUNDS):
+            touch, last = self._touch(at, reach), at
             self._program.solve()
-            at, missing = self._missing()
-            gap = float(weight @ missing / weight.sum())
+            at, bound = self._reached(touch)
+            gap = float(weight @ (bound - at) / weight.sum())
             # Below the tolerance of the linear program no tangent helps any more.
-            if gap <= TOLERANCE or before / 2 < gap <= _ENOUGH:
-                throughput = at * self._program.fastest
-                value = float(weight @ np.log(throughput))
-                of_job = throughput[self.kind_of_job]
-                return Welfare(value, of_job, self._program.time, self._program.prices.gpu, max(gap, 0.0))
-            before = gap
-            self._refine(np.flatnonzero(weight * missing > TOLERANCE / 10 * weight.sum() / len(weight)), at)
+            if gap <= tolerance or before / 2 < gap <= _ENOUGH:
+                return self._welfare(at, max(gap, 0.0))
+            # What a bound is too high by is of second order in how far off the answer is.
+            wide = 2 * wide if gap > before / 2 else max(wide / 2, 1.0)
+            before, reach = gap, np.maximum(np.abs(at - last), wide * np.sqrt(gap))
         raise AssertionError(f"the welfare is {gap} below its bound after {_MOST_ROUNDS} rounds")
 
-    def _missing(self) -> tuple[Floats, Floats]:
-        """The throughput of a job of each kind, and by how much the bound on its logarithm is too high."""
-        kinds, taken, lowest = len(self.kinds.count), self._program.extra, np.full(len(self.kinds.count), np.inf)
-        np.minimum.at(lowest, self._kind, self._at)
-        at = np.maximum(tally(self._kind, taken, kinds) / self.kinds.count, 1e-12)
-        bound = np.log(lowest) - 1.0 + tally(self._kind, taken / self._at, kinds) / self.kinds.count
-        return at, bound - np.log(at)
+    def _touch(self, at: Floats, reach: Floats) -> Floats:
+        """Let tangents touch within reach; gives the logarithms where they do, the kinds' in rows.
 
-    def _refine(self, kind: Ints, at: Floats) -> None:
-        """Tangents where the answer lies, and half way to those on either side: the next answer lies between."""
-        line, here = np.sort(_on_line(self._kind, self._at)), _on_line(kind, at[kind])
-        place = np.searchsorted(line, here)
-        below, above = line[np.maximum(place - 1, 0)], line[np.minimum(place, len(line) - 1)]
-        # The next one on the line may be another kind's.
-        half = [np.where(np.abs(beside - here) < _LINE / 2, (here + beside) / 2, here) for beside in (below, above)]
-        self._touch(np.tile(kind, 3), np.exp(np.concatenate((here, *half)) - _LINE * np.tile(kind, 3)))
+        Each counts between the bends where it meets the next on either side: log(q) is at most
+        log(t) - 1 + q / t.
+        """
+        touch = np.clip(at[:, None] + reach[:, None] * _TOUCH, self._least[:, None], 0.0)
+        slope, apart = np.exp(-touch), np.diff(touch, axis=1)
+        ratio = np.divide(apart, -np.expm1(-apart), out=np.ones_like(apart), where=apart > 0)
+        bend = np.pad(ratio / slope[:, :-1], ((0, 0), (1, 0)))
+        length = np.where(self._count[:, None] > 0, np.diff(bend, axis=1, append=np.inf), 0.0)
+        length *= np.maximum(self._count, 1.0)[:, None]
+        gain, columns = self._weight[:, None] * slope, np.arange(touch.size)
+        self._program.set_extras(columns, gain.reshape(-1), np.zeros(touch.size), length.reshape(-1))
+        return np.asarray(touch)
+
+    def _reached(self, touch: Floats) -> tuple[Floats, Floats]:
+        """The logarithm of the throughput of a job of each kind, and the bound on it."""
+        taken, count = self._program.extra.reshape(touch.shape), np.maximum(self._count, 1.0)
+        at = np.log(np.maximum(taken.sum(axis=1) / count, 1e-12))
+        return at, touch[:, 0] - 1.0 + (taken * np.exp(-touch)).sum(axis=1) / count
+
+    def _welfare(self, at: Floats, gap: float) -> Welfare:
+        throughput = np.exp(at) * self._program.fastest
+        value = float((self._weight * self._count) @ np.log(throughput))
+        return Welfare(value, throughput[self.kind_of_job], self._program.time, self._program.prices.gpu, gap)
 
     def divide(self, best: Welfare) -> Divided:
         """Shares of jobs."""
         want = best.throughput[self._classes.first]
         division = Division(self._classes, self._of_kind, self.kinds, self._program.units, best.time, want)
         return division.among_jobs(self._types)
-
-
-def _on_line(kind: Ints, at: Floats) -> Floats:
-    return np.asarray(_LINE * kind + np.log(at))
-
-
-def _kept(problem: Problem, best: Welfare, job: int) -> float:
-    """The part of its shares that a job keeps."""
-    others = np.arange(len(problem)) != job
-    if not others.any():
-        return 1.0
-    without = NashProgram(problem.only(others)).largest().value
-    weight = float(problem.weight[job])
-    return float(np.exp(min(0.0, (best.value - without) / weight - np.log(best.throughput[job]))))
 
 
 def _pay(problem: Problem, divided: Divided, kept: Floats) -> Divided:

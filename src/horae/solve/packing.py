@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from horae.solve.division import BesideItself, Divided, Division
 from horae.solve.floors import Floors
+from horae.solve.lexicographic import Demanding, fill
 from horae.solve.linear import TOLERANCE, Prices, TimeProgram
 from horae.solve.prices import Demand
 from horae.solve.problem import Problem, Solution
@@ -29,6 +30,8 @@ _MOST_STEPS = 1000
 _ALMOST = 1.0 - 1e-12
 #: What everybody has of its fastest at least: less than that a solver cannot tell from nothing.
 _LEAST = 1e-7
+#: What sums of a cluster's times may be off by.
+_ROUNDING = 1e-14
 #: What was possible may be missed by the solver's tolerance; so much less of it is possible again.
 _STEP_BACK = 1.0 - 4 * TOLERANCE
 #: How far above a level that is possible the search for the next begins.
@@ -74,7 +77,7 @@ class Packing:
         # Some floor rises by 1 if any does, and none by more than there are jobs.
         self._let_rise(1.0, -np.inf, 1.0 + self.kinds.count.max())
         level = aim = self._guess(demand)
-        bound, proof = np.inf, None
+        bound, proof, doubt = np.inf, None, 0.0
         for step in range(_MOST_STEPS):
             from_below = step == 0 and demand.lowest > 0
             level = demand.lowest if from_below else level
@@ -82,57 +85,58 @@ class Packing:
             self._program.set_floors(self._floors.asked(demand.at(level)[0]))
             self._program.solve(from_below)
             found = self._bound(demand, level)
-            # The level was proved to be the highest before, and still is possible; or it cannot be any lower.
-            stays = found >= level * _ALMOST >= bound * _ALMOST or found <= level <= demand.lowest
+            # Prices that say what others said before leave nothing but rounding.
+            known = found >= bound * _ALMOST
             if proof is None or found < bound:
                 bound, proof = found, self._program.prices
-            throughput = demand.at(bound)[0]
-            holds = stays or self._holds(throughput)
-            if self._floors.complete(throughput) and holds:
-                return self._found(bound, throughput, proof)
-            level, aim = bound, max(bound, aim)
+            level = max(bound * (1.0 - doubt), min(bound, demand.lowest))
+            throughput = demand.at(level)[0]
+            if self._floors.complete(throughput):
+                if self._holds(throughput, exactly=known):
+                    return self._found(level, throughput, proof, 1.0 - level / bound)
+                doubt = max(2 * doubt, TOLERANCE) if known else doubt
+            # Nobody has to rise from what cannot be raised.
+            aim = level if known and level <= demand.lowest else max(level, aim)
         raise AssertionError(f"no level after {_MOST_STEPS} programs")
 
-    def fill(self, demand: Demand) -> Reached:
-        """Raise all, let those that cannot rise rest, raise the others, until nobody can; prices of the first level.
+    @property
+    def least(self) -> Floats:
+        """What everybody has at least."""
+        return self.fastest * _LEAST
 
-        A job rests when one more step/s of it costs something at the prices of the level, or when
-        it has the most that it can have (`lexicographic.py` does the same where nobody shares).
-        """
-        rests, least, most = np.zeros(len(self.fastest), np.bool_), self.fastest * _LEAST, self.fastest
-        level = first = self.highest_level(_Between(demand, least, most, demand.lowest))
-        while True:
-            stuck = ~rests & ((level.marginal > 0) | (level.throughput >= most * _ALMOST))
-            rests |= stuck
-            if rests.all() or not stuck.any():
-                return replace(level, price=first.price, gap=max(first.gap, level.gap))
-            can_have = np.minimum(most, self.settle(level))
-            most = np.where(stuck, level.throughput * _STEP_BACK, np.where(rests, most, can_have))
-            least = np.where(rests, most, least)
-            level = self.highest_level(_Between(demand, least, most, level.level * _STEP_BACK))
+    def fill(self, demanding: Demanding) -> Reached:
+        """Raise all, level by level, until nobody can rise; prices are of the first level."""
+        first, last = fill(self, demanding)
+        return replace(last, price=first.price, gap=max(first.gap, last.gap))
 
-    def settle(self, reached: Reached) -> Floats:
-        """Keep to a level that was just found, whatever comes next; gives the most steps/s that classes can still have.
+    def settle(self, reached: Reached) -> tuple[Floats, float]:
+        """Keep to a level that was just found, whatever comes next.
 
-        Those whose step/s have a price use up all that has one, for good. So units that do not pay
-        will have no time again, and whoever is not over a floor that has a price will not rise over it.
+        Gives the most steps/s that classes can still have, and the part of what they have that those
+        that rest surely keep. Those whose step/s have a price use up all that has one, for good. So
+        units that do not pay will have no time again, and whoever is not over a floor that has a
+        price will not rise over it.
         """
         prices = reached.proof.among(len(self._floors))
         most = np.minimum(
             self._program.fastest_now(prices)[self.of_kind], self._floors.ceiling(reached.throughput, prices.sure)
         )
+        # What the answer may still miss would otherwise be missed for good.
+        self._program.refine()
         self._program.settle(prices, self._stands())
-        return np.maximum(most, reached.throughput)
+        return np.maximum(most, reached.throughput), _STEP_BACK - self._gap(reached.throughput)
 
     def possible(self, least: Floats) -> bool:
         """Whether every class can have at least these throughputs."""
         self._program.set_gain(np.zeros_like(self.kinds.speed))
         self._let_rise(1.0, -1.0, 0.0)
+        least = self._enough(least)
         while True:
             asked = self._floors.asked(least)
             self._rise_by(asked)
             self._program.set_floors(asked)
             self._program.solve()
+            self._program.refine()
             if self._program.extra[0] < -TOLERANCE:
                 return False
             if self._floors.complete(least):
@@ -145,14 +149,18 @@ class Packing:
         """
         self._program.set_gain(gain)
         self._let_rise(0.0, 0.0, 0.0)
-        least = np.zeros(len(self.fastest)) if least is None else least * _STEP_BACK
+        least = np.zeros(len(self.fastest)) if least is None else self._enough(least) * _STEP_BACK
         while True:
             self._rise_by(np.zeros(len(self._floors)))
             self._program.set_floors(self._floors.asked(least))
             self._program.solve()
             if self._floors.complete(least):
-                found = self._found(self._program.value, least, self._program.prices)
-                return replace(found, gap=max(found.gap, self._program.gap()))
+                self._holds(least, exactly=True)
+                return self._found(self._program.value, least, self._program.prices, self._program.gap())
+
+    def _enough(self, least: Floats) -> Floats:
+        """What whoever is to have at least something is to have."""
+        return np.where(least > 0, np.maximum(least, self.fastest * _LEAST), 0.0)
 
     def divide(self, reached: Reached) -> Divided:
         """Shares of jobs."""
@@ -201,46 +209,31 @@ class Packing:
         weight = prices.floor[floors.floor[priced]] * floors.weight[priced]
         return _root(demand, start, weight, floors.over[priced], floors.member[priced], prices.worth)
 
-    def _holds(self, throughput: Floats) -> bool:
-        """Whether the floors of the program's answer are high enough for this."""
+    def _holds(self, throughput: Floats, exactly: bool) -> bool:
+        """Whether the program's answer, made exact if need be, is enough for this."""
+        if exactly and not self._holds(throughput, exactly=False):
+            self._program.refine()
         asked = self._floors.asked(throughput)
-        return bool((asked <= self._stands() * (1 + TOLERANCE) + (1 - _ALMOST)).all())
+        enough = asked - self._stands() <= TOLERANCE * asked[self._program.floor_kind] + _ROUNDING
+        return bool(enough.all()) and self._program.excess() <= TOLERANCE
 
     def _stands(self) -> Floats:
         """How high the program's answer has every floor."""
         return np.asarray(self._program.floor_value + self._program.extra[0] * self._part)
 
-    def _found(self, level: float, throughput: Floats, proof: Prices) -> Reached:
-        """The program's answer, and what it proves."""
+    def _found(self, level: float, throughput: Floats, proof: Prices, gap: float) -> Reached:
+        """The program's answer, and what it proves, up to a gap."""
         program, worth = self._program, proof.turnover or 1.0
         marginal = self._floors.paid(throughput, proof.among(len(self._floors)).sure) / worth
         marginal[throughput >= self.fastest * _ALMOST] = np.inf
-        return Reached(level, throughput, program.time, proof.gpu / worth, marginal, self._gap(throughput), proof)
+        gap = max(gap, self._gap(throughput))
+        return Reached(level, throughput, program.time, proof.gpu / worth, marginal, gap, proof)
 
     def _gap(self, throughput: Floats) -> float:
         """The worst of all rows; what floors miss is relative to the kind's throughput."""
         asked = self._floors.asked(throughput)
-        short = (asked - self._stands()) / np.maximum(asked[self._program.floor_kind], 1e-300)
+        short = (asked - self._stands()) / np.maximum(asked[self._program.floor_kind], _LEAST)
         return max(0.0, float(short.max()), self._program.excess())
-
-
-@dataclass(frozen=True)
-class _Between:
-    """A demand in which no class wants less than its least or more than its most; those that rest have that."""
-
-    demand: Demand
-    least: Floats
-    most: Floats
-    lowest: float
-
-    @property
-    def highest(self) -> float:
-        return self.demand.highest
-
-    def at(self, level: float) -> tuple[Floats, Floats]:
-        q, growth = self.demand.at(level)
-        little, full = q <= self.least, q >= self.most * _ALMOST
-        return np.where(full, self.most, np.maximum(q, self.least)), np.where(little | full, 0.0, growth)
 
 
 @dataclass(frozen=True)
@@ -295,7 +288,7 @@ def _root(demand: Demand, start: float, weight: Floats, over: Floats, member: In
     for step in range(1, _MOST_STEPS):
         excess, slope, nothing = look(level)
         low, high = (level, high) if excess <= nothing else (low, level)
-        if (abs(excess) <= nothing and slope > 0) or high - low <= 1e-15 * high or high <= 1e-15 * demand.highest:
+        if (abs(excess) <= nothing and slope > 0) or high - low <= 1e-15 * high:
             break
         newton = level - excess / slope if slope > 0 else low
         # A step in between, now and then, closes in where Newton's lead nowhere.

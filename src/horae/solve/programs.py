@@ -16,7 +16,7 @@ from horae.core.errors import UserError
 from horae.solve.classes import find_classes
 from horae.solve.demands import FinishTime, Proportional
 from horae.solve.hierarchy import hierarchical
-from horae.solve.lexicographic import fill
+from horae.solve.lexicographic import Alone, fill, within
 from horae.solve.matching import allox
 from horae.solve.nash import strategy_proof
 from horae.solve.packing import Packing, Reached, pack
@@ -56,6 +56,7 @@ def max_min(problem: Problem) -> Solution:
 
 def finish_time(problem: Problem) -> Solution:
     """The largest rho, time to finish here over time to finish alone on 1/M of the cluster, is as small as possible."""
+    _require_speed(problem)
     _require_steps(problem)
     alone_s = problem.isolated_s + problem.steps_left / problem.isolated_throughput
     columns = np.stack((problem.steps_left, problem.elapsed_s, alone_s), axis=1)
@@ -143,7 +144,7 @@ PROGRAMS: dict[str, Program] = {
     "cost": Program(cost, "sum of throughput / price", "steps/s per price of an hour"),
     "cost-deadline": Program(cost_with_deadlines, "the same, deadlines met", "steps/s per price of an hour"),
     "strategy-proof": Program(strategy_proof, "sum of weight * log(throughput), before each job pays", "nats"),
-    "allox": Program(allox, "sum of completion times", "s"),
+    "allox": Program(allox, "sum of completion times, time since arrival included", "s"),
     "isolated": Program(isolated, "1/M of every GPU type", "shares"),
 }
 
@@ -162,7 +163,7 @@ def _raise(
     _require_speed(problem)
     if problem.sharing is None:
         return _raise_alone(problem, wants, demand, objective)
-    packed = pack(problem, wants, lambda packing: packing.fill(demand(packing.classes.first, packing.fastest)))
+    packed = pack(problem, wants, lambda packing: packing.fill(within(demand(packing.classes.first, packing.fastest))))
     return packed.solution(objective(packed.packing.classes.first, packed.reached.throughput))
 
 
@@ -176,13 +177,13 @@ def _raise_alone(
     classes = find_classes(np.column_stack((problem.speed, problem.gpus, wants)))
     first = classes.first
     jobs = Jobs(np.ascontiguousarray(problem.speed[first]), problem.gpus[first], classes.count)
-    levels = fill(jobs, problem.capacity, demand(first, jobs.fastest))
+    lowest, last = fill(Alone(jobs, problem.capacity), within(demand(first, jobs.fastest)))
     certificate: dict[str, object] = {
-        "prices": levels.first.price.tolist(),
-        "gap": max(levels.first.gap, levels.last.gap),
+        "prices": lowest.price.tolist(),
+        "gap": max(lowest.gap, last.gap),
         "classes": len(classes.count),
     }
-    return Solution(levels.last.share[classes.of_job], objective(first, levels.last.throughput), certificate)
+    return Solution(last.share[classes.of_job], objective(first, last.throughput), certificate)
 
 
 def _admit(packing: Packing, order: Ints, needed: Floats) -> Floats:

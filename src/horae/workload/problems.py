@@ -7,15 +7,31 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from horae.core.errors import UserError, did_you_mean, in_plain_words
-from horae.core.job import DEFAULT_QUEUE
+from horae.core.job import DEFAULT_QUEUE, MAX_SECONDS, MAX_STEPS
 from horae.core.queues import Queue, QueueTree
 from horae.solve.problem import Problem, Sharing
 
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: No GPU is so slow or so fast; beyond, solvers would take throughputs for nothing, or others beside them.
+_SLOWEST, _FASTEST = 1e-9, 1e9
+#: Joins the names of a pair in the answer.
+_JOINED = "+"
+
+
+def _possible(speed: float) -> float:
+    if speed != 0 and not _SLOWEST <= speed <= _FASTEST:
+        raise ValueError(f"{speed:g} steps/s are no throughput; it must be 0, or from {_SLOWEST:g} to {_FASTEST:g}")
+    return speed
+
+
+_Count = Annotated[int, Field(ge=0, le=10**9)]
+_Price = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+_Weight = Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]
+_Steps = Annotated[float, Field(ge=0, le=MAX_STEPS, allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
+_Throughput = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_possible)]
 
 
 class BadProblem(UserError):
@@ -27,15 +43,16 @@ class _Job(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    id: str
-    throughput: dict[str, _NotNegative]
-    gpus: Annotated[int, Field(ge=1)] = 1
-    weight: _Positive = 1.0
-    steps_left: _NotNegative = 0.0
-    elapsed_s: _NotNegative = 0.0
-    isolated_s: _NotNegative = 0.0
+    id: Annotated[str, Field(min_length=1)]
+    throughput: dict[str, _Throughput]
+    gpus: Annotated[_Count, Field(ge=1)] = 1
+    weight: _Weight = 1.0
+    steps_left: _Steps = 0.0
+    elapsed_s: _Seconds = 0.0
+    isolated_s: _Seconds = 0.0
     queue: str = DEFAULT_QUEUE
-    deadline_s: float | None = None
+    #: One that has passed is below 0.
+    deadline_s: Annotated[float, Field(ge=-MAX_SECONDS, le=MAX_SECONDS, allow_inf_nan=False)] | None = None
 
 
 class _Pair(BaseModel):
@@ -44,7 +61,7 @@ class _Pair(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     jobs: tuple[str, str]
-    throughput: dict[str, tuple[_NotNegative, _NotNegative]]
+    throughput: dict[str, tuple[_Throughput, _Throughput]]
 
 
 class _Queue(BaseModel):
@@ -52,7 +69,7 @@ class _Queue(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    weight: _Positive = 1.0
+    weight: _Weight = 1.0
     rule: Literal["fairness", "fifo"] = "fairness"
 
 
@@ -61,8 +78,8 @@ class _Problem(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    gpus: Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(min_length=1)]
-    prices: dict[str, _NotNegative] = {}
+    gpus: Annotated[dict[str, _Count], Field(min_length=1)]
+    prices: dict[str, _Price] = {}
     jobs: Annotated[list[_Job], Field(min_length=1)]
     pairs: list[_Pair] = []
     queues: dict[str, _Queue] = {}
@@ -108,7 +125,10 @@ def _build(said: _Problem) -> Problem:
     gpus = np.array([float(job.gpus) for job in said.jobs])
     speed = np.array([[job.throughput.get(name, 0.0) for name in types] for job in said.jobs])
     # A gang that is larger than a type never runs on it.
-    speed = np.where(gpus[:, None] <= capacity[None, :], speed, 0.0)
+    fits = gpus[:, None] <= capacity[None, :]
+    for m in np.flatnonzero((speed > 0).any(axis=1) & ~((speed > 0) & fits).any(axis=1)).tolist():
+        raise BadProblem(_too_large(said.jobs[m], said.gpus))
+    speed = np.where(fits, speed, 0.0)
 
     queues = QueueTree(Queue(path, queue.weight, queue.rule) for path, queue in said.queues.items())
 
@@ -133,6 +153,14 @@ def _build(said: _Problem) -> Problem:
     )
 
 
+def _too_large(job: _Job, gpus: dict[str, int]) -> str:
+    known = ", ".join(f"{gpus[name]} {name}" for name, speed in job.throughput.items() if speed > 0)
+    wanted = "1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs of one type"
+    return (
+        f"Job {job.id!r} needs {wanted}, and of those that it has a throughput on there are {known}: make it smaller."
+    )
+
+
 def _path(job: _Job) -> str:
     if not job.queue or any(not part for part in job.queue.split("/")):
         raise BadProblem(f"Job {job.id!r} has the queue {job.queue!r}, which is not a path such as org/team/user.")
@@ -141,6 +169,7 @@ def _path(job: _Job) -> str:
 
 def _sharing(said: _Problem, types: tuple[str, ...], capacity: np.ndarray[Any, np.dtype[np.float64]]) -> Sharing:
     """Every job that stands in a pair is a kind of its own."""
+    _check_names(said)
     position = {job.id: m for m, job in enumerate(said.jobs)}
     paired = sorted({_known(name, position) for pair in said.pairs for name in pair.jobs})
     kind = np.full(len(said.jobs), -1, np.int64)
@@ -154,6 +183,21 @@ def _sharing(said: _Problem, types: tuple[str, ...], capacity: np.ndarray[Any, n
             if said.jobs[one].gpus <= capacity[j]:
                 beside[kind[one], kind[other], j], beside[kind[other], kind[one], j] = own, others
     return Sharing(kind, beside)
+
+
+def _check_names(said: _Problem) -> None:
+    """Every job and every pair has a name of its own in the answer."""
+    joined = [job.id for job in said.jobs if _JOINED in job.id]
+    if joined:
+        raise BadProblem(
+            f"Job {joined[0]!r} has a {_JOINED!r} in its id, as the answer has it between the jobs of a pair: "
+            "give it another id, or leave the pairs out."
+        )
+    seen: set[frozenset[str]] = set()
+    for pair in said.pairs:
+        if frozenset(pair.jobs) in seen:
+            raise BadProblem(f"The pair of {pair.jobs[0]!r} and {pair.jobs[1]!r} is there twice: leave one out.")
+        seen.add(frozenset(pair.jobs))
 
 
 def _known(name: str, position: dict[str, int]) -> int:
