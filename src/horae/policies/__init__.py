@@ -14,6 +14,7 @@ from horae.policies.fifo import Fifo, FifoBackfill
 from horae.policies.finish_time import FinishTime
 from horae.policies.gandiva import Gandiva
 from horae.policies.hierarchical import Hierarchical
+from horae.policies.highest_rho import HighestRho
 from horae.policies.isolated import Isolated
 from horae.policies.least_attained import LeastAttainedService
 from horae.policies.makespan import Makespan
@@ -35,6 +36,7 @@ _CLASSES: dict[str, type] = {
     "las": LeastAttainedService,
     "time-slice": TimeSlice,
     "isolated": Isolated,
+    "highest-rho": HighestRho,
     "gandiva": Gandiva,
     "max-min": MaxMin,
     "water-filling": WaterFilling,
