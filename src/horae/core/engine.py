@@ -9,12 +9,15 @@ and decisions gives the same state again, without asking any policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import isfinite
 from typing import Any, assert_never
 
 import numpy as np
 
+from horae.core.apps import AppBook
 from horae.core.cluster import Cluster, Span
-from horae.core.commands import Decided, Evidence, Launch, Placed, Stop, StopWhy
+from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop, StopWhy
 from horae.core.events import (
     Event,
     JobCancelled,
@@ -91,6 +94,7 @@ class Engine:
         self.queues = QueueTree(queues)
         self._speeds = Speeds((throughputs or Throughputs()).copy() if learn else throughputs or Throughputs())
         self.jobs = JobTable(cluster.gpu_types, self._speeds, self.queues)
+        self.apps = AppBook(self.jobs)
         #: Whether speeds that jobs show replace what was estimated, what was learnt so, and since when each running
         #: job's line has not been bent by a guess.
         self._learn = learn
@@ -128,6 +132,7 @@ class Engine:
             case JobStarted() | LaunchFailed() | JobProgressed() | JobStopped() | JobFinished() | JobFailed():
                 self._report(event)
             case Decided():
+                self._fold_apps(event.given_up, event.turns)
                 self._fold(event)
             case JobCancelled() | JobHeld() | JobReleased():
                 self._request(event)
@@ -142,7 +147,7 @@ class Engine:
         if event.spec.id in self.jobs.rows:
             self.dropped_reports += 1
             return
-        self.jobs.add(event.spec, self.now_s)
+        self.apps.add(self.jobs.add(event.spec, self.now_s))
         self._must_plan = True
 
     def _report(self, event: _Report) -> None:
@@ -164,6 +169,7 @@ class Engine:
                 self._launch_failed(row)
             case JobProgressed():
                 self._progressed(row, event.work_done)
+                self._hear_loss(row, event)
             case _:
                 assert_never(event)
 
@@ -242,12 +248,20 @@ class Engine:
         if row in self._pending:
             self._withdraw(row)
         jobs.state[row] = int(to)
-        jobs.reason[row] = int(Reason.HELD if to is HELD else Reason.NONE)
+        jobs.reason[row] = int(self._reason_to_rest(row, to))
         if to is not HELD:
             jobs.ended_s[row] = self.now_s
+            self.apps.tell(row)
         if before not in (HOLDING, CANCELLING, HELD):
             jobs.deactivate(row)
         self._must_plan = True
+
+    def _reason_to_rest(self, row: int, to: State) -> Reason:
+        """Why a job that wants nothing more does not."""
+        if to in (HELD, HOLDING):
+            return Reason.HELD
+        gone = to in (CANCELLING, CANCELLED) and row in self.apps.given_up
+        return Reason.GIVEN_UP if gone else Reason.NONE
 
     def _may_retry(self, row: int, exit_code: int) -> bool:
         spec = self.jobs.specs[row]
@@ -278,6 +292,13 @@ class Engine:
         if executing:
             jobs.execute(row, self.now_s, rate, gpus)
             self._true_since_s[row] = self.now_s
+
+    def _hear_loss(self, row: int, event: JobProgressed) -> None:
+        """A loss that is a number is kept, for policies and for the app."""
+        if event.loss is None or not (isfinite(event.loss) and event.work_done >= 0):
+            return
+        if self.jobs.note_loss(row, self._sane(row, event.work_done), event.loss):
+            self.apps.heard(row, event.work_done, event.loss)
 
     def _note_speed(self, row: int, work_done: float) -> None:
         """Learn how fast a job really was since it was last known where it stood.
@@ -323,22 +344,24 @@ class Engine:
             self.jobs.waiting_since_s[row] = self.now_s
             self.jobs.activate(row)
             self._must_plan = True
-        elif to in (HELD, CANCELLED):
+        else:
+            self._rest(row, state, to, StopWhy.HELD if move is Move.HOLD else StopWhy.CANCELLED)
+
+    def _rest(self, row: int, state: State, to: State, why: StopWhy) -> None:
+        """A job is held, cancelled or given up: at once, or by way of a stop if it is alive."""
+        if to in (HELD, CANCELLED):
             self._backoff.pop(row, None)
             self._leave(row, state, to)
-        else:
-            self._stop_for_good(row, state, to)
-
-    def _stop_for_good(self, row: int, state: State, to: State) -> None:
-        """A job that is alive has to stop, to be held or cancelled."""
+            return
         if row in self._pending:
             self._withdraw(row)
         if state in (LAUNCHING, RUNNING):
-            self.evicted[row] = StopWhy.HELD if to is HOLDING else StopWhy.CANCELLED
+            self.evicted[row] = why
         if state not in (HOLDING, CANCELLING):
             self.jobs.deactivate(row)
         self.jobs.state[row] = int(to)
-        self.jobs.reason[row] = int(Reason.HELD if to is HOLDING else Reason.NONE)
+        self.jobs.reason[row] = int(self._reason_to_rest(row, to))
+        self.apps.tell(row)
         self._must_plan = True
 
     # ----------------------------------------------------------------- nodes
@@ -410,13 +433,15 @@ class Engine:
 
     def due(self, now_s: float) -> bool:
         """Whether a decision at this time could change anything."""
-        if self._must_plan or now_s >= self.wake_s or self.evicted or self._strays:
+        if self._must_plan or now_s >= self.wake_s or self.evicted or self._strays or self.apps.has_news:
             return True
         return self._vacated and bool(self._pending)
 
     def decide(self, now_s: float) -> Decided:
         """Plan if there is reason to, and say what has to be done. The record comes before the deed."""
         self.now_s = max(self.now_s, now_s)
+        given_up, turns = self.apps.ask(self.now_s) if self.apps.has_news else ((), ())
+        self._fold_apps(given_up, turns)
         evictions = self._evictions()
         for stop in evictions:
             self._fold_stop(stop)
@@ -424,6 +449,8 @@ class Engine:
             record = self._plan(evictions)
         else:
             record = Decided(self.now_s, False, stops=evictions, launches=self._launches((), ()), wake_s=self.wake_s)
+        if given_up or turns:
+            record = replace(record, given_up=given_up, turns=turns)
         self._fold(record, skip_stops=len(evictions))
         return record
 
@@ -498,9 +525,22 @@ class Engine:
     def _launch(self, row: int, gpu_ids: tuple[int, ...], span: Span) -> Launch:
         jobs = self.jobs
         done = float(jobs.work[row] - jobs.work_left[row])
-        return Launch(jobs.specs[row].id, int(jobs.attempt[row]) + 1, gpu_ids, span, done)
+        report_at = self.apps.report_at(row, done)
+        return Launch(jobs.specs[row].id, int(jobs.attempt[row]) + 1, gpu_ids, span, done, report_at)
 
     # ---------------------------------------------------------------- folding
+
+    def _fold_apps(self, given_up: tuple[GivenUp, ...], turns: tuple[tuple[int, int], ...]) -> None:
+        """Trials that their apps gave up are cancelled before anything else is decided."""
+        for one in given_up:
+            row = self.jobs.rows[one.job]
+            self.apps.given_up[row] = one.why
+            state = STATES[self.jobs.state[row]]
+            to = after(state, Move.CANCEL)
+            assert to is not None, f"row {row}, which is {state.name}, is given up"
+            self._rest(row, state, to, StopWhy.GIVEN_UP)
+        for row, turn in turns:
+            self.jobs.turn[row] = turn
 
     def _fold(self, record: Decided, skip_stops: int = 0) -> None:
         """Make a decision true. Live, simulated and recovering engines all pass through here."""
@@ -519,6 +559,7 @@ class Engine:
         self.evicted.clear()
         self._strays.clear()
         self._vacated = False
+        self.apps.settle()
         self.wake_s = record.wake_s
         if record.planned:
             self._fold_planned(record)
@@ -625,5 +666,6 @@ class Engine:
             "learnt": dict(self.learnt),
             "true_since": dict(self._true_since_s),
             "queues": self.queues.configured,
+            "apps": self.apps.state(),
             "memory": self.memory.contents(len(self.jobs)),
         }

@@ -65,6 +65,8 @@ class History:
     counters: dict[str, int] = field(default_factory=dict)
     #: Why each job that had not ended was waiting, by job id.
     waiting: dict[str, str] = field(default_factory=dict)
+    #: Which jobs their app gave up (they are cancelled, too); None where no app does that.
+    given_up: NDArray[np.bool_] | None = None
 
     @property
     def submit_s(self) -> NDArray[np.float64]:

@@ -24,6 +24,7 @@ class Reason(IntEnum):
     BEHIND_LESS_SERVED = 13
     BEHIND_TURN = 14
     BEHIND_SHARE = 15
+    GIVEN_UP = 20
 
     @property
     def code(self) -> str:
@@ -53,4 +54,5 @@ SENTENCES: dict[Reason, str] = {
     Reason.BEHIND_LESS_SERVED: "Jobs that have had less GPU time go first.",
     Reason.BEHIND_TURN: "Other jobs have their turn; its own comes when their time slice ends.",
     Reason.BEHIND_SHARE: "Other jobs are farther behind their share.",
+    Reason.GIVEN_UP: "Its app gave it up {given_up}.",
 }

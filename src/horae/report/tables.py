@@ -70,6 +70,8 @@ MEASURES = (
     Measure("preemptions", "preemptions"),
     Measure("restart_overhead.share", "GPU-time lost to restarts", Kind.SHARE),
     Measure("gpu_hours", "GPU-hours held"),
+    Measure("given_up", "trials given up by their apps", more_is_better=None, if_any=True),
+    Measure("given_up_gpu_hours", "GPU-hours of trials given up", more_is_better=None, if_any=True),
 )
 
 #: What a run may cost beside, as `process_cost` names it.
