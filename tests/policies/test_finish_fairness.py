@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from builders import Cell, Script, job, run, times
 from horae.core.commands import Decided
 from horae.core.engine import Engine
-from horae.core.events import Event, JobHeld, JobSubmitted
+from horae.core.events import Event, JobHeld, JobProgressed, JobSubmitted
 from horae.core.job import JobSpec
+from horae.core.loss import LossCurve
 from horae.core.plan import Memory, Snapshot
 from horae.policies.finish_fairness import MEMORY, alone_s, demand_left, look, rho, whole_demand
 from horae.report.fairness import finish_time_fairness
@@ -159,3 +160,13 @@ def test_apps_that_are_not_there_are_no_trouble() -> None:
     assert rho(now, look(now, fresh(cell.engine)), 1200).tolist() == []
     cell.at(0, JobSubmitted(0, job("late")))
     assert cell.running == ["late"]
+
+
+def test_within_an_app_those_that_hold_up_a_rung_go_first() -> None:
+    cell = Cell("1x1", "highest-rho", {"lease": "100"})
+    curve = LossCurve(9.0, 1.0, 10.0)
+    cell.submit(0, *trials("a", 2, work=1000, app_scheduler="halving:eta=2,rungs=2", loss=curve))
+    cell.at(90, JobProgressed(90, "a0", 1, 250.0, 3.0))
+    assert cell.running == ["a0"], "a lease is not broken"
+    cell.at(100)
+    assert cell.running == ["a1"], "a0 waits at the rung for a1"

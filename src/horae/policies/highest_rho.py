@@ -32,14 +32,15 @@ class HighestRho:
     reserve: float = setting(math.inf, RESERVE, least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """By rho of the job's app, rounded, so that nothing hangs on the last digit; within an app by arrival."""
+        """By rho of the job's app, rounded, so that nothing hangs on the last digit; within an app as the app wants."""
         apps = look(now, memory)
         worst_first = -np.round(rho(now, apps, self.lease), 9)
+        order = np.argsort(now.table.turn[now.rows], kind="stable")
         lease_ends_s = next_quantum_s(now.now_s, self.lease)
         anybody_waits = not now.has_gpus.all()
         return Wishes(
-            now.rows,
-            worst_first[apps.of_job],
+            now.rows[order],
+            worst_first[apps.of_job[order]],
             reserve_after_s=self.reserve,
             lease_until_s=lease_ends_s,
             waiting=Reason.BEHIND_SHARE,
