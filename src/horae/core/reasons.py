@@ -25,6 +25,7 @@ class Reason(IntEnum):
     BEHIND_TURN = 14
     BEHIND_SHARE = 15
     GIVEN_UP = 20
+    BEHIND_BETTER = 21
 
     @property
     def code(self) -> str:
@@ -54,5 +55,6 @@ SENTENCES: dict[Reason, str] = {
     Reason.BEHIND_LESS_SERVED: "Jobs that have had less GPU time go first.",
     Reason.BEHIND_TURN: "Other jobs have their turn; its own comes when their time slice ends.",
     Reason.BEHIND_SHARE: "Other jobs are farther behind their share.",
+    Reason.BEHIND_BETTER: "Jobs whose loss falls faster go first.",
     Reason.GIVEN_UP: "Its app gave it up {given_up}.",
 }

@@ -61,7 +61,8 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "last_type": (np.int64, -1),
     # Which trials of an app go first: those with the lowest.
     "turn": (np.int64, 0),
-    # The last two losses reported, and the work done by then; NaN where there was no report.
+    # The first and the last two losses reported, and the work done by these; NaN where there was no report.
+    "loss_first": (np.float64, np.nan),
     "loss": (np.float64, np.nan),
     "loss_work": (np.float64, np.nan),
     "loss_before": (np.float64, np.nan),
@@ -124,6 +125,7 @@ class JobTable:
     launch_failures: NDArray[np.int64]
     last_type: NDArray[np.int64]
     turn: NDArray[np.int64]
+    loss_first: NDArray[np.float64]
     loss: NDArray[np.float64]
     loss_work: NDArray[np.float64]
     loss_before: NDArray[np.float64]
@@ -252,6 +254,8 @@ class JobTable:
             return False
         self.loss_before[row], self.loss_work_before[row] = self.loss[row], self.loss_work[row]
         self.loss[row], self.loss_work[row] = loss, work_done
+        if np.isnan(self.loss_first[row]):
+            self.loss_first[row] = loss
         return True
 
     def columns(self) -> dict[str, NDArray[np.generic]]:

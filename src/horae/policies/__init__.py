@@ -19,8 +19,10 @@ from horae.policies.isolated import Isolated
 from horae.policies.least_attained import LeastAttainedService
 from horae.policies.makespan import Makespan
 from horae.policies.max_min import MaxMin
+from horae.policies.optimus import Optimus
 from horae.policies.settings import Parameter, build, parameters_of
 from horae.policies.shortest_first import ShortestRemainingService, ShortestRemainingTime
+from horae.policies.slaq import Slaq
 from horae.policies.smallest_first import SmallestFirst
 from horae.policies.strategy_proof import StrategyProof
 from horae.policies.time_slice import TimeSlice
@@ -37,6 +39,8 @@ _CLASSES: dict[str, type] = {
     "time-slice": TimeSlice,
     "isolated": Isolated,
     "highest-rho": HighestRho,
+    "slaq": Slaq,
+    "optimus": Optimus,
     "gandiva": Gandiva,
     "max-min": MaxMin,
     "water-filling": WaterFilling,
