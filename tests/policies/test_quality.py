@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import Cell, ends, job, run, times
-from horae.core.events import JobProgressed
+from horae.core.events import JobFinished, JobProgressed
 from horae.core.loss import LossCurve
+from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.policies.optimus import marginal_gains
 
@@ -110,3 +111,13 @@ def test_marginal_gains_make_the_sum_of_remaining_times_least(seed: int, jobs: i
     choices = itertools.product(*(range(a, b + 1) for a, b in zip(least, most, strict=True)))
     best = min(float((time_s / choice).sum()) for choice in choices if sum(choice) <= gpus)
     assert float((time_s / wanted).sum()) == pytest.approx(best)
+
+
+def test_a_job_does_not_grow_beyond_the_quota_of_its_queue() -> None:
+    cell = Cell("1x8", "optimus", {"quantum": "100"}, queues=[Queue("a", gpus_max=5)])
+    cell.submit(0, job("x", gpus=2, work=500, queue="a"), job("y", gpus=4, work=400, queue="b"))
+    cell.submit(10, job("grows", work=9000, gpus_max=6, queue="a"))
+    assert len(cell.gpus("grows")) == 2
+    cell.at(400, JobFinished(400, "y", 1))
+    cell.at(401)
+    assert len(cell.gpus("grows")) <= 3, "x has 2 of the 5"
