@@ -162,11 +162,19 @@ def test_apps_that_are_not_there_are_no_trouble() -> None:
     assert cell.running == ["late"]
 
 
-def test_within_an_app_those_that_hold_up_a_rung_go_first() -> None:
+def test_within_an_app_the_order_is_the_apps() -> None:
     cell = Cell("1x1", "highest-rho", {"lease": "100"})
+    cell.submit(0, *trials("a", 3, work=1000))
+    cell.engine.jobs.turn[:3] = [2, 1, 0]
+    cell.at(100)
+    assert cell.running == ["a2"]
+
+
+def test_trials_that_pause_are_work_left_all_the_same() -> None:
+    cell = Cell("1x1", "highest-rho")
     curve = LossCurve(9.0, 1.0, 10.0)
     cell.submit(0, *trials("a", 2, work=1000, app_scheduler="halving:eta=2,rungs=2", loss=curve))
-    cell.at(90, JobProgressed(90, "a0", 1, 250.0, 3.0))
-    assert cell.running == ["a0"], "a lease is not broken"
-    cell.at(100)
-    assert cell.running == ["a1"], "a0 waits at the rung for a1"
+    cell.at(250, JobProgressed(250, "a0", 1, 250.0, 3.0))
+    assert cell.running == ["a1"], "a0 waits at the rung for a1, lease or not"
+    now = Snapshot(250.0, np.array([1]), cell.engine.jobs, cell.engine.gpus, cell.engine.queues)
+    assert rho(now, look(now, cell.engine.memory), 1200.0) == pytest.approx([(250 + 1750) / 2000])

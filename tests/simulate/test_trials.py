@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -124,7 +126,7 @@ def test_an_app_halves_its_trials_and_the_report_counts_what_it_gave_up() -> Non
     assert (report.finished, report.given_up, report.cancelled) == (1, 3, 0)
     assert report.given_up_gpu_hours == pytest.approx((50 + 25 + 25) / 3600)
     assert report.gpu_hours == pytest.approx(200 / 3600)
-    # The app is owed what its best trial needed, and had it without delay.
+    # Nobody pauses where all reach a rung together: the app is owed what its best trial needed, and had it.
     assert report.rho.max == pytest.approx(1.0)
 
 
@@ -134,6 +136,31 @@ def test_with_one_gpu_trials_take_turns_and_the_same_ones_survive() -> None:
     assert [State(state).name for state in history.state] == ["FINISHED", "CANCELLED", "CANCELLED", "CANCELLED"]
     assert history.given_up is not None
     assert history.given_up.tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("scheduler", ["halving:eta=2,rungs=3", "hyperband:eta=2,rungs=2"])
+def test_the_work_an_app_does_is_the_same_under_every_policy(scheduler: str) -> None:
+    rng = np.random.default_rng(2)
+    jobs = [
+        replace(one, loss=LossCurve(10.0, float(rng.uniform(0, 9)), float(rng.uniform(5, 50))), app=f"app{k % 3}")
+        for k in range(24)
+        for one in [trial(f"t{k}", work=float(rng.integers(50, 500)), app_scheduler=scheduler)]
+    ]
+    seen = {
+        policy: run(jobs, "2x4", policy, settings=settings)
+        for policy, settings in {
+            "fifo-backfill": {},
+            "srtf": {},
+            "las": {"quantum": "50"},
+            "optimus": {"quantum": "30"},
+            "highest-rho": {"lease": "40"},
+        }.items()
+    }
+    states = {tuple(history.state.tolist()) for history in seen.values()}
+    hours = [measure(history).gpu_hours for history in seen.values()]
+    assert len(states) == 1
+    assert hours == pytest.approx([hours[0]] * len(hours))
+    assert measure(seen["las"]).given_up >= 12
 
 
 def test_trouble_with_reports_delays_an_app_but_changes_nobodys_fate() -> None:

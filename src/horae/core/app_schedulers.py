@@ -49,6 +49,10 @@ class AppView:
         return ~np.isin(self.state, (int(CANCELLING), int(CANCELLED), int(FAILED), int(FINISHED)))
 
 
+#: The turn of a trial that is to wait.
+PAUSED = -1
+
+
 class AppScheduler(Protocol):
     """How an app treats its trials. Pure."""
 
@@ -61,7 +65,7 @@ class AppScheduler(Protocol):
         ...
 
     def turns(self, view: AppView) -> Ints:
-        """A number for each trial: those with a lower one should have GPUs first."""
+        """A number for each trial: those with a lower one should have GPUs first, those below 0 none for now."""
         ...
 
 
@@ -69,8 +73,9 @@ class AppScheduler(Protocol):
 class Halving:
     """Successive halving: at every rung the best 1/eta of the trials go on (Jamieson and Talwalkar, AISTATS '16).
 
-    A rung is decided when all that are left in the race have reported there or ended; until then those
-    ahead run on, so that nothing is lost if they pass. Trials that come late join the race at the first rung.
+    A rung is decided when all that are left in the race have reported there or ended; until then those that
+    have reported pause, so that the work done is the same whoever runs first. Trials that come late join the
+    race at the first rung.
     """
 
     eta: int = 3
@@ -82,11 +87,13 @@ class Halving:
 
     def give_up(self, view: AppView) -> Mapping[int, str]:
         """Whoever is not among the best of a rung that is decided."""
-        return _losers(view, np.arange(len(view.work)), self.eta)
+        return _race(view, np.arange(len(view.work)), self.eta).lost
 
     def turns(self, view: AppView) -> Ints:
-        """Those with the fewest rungs first: they hold up the others."""
-        return _rungs_reported(view)
+        """Whoever waits at a rung pauses."""
+        turns = np.zeros(len(view.work), np.int64)
+        turns[_race(view, np.arange(len(view.work)), self.eta).paused] = PAUSED
+        return turns
 
 
 @dataclass(frozen=True)
@@ -107,15 +114,18 @@ class HyperBand:
 
     def give_up(self, view: AppView) -> Mapping[int, str]:
         """Whoever is not among the best of its race."""
-        race = np.array([self._race(place) for place in range(len(view.work))], np.int64)
-        lost: dict[int, str] = {}
-        for one in range(self.rung_count, 0, -1):
-            lost |= _losers(view, np.flatnonzero(race == one), self.eta)
-        return lost
+        return {one: why for race in self._races(view) for one, why in race.lost.items()}
 
     def turns(self, view: AppView) -> Ints:
-        """Those with the fewest rungs behind them first."""
-        return _rungs_reported(view)
+        """Whoever waits at a rung of its race pauses."""
+        turns = np.zeros(len(view.work), np.int64)
+        for race in self._races(view):
+            turns[race.paused] = PAUSED
+        return turns
+
+    def _races(self, view: AppView) -> list[_Race]:
+        race = np.array([self._race(place) for place in range(len(view.work))], np.int64)
+        return [_race(view, np.flatnonzero(race == rungs), self.eta) for rungs in range(self.rung_count, 0, -1)]
 
     def _race(self, place: int) -> int:
         """How many rungs the race of a trial has."""
@@ -211,31 +221,37 @@ def _read_setting(name: str, kind: type, word: str) -> tuple[str, float]:
     return field, value
 
 
-def _losers(view: AppView, members: Ints, eta: int) -> dict[int, str]:
-    """Those of a race that are alive and out of it, with the rung they fell at.
+@dataclass(frozen=True)
+class _Race:
+    """Where a race of successive halving stands."""
 
-    Found anew from all reports each time, so that the order in which they came does not matter.
+    #: Trials that are alive and out of it, with the rung they fell at.
+    lost: dict[int, str]
+    #: Trials that have reported at a rung which others have yet to reach.
+    paused: Ints
+
+
+def _race(view: AppView, members: Ints, eta: int) -> _Race:
+    """Run a race from its first rung, by all reports there are.
+
+    It is run anew each time, so that the order in which reports came does not matter.
     """
-    race, alive, lost = members, view.alive, {}
+    race, alive = members, view.alive
+    lost: dict[int, str] = {}
     for rung in range(view.losses.shape[1]):
         loss = view.losses[race, rung]
-        if (alive[race] & np.isnan(loss) & ~np.isnan(view.rungs[race, rung])).any():
-            break
-        order = race[np.argsort(loss, kind="stable")][: int((~np.isnan(loss)).sum())]
-        if not len(order):
-            break
-        going_on = order[: max(1, len(order) // eta)]
-        for one in order[len(going_on) :][alive[order[len(going_on) :]]]:
+        reported = ~np.isnan(loss)
+        if (alive[race] & ~reported & ~np.isnan(view.rungs[race, rung])).any():
+            return _Race(lost, race[alive[race] & reported])
+        ranked = race[np.argsort(loss, kind="stable")][: int(reported.sum())]
+        going_on = ranked[: max(1, len(ranked) // eta)]
+        for one in ranked[len(going_on) :][alive[ranked[len(going_on) :]]]:
             lost[int(one)] = (
                 f"at rung {rung + 1}: its loss was {view.losses[one, rung]:.4g}, "
-                f"and the best {len(going_on)} of {len(order)} had {view.losses[going_on[-1], rung]:.4g} or less"
+                f"and the best {len(going_on)} of {len(ranked)} had {view.losses[going_on[-1], rung]:.4g} or less"
             )
         race = np.sort(going_on)
-    return lost
-
-
-def _rungs_reported(view: AppView) -> Ints:
-    return np.asarray((~np.isnan(view.losses)).sum(axis=1), np.int64)
+    return _Race(lost, race[:0])
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from horae.core.app_schedulers import AppScheduler, AppView, BadAppScheduler, make_app_scheduler
+from horae.core.app_schedulers import AppScheduler, AppView, BadAppScheduler, Ints, make_app_scheduler
 from horae.core.commands import GivenUp
 from horae.core.job import JobSpec
 from horae.core.table import JobTable, along
@@ -84,6 +84,10 @@ class AppBook:
             wanted = self._scheduler[app].turns(view).tolist()
             turns += [(row, turn) for row, turn in zip(rows, wanted, strict=True) if turn != self._table.turn[row]]
         return tuple(given_up), tuple(turns)
+
+    def less_paused(self, rows: Ints) -> Ints:
+        """Those of some rows that no app has told to wait."""
+        return rows[self._table.turn[rows] >= 0] if self._scheduler else rows
 
     def settle(self) -> None:
         """The apps were asked."""

@@ -23,6 +23,7 @@ class StopWhy(StrEnum):
     DRAINED = "drained"
     STRAY = "stray"
     GIVEN_UP = "given up"
+    PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True)

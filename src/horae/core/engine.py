@@ -44,6 +44,7 @@ from horae.core.states import (
     ALIVE,
     CANCELLED,
     CANCELLING,
+    ENDED,
     HELD,
     HOLDING,
     LAUNCHING,
@@ -340,7 +341,7 @@ class Engine:
             return
         if move is Move.RELEASE:
             self.jobs.state[row] = int(to)
-            self.jobs.reason[row] = int(Reason.NOT_YET_CONSIDERED)
+            self.jobs.reason[row] = int(Reason.AT_RUNG if self.jobs.turn[row] < 0 else Reason.NOT_YET_CONSIDERED)
             self.jobs.waiting_since_s[row] = self.now_s
             self.jobs.activate(row)
             self._must_plan = True
@@ -497,8 +498,8 @@ class Engine:
         )
 
     def _candidates(self) -> Any:
-        """Active rows, less those whose launch failed a moment ago."""
-        active = self.jobs.active
+        """Active rows, less those that their apps pause and those whose launch failed a moment ago."""
+        active = self.apps.less_paused(self.jobs.active)
         if not self._backoff:
             return active
         later = [row for row, until_s in self._backoff.items() if until_s > self.now_s]
@@ -540,7 +541,21 @@ class Engine:
             assert to is not None, f"row {row}, which is {state.name}, is given up"
             self._rest(row, state, to, StopWhy.GIVEN_UP)
         for row, turn in turns:
-            self.jobs.turn[row] = turn
+            self._fold_turn(row, turn)
+
+    def _fold_turn(self, row: int, turn: int) -> None:
+        """A trial that its app pauses loses its GPUs, or its claim to some, and is no candidate until it may go on."""
+        jobs, before = self.jobs, int(self.jobs.turn[row])
+        jobs.turn[row] = turn
+        if (turn < 0) == (before < 0) or STATES[jobs.state[row]] in (*ENDED, CANCELLING):
+            return
+        self._must_plan = True
+        if STATES[jobs.state[row]] not in (HELD, HOLDING):
+            jobs.reason[row] = int(Reason.AT_RUNG if turn < 0 else Reason.NOT_YET_CONSIDERED)
+        if turn < 0 and row in self._pending:
+            self._withdraw(row)
+        if turn < 0:
+            self._evict(row, StopWhy.PAUSED)
 
     def _fold(self, record: Decided, skip_stops: int = 0) -> None:
         """Make a decision true. Live, simulated and recovering engines all pass through here."""
