@@ -98,7 +98,7 @@ class Trouble:
         name = str(self.rng.choice(list(POLICIES)))
         settings = {}
         for parameter in POLICIES[name].parameters:
-            if parameter.name in ("quantum", "round"):
+            if parameter.name in ("quantum", "round", "lease"):
                 settings[parameter.name] = str(self.rng.choice([50, 300, 600]))
             if parameter.name == "reserve":
                 settings[parameter.name] = str(self.rng.choice(["off", "0", "200"]))
