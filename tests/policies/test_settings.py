@@ -10,7 +10,7 @@ import pytest
 from horae.policies import POLICIES, UnknownPolicy, make_policy
 from horae.policies.settings import BadSetting
 
-ORDERING = ["fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice", "sjf-aware"]
+ORDERING = ["fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice", "highest-rho", "slaq", "sjf-aware"]
 BY_TIME_LEFT = ["fifo-aware", "sjf-aware", "allox"]
 PRICED = ["cost", "cost-deadline"]
 ROUNDS = [
@@ -40,6 +40,11 @@ VALUES: list[tuple[str, str, str, Any]] = [
     ("gandiva", "seed", "7", 7),
     ("las", "quantum", "12.5", 12.5),
     ("time-slice", "quantum", "1e3", 1000.0),
+    ("highest-rho", "lease", "60", 60.0),
+    ("slaq", "quantum", "60", 60.0),
+    ("slaq", "chance", "90", 90.0),
+    ("optimus", "quantum", "60", 60.0),
+    ("optimus", "gain", "5", 5.0),
     ("isolated", "round", "60", 60.0),
     ("themis", "f", "0.5", 0.5),
     ("themis", "lease", "60", 60.0),

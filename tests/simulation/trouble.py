@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from horae.core.events import (
 )
 from horae.core.invariants import check
 from horae.core.job import JobSpec
+from horae.core.loss import LossCurve
 from horae.core.queues import Queue
 from horae.core.states import State
 from horae.core.throughputs import Origin, Setting, Throughputs
@@ -46,10 +47,14 @@ FAULTS = Faults(
 )
 
 
+#: Schedulers of the second app, by seed.
+SCHEDULED = ("halving:eta=3,rungs=1", "hyperband:eta=2,rungs=2", "hyperdrive:rungs=4")
+
+
 def same(a: object, b: object) -> bool:
     """Whether two states are equal, columns bit by bit."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.dtype == b.dtype and np.array_equal(a, b)
+        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
     if isinstance(a, dict) and isinstance(b, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     return a == b
@@ -79,7 +84,7 @@ class Trouble:
         self.queues = self._queues()
         self.wrong_by = float(rng.choice([0.6, 1.0, 1.5]))
         self.restart_cost_s = float(rng.choice([0.0, 30.0]))
-        self.specs = [self._job(number) for number in range(self.jobs)]
+        self.specs = [self._trial(number, self._job(number)) for number in range(self.jobs)]
 
     def _cluster(self) -> Cluster:
         rng = self.rng
@@ -93,7 +98,7 @@ class Trouble:
         name = str(self.rng.choice(list(POLICIES)))
         settings = {}
         for parameter in POLICIES[name].parameters:
-            if parameter.name in ("quantum", "round"):
+            if parameter.name in ("quantum", "round", "lease"):
                 settings[parameter.name] = str(self.rng.choice([50, 300, 600]))
             if parameter.name == "reserve":
                 settings[parameter.name] = str(self.rng.choice(["off", "0", "200"]))
@@ -132,6 +137,18 @@ class Trouble:
             restore_s=None if rng.random() < 0.5 else float(rng.choice([0.0, 45.0])),
             checkpoint_every_s=float(rng.choice([0.0, 200.0])),
             min_runtime_s=float(rng.choice([0.0, 0.0, 250.0])),
+        )
+
+    def _trial(self, number: int, spec: JobSpec) -> JobSpec:
+        """Some jobs are trials of two apps that have schedulers; others only report their losses."""
+        rng, app = self.rng, number % 4
+        if app == 3:
+            return spec
+        curve = LossCurve(float(rng.uniform(2, 4)), float(rng.uniform(0, 2)), float(rng.uniform(20, 600)))
+        every = spec.work / float(rng.integers(2, 20)) if rng.random() < 0.5 else 0.0
+        scheduler = ("", "halving:eta=2,rungs=2", SCHEDULED[self.seed % len(SCHEDULED)])[app]
+        return replace(
+            spec, app=f"app-{app}" if scheduler else "", app_scheduler=scheduler, loss=curve, report_every=every
         )
 
     def _speeds(self, origin: Origin, wrong_by: float) -> Throughputs:

@@ -300,3 +300,42 @@ def apps_of(jobs: tuple[JobSpec, ...]) -> dict[str, list[JobSpec]]:
         apps[job.app].append(job)
     apps.pop(jobs[-1].app)
     return apps
+
+
+def test_losses_are_drawn_apart_so_that_all_else_stays() -> None:
+    plain, halving = draw(preset("themis", jobs=300)), draw(preset("themis", jobs=300, app_scheduler="halving:eta=4"))
+    bare = [replace(job, loss=None, report_every=0.0, app_scheduler="") for job in halving]
+    assert bare == list(plain)
+    assert {job.app_scheduler for job in halving} == {"halving:eta=4"}
+    assert all(job.loss is not None and job.work / job.report_every == pytest.approx(20) for job in halving)
+
+
+def test_trials_of_an_app_begin_alike_and_who_leads_early_need_not_win() -> None:
+    jobs = draw(preset("themis", jobs=1000, reports=5))
+    apps = defaultdict(list)
+    for job in jobs:
+        assert job.loss is not None
+        apps[job.app].append((job.loss.first, job.loss.at(job.work / 9), job.loss.at(job.work)))
+    assert all(len({first for first, _, _ in trials}) == 1 for trials in apps.values())
+    large = [np.array(trials) for trials in apps.values() if len(trials) > 10]
+    agree = [np.corrcoef(trials[:, 1], trials[:, 2])[0, 1] for trials in large]
+    assert 0.5 < np.median(agree) < 0.99
+    assert {round(job.work / job.report_every) for job in jobs} == {5}
+
+
+def test_reports_without_apps_need_no_scheduler() -> None:
+    jobs = draw(preset("plain", jobs=20, reports=10))
+    assert all(job.loss is not None and not job.app_scheduler for job in jobs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"app_scheduler": "halving"}, "needs apps of several trials"),
+        ({"app_scheduler": "halv", "trials_max": 5}, "no app scheduler is called 'halv'"),
+        ({"reports": 1001}, "from 0 to 1000"),
+    ],
+)
+def test_trials_that_make_no_sense_are_refused(settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        preset("plain", **settings)

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
+from horae.core.loss import LossCurve
 from horae.workload.traces import load_trace, save_trace
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
 seconds = st.floats(0, 1e12)
 speeds = st.floats(0, 1e6)
+curves = st.builds(LossCurve, st.floats(5, 10), st.floats(-1, 5), st.floats(1e-3, 1e6))
 
 
 @st.composite
@@ -46,6 +48,9 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         deadline_s=draw(st.none() | seconds),
         max_restarts=draw(st.integers(0, 10)),
         retry_exit_codes=tuple(draw(st.lists(st.integers(0, 255), max_size=3))),
+        app_scheduler=draw(st.sampled_from(["", "halving", "halving:eta=4,rungs=2", "hyperdrive:margin=0.5"])),
+        report_every=draw(st.just(0.0) | st.floats(1e12, 1e13)),
+        loss=draw(st.none() | curves),
     )
 
 
@@ -124,3 +129,19 @@ def test_steps_may_be_more_than_seconds_and_zero_is_no_minimum() -> None:
     assert JobSpec("a", 0, 4, 1e14, unit="steps", gpus_min=0).gpus_min == 4
     with pytest.raises(UserError, match="at most 1e"):
         JobSpec("a", 0, 4, 1e16, unit="steps")
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "sentence"),
+    [
+        ("loss", '"{""first"": 1}"', "not a JSON map such as"),
+        ("loss", '"{""first"": 1, ""last"": 2, ""halves_at"": 3}"', "would rise"),
+        ("app_scheduler", "halfing", "Did you mean 'halving'"),
+        ("report_every", "0.001", "1000 reports"),
+    ],
+)
+def test_a_bad_trial_is_told_with_its_line(tmp_path: Path, column: str, cell: str, sentence: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"job_id,submit_s,gpus,work,{column}\na,0,1,100,{cell}\n")
+    with pytest.raises(UserError, match=f"line 2: .*{sentence}"):
+        load_trace(path)

@@ -44,7 +44,7 @@ HoursOption = Annotated[
 #: Settings with an option of their own.
 _OPTIONS = {"jobs": "--jobs", "load": "--load", "arrivals_per_hour": "--rate", "hourly": "--hours-from"}
 #: Settings that are chosen by name.
-_NAMED = ("durations", "sizes", "mix")
+_NAMED = ("durations", "sizes", "mix", "app_scheduler")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from horae.core.commands import Decided, Evidence, Launch, Placed, Stop
+from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop
 from horae.core.events import PRECEDENCE, Event
 
 VERSION = 1
@@ -61,6 +61,8 @@ def _encode_decided(record: Decided) -> dict[str, Any]:
     return {
         "at_s": record.at_s,
         "planned": record.planned,
+        "given_up": _dump(tuple[GivenUp, ...], record.given_up),
+        "turns": [list(turn) for turn in record.turns],
         "stops": _dump(tuple[Stop, ...], record.stops),
         "withdrawn": list(record.withdrawn),
         "placed": _dump(tuple[Placed, ...], record.placed),
@@ -83,6 +85,8 @@ def _decode_decided(fields: dict[str, Any]) -> Decided:
     return Decided(
         at_s=fields["at_s"],
         planned=fields["planned"],
+        given_up=_load(tuple[GivenUp, ...], fields.get("given_up")),
+        turns=tuple((row, turn) for row, turn in fields.get("turns", ())),
         stops=_load(tuple[Stop, ...], fields["stops"]),
         withdrawn=tuple(fields["withdrawn"]),
         placed=_load(tuple[Placed, ...], fields["placed"]),

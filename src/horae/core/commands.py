@@ -22,6 +22,8 @@ class StopWhy(StrEnum):
     NODE_LOST = "node lost"
     DRAINED = "drained"
     STRAY = "stray"
+    GIVEN_UP = "given up"
+    PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class Launch:
     """Start an attempt of a job on these GPUs; all of them are free now.
 
     `span` is the distance the placement counts with, `work_done` what the job's
-    checkpoint holds, by what the engine knows.
+    checkpoint holds, by what the engine knows. At each amount of work in `report_at` the
+    attempt is to report its progress, with its loss; at once for amounts done before.
     """
 
     job: str
@@ -37,6 +40,7 @@ class Launch:
     gpu_ids: tuple[int, ...]
     span: Span
     work_done: float
+    report_at: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,14 @@ class Placed:
     job: str
     gpu_ids: tuple[int, ...]
     span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """An app's scheduler wants no more of a trial; `why` is the end of a sentence."""
+
+    job: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,9 @@ class Decided:
     at_s: float
     #: Whether the policy was asked, or only launches that were due went out.
     planned: bool
+    #: Trials that apps gave up, and rows whose turn within their app changed.
+    given_up: tuple[GivenUp, ...] = ()
+    turns: tuple[tuple[int, int], ...] = ()
     stops: tuple[Stop, ...] = ()
     withdrawn: tuple[str, ...] = ()
     placed: tuple[Placed, ...] = ()

@@ -9,12 +9,15 @@ and decisions gives the same state again, without asking any policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import isfinite
 from typing import Any, assert_never
 
 import numpy as np
 
+from horae.core.apps import AppBook
 from horae.core.cluster import Cluster, Span
-from horae.core.commands import Decided, Evidence, Launch, Placed, Stop, StopWhy
+from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop, StopWhy
 from horae.core.events import (
     Event,
     JobCancelled,
@@ -41,6 +44,7 @@ from horae.core.states import (
     ALIVE,
     CANCELLED,
     CANCELLING,
+    ENDED,
     HELD,
     HOLDING,
     LAUNCHING,
@@ -91,6 +95,7 @@ class Engine:
         self.queues = QueueTree(queues)
         self._speeds = Speeds((throughputs or Throughputs()).copy() if learn else throughputs or Throughputs())
         self.jobs = JobTable(cluster.gpu_types, self._speeds, self.queues)
+        self.apps = AppBook(self.jobs)
         #: Whether speeds that jobs show replace what was estimated, what was learnt so, and since when each running
         #: job's line has not been bent by a guess.
         self._learn = learn
@@ -128,6 +133,7 @@ class Engine:
             case JobStarted() | LaunchFailed() | JobProgressed() | JobStopped() | JobFinished() | JobFailed():
                 self._report(event)
             case Decided():
+                self._fold_apps(event.given_up, event.turns)
                 self._fold(event)
             case JobCancelled() | JobHeld() | JobReleased():
                 self._request(event)
@@ -142,7 +148,7 @@ class Engine:
         if event.spec.id in self.jobs.rows:
             self.dropped_reports += 1
             return
-        self.jobs.add(event.spec, self.now_s)
+        self.apps.add(self.jobs.add(event.spec, self.now_s))
         self._must_plan = True
 
     def _report(self, event: _Report) -> None:
@@ -164,6 +170,7 @@ class Engine:
                 self._launch_failed(row)
             case JobProgressed():
                 self._progressed(row, event.work_done)
+                self._hear_loss(row, event)
             case _:
                 assert_never(event)
 
@@ -244,12 +251,20 @@ class Engine:
         if row in self._pending:
             self._withdraw(row)
         jobs.state[row] = int(to)
-        jobs.reason[row] = int(Reason.HELD if to is HELD else Reason.NONE)
+        jobs.reason[row] = int(self._reason_to_rest(row, to))
         if to is not HELD:
             jobs.ended_s[row] = self.now_s
+            self.apps.tell(row)
         if before not in (HOLDING, CANCELLING, HELD):
             jobs.deactivate(row)
         self._must_plan = True
+
+    def _reason_to_rest(self, row: int, to: State) -> Reason:
+        """Why a job that wants nothing more does not."""
+        if to in (HELD, HOLDING):
+            return Reason.HELD
+        gone = to in (CANCELLING, CANCELLED) and row in self.apps.given_up
+        return Reason.GIVEN_UP if gone else Reason.NONE
 
     def _may_retry(self, row: int, exit_code: int) -> bool:
         spec = self.jobs.specs[row]
@@ -280,6 +295,13 @@ class Engine:
         if executing:
             jobs.execute(row, self.now_s, rate, gpus)
             self._true_since_s[row] = self.now_s
+
+    def _hear_loss(self, row: int, event: JobProgressed) -> None:
+        """A loss that is a number is kept, for policies and for the app."""
+        if event.loss is None or not (isfinite(event.loss) and event.work_done >= 0):
+            return
+        if self.jobs.note_loss(row, self._sane(row, event.work_done), event.loss):
+            self.apps.heard(row, event.work_done, event.loss)
 
     def _note_speed(self, row: int, work_done: float) -> None:
         """Learn how fast a job really was since it was last known where it stood.
@@ -321,26 +343,28 @@ class Engine:
             return
         if move is Move.RELEASE:
             self.jobs.state[row] = int(to)
-            self.jobs.reason[row] = int(Reason.NOT_YET_CONSIDERED)
+            self.jobs.reason[row] = int(Reason.AT_RUNG if self.jobs.turn[row] < 0 else Reason.NOT_YET_CONSIDERED)
             self.jobs.waiting_since_s[row] = self.now_s
             self.jobs.activate(row)
             self._must_plan = True
-        elif to in (HELD, CANCELLED):
+        else:
+            self._rest(row, state, to, StopWhy.HELD if move is Move.HOLD else StopWhy.CANCELLED)
+
+    def _rest(self, row: int, state: State, to: State, why: StopWhy) -> None:
+        """A job is held, cancelled or given up: at once, or by way of a stop if it is alive."""
+        if to in (HELD, CANCELLED):
             self._backoff.pop(row, None)
             self._leave(row, state, to)
-        else:
-            self._stop_for_good(row, state, to)
-
-    def _stop_for_good(self, row: int, state: State, to: State) -> None:
-        """A job that is alive has to stop, to be held or cancelled."""
+            return
         if row in self._pending:
             self._withdraw(row)
         if state in (LAUNCHING, RUNNING):
-            self.evicted[row] = StopWhy.HELD if to is HOLDING else StopWhy.CANCELLED
+            self.evicted[row] = why
         if state not in (HOLDING, CANCELLING):
             self.jobs.deactivate(row)
         self.jobs.state[row] = int(to)
-        self.jobs.reason[row] = int(Reason.HELD if to is HOLDING else Reason.NONE)
+        self.jobs.reason[row] = int(self._reason_to_rest(row, to))
+        self.apps.tell(row)
         self._must_plan = True
 
     # ----------------------------------------------------------------- nodes
@@ -412,13 +436,15 @@ class Engine:
 
     def due(self, now_s: float) -> bool:
         """Whether a decision at this time could change anything."""
-        if self._must_plan or now_s >= self.wake_s or self.evicted or self._strays:
+        if self._must_plan or now_s >= self.wake_s or self.evicted or self._strays or self.apps.has_news:
             return True
         return self._vacated and bool(self._pending)
 
     def decide(self, now_s: float) -> Decided:
         """Plan if there is reason to, and say what has to be done. The record comes before the deed."""
         self.now_s = max(self.now_s, now_s)
+        given_up, turns = self.apps.ask(self.now_s) if self.apps.has_news else ((), ())
+        self._fold_apps(given_up, turns)
         evictions = self._evictions()
         for stop in evictions:
             self._fold_stop(stop)
@@ -426,6 +452,8 @@ class Engine:
             record = self._plan(evictions)
         else:
             record = Decided(self.now_s, False, stops=evictions, launches=self._launches((), ()), wake_s=self.wake_s)
+        if given_up or turns:
+            record = replace(record, given_up=given_up, turns=turns)
         self._fold(record, skip_stops=len(evictions))
         return record
 
@@ -472,8 +500,8 @@ class Engine:
         )
 
     def _candidates(self) -> Any:
-        """Active rows, less those whose launch failed a moment ago."""
-        active = self.jobs.active
+        """Active rows, less those that their apps pause and those whose launch failed a moment ago."""
+        active = self.apps.less_paused(self.jobs.active)
         if not self._backoff:
             return active
         later = [row for row, until_s in self._backoff.items() if until_s > self.now_s]
@@ -500,9 +528,36 @@ class Engine:
     def _launch(self, row: int, gpu_ids: tuple[int, ...], span: Span) -> Launch:
         jobs = self.jobs
         done = float(jobs.work[row] - jobs.work_left[row])
-        return Launch(jobs.specs[row].id, int(jobs.attempt[row]) + 1, gpu_ids, span, done)
+        report_at = self.apps.report_at(row, done)
+        return Launch(jobs.specs[row].id, int(jobs.attempt[row]) + 1, gpu_ids, span, done, report_at)
 
     # ---------------------------------------------------------------- folding
+
+    def _fold_apps(self, given_up: tuple[GivenUp, ...], turns: tuple[tuple[int, int], ...]) -> None:
+        """Trials that their apps gave up are cancelled before anything else is decided."""
+        for one in given_up:
+            row = self.jobs.rows[one.job]
+            self.apps.given_up[row] = one.why
+            state = STATES[self.jobs.state[row]]
+            to = after(state, Move.CANCEL)
+            assert to is not None, f"row {row}, which is {state.name}, is given up"
+            self._rest(row, state, to, StopWhy.GIVEN_UP)
+        for row, turn in turns:
+            self._fold_turn(row, turn)
+
+    def _fold_turn(self, row: int, turn: int) -> None:
+        """A trial that its app pauses loses its GPUs, or its claim to some, and is no candidate until it may go on."""
+        jobs, before = self.jobs, int(self.jobs.turn[row])
+        jobs.turn[row] = turn
+        if (turn < 0) == (before < 0) or STATES[jobs.state[row]] in (*ENDED, CANCELLING):
+            return
+        self._must_plan = True
+        if STATES[jobs.state[row]] not in (HELD, HOLDING):
+            jobs.reason[row] = int(Reason.AT_RUNG if turn < 0 else Reason.NOT_YET_CONSIDERED)
+        if turn < 0 and row in self._pending:
+            self._withdraw(row)
+        if turn < 0:
+            self._evict(row, StopWhy.PAUSED)
 
     def _fold(self, record: Decided, skip_stops: int = 0) -> None:
         """Make a decision true. Live, simulated and recovering engines all pass through here."""
@@ -521,6 +576,7 @@ class Engine:
         self.evicted.clear()
         self._strays.clear()
         self._vacated = False
+        self.apps.settle()
         self.wake_s = record.wake_s
         if record.planned:
             self._fold_planned(record)
@@ -627,5 +683,6 @@ class Engine:
             "learnt": dict(self.learnt),
             "true_since": dict(self._true_since_s),
             "queues": self.queues.configured,
+            "apps": self.apps.state(),
             "memory": self.memory.contents(len(self.jobs)),
         }

@@ -68,12 +68,13 @@ class LaunchFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobProgressed:
-    """A running attempt reports the work done so far, over all attempts."""
+    """A running attempt reports the work done so far, over all attempts, and the loss it trains to lower."""
 
     at_s: float
     job: str
     attempt: int
     work_done: float
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Why a job waits, in words: the reason its last decision gave, with the numbers behind it."""
+"""Why a job waits, or was given up, in words: the reason its last decision gave, with the numbers behind it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Explanation:
 
 
 def explain(engine: Engine, job: str) -> Explanation:
-    """Say why a job waits; the numbers are those that the decision saw, not those of this moment."""
+    """Say why a job waits, or was given up; the numbers are those that the decision saw, not those of this moment."""
     row = engine.jobs.rows[job]
     reason = Reason(engine.jobs.reason[row])
     numbers = _numbers(engine, row)
@@ -46,4 +46,5 @@ def _numbers(engine: Engine, row: int) -> dict[str, float | str]:
         "queue": engine.queues.paths[int(jobs.queue[row])],
         "head": evidence.head if evidence else "",
         "retry_s": engine.retry_s(row),
+        "given_up": engine.apps.given_up.get(row, ""),
     }

@@ -67,6 +67,8 @@ class History:
     waiting: dict[str, str] = field(default_factory=dict)
     #: Jobs whose deadlines the policy gave up while they lay ahead.
     relaxed: tuple[str, ...] = ()
+    #: Which jobs their app gave up (they are cancelled, too); None where no app does that.
+    given_up: NDArray[np.bool_] | None = None
 
     @property
     def submit_s(self) -> NDArray[np.float64]:

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from horae.core.app_schedulers import BadAppScheduler, make_app_scheduler
 from horae.core.errors import UserError
+from horae.core.loss import LossCurve
 
 #: Slow-down of a job by the widest span of its GPUs: one GPU, one node, one rack, the cluster.
 NO_SLOWDOWN = (1.0, 1.0, 1.0, 1.0)
@@ -20,6 +22,8 @@ DEFAULT_QUEUE = "default"
 #: Longer than any schedule; beyond, clocks would lose their seconds to rounding.
 MAX_SECONDS = 1e12
 MAX_STEPS = 1e15
+#: More reports than anybody could use.
+MAX_REPORTS = 1000
 
 
 class BadJob(UserError):
@@ -68,6 +72,12 @@ class JobSpec:
     max_restarts: int = 0
     #: Exit codes worth a restart; empty means all of them.
     retry_exit_codes: tuple[int, ...] = ()
+    #: Which trials of the app go on, such as `halving:eta=3`; the same for all its jobs. Empty runs them all.
+    app_scheduler: str = ""
+    #: Work between two reports of the loss; 0 reports at the rungs of the app scheduler alone.
+    report_every: float = 0.0
+    #: How the loss really falls. Only a simulated world looks at it.
+    loss: LossCurve | None = None
 
     def __post_init__(self) -> None:
         if self.gpus_min == 0:
@@ -127,7 +137,18 @@ class JobSpec:
             return f"max_restarts is {self.max_restarts}; it must be at least 0"
         if not self.queue or any(not part for part in self.queue.split("/")):
             return f"queue {self.queue!r} is not a path such as org/team/user"
-        return ""
+        return self._problem_of_trials()
+
+    def _problem_of_trials(self) -> str:
+        """The first thing wrong with what makes the job a trial of an app."""
+        if self.report_every and not self.work / MAX_REPORTS <= self.report_every < math.inf:
+            return f"it reports every {self.report_every} {self.unit}; {MAX_REPORTS} reports of a job are the most"
+        if self.app_scheduler:
+            try:
+                make_app_scheduler(self.app_scheduler)
+            except BadAppScheduler as why:
+                return str(why)
+        return self.loss.problem if self.loss else ""
 
 
 def _has_control_characters(text: str) -> bool:

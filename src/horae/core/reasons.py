@@ -24,6 +24,9 @@ class Reason(IntEnum):
     BEHIND_LESS_SERVED = 13
     BEHIND_TURN = 14
     BEHIND_SHARE = 15
+    GIVEN_UP = 20
+    BEHIND_BETTER = 21
+    AT_RUNG = 22
 
     @property
     def code(self) -> str:
@@ -53,4 +56,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.BEHIND_LESS_SERVED: "Jobs that have had less GPU time go first.",
     Reason.BEHIND_TURN: "Other jobs have their turn; its own comes when their time slice ends.",
     Reason.BEHIND_SHARE: "Other jobs are farther behind their share.",
+    Reason.BEHIND_BETTER: "Jobs whose loss falls faster go first.",
+    Reason.AT_RUNG: "It has reached a rung of its app, which waits for its other trials to get there.",
+    Reason.GIVEN_UP: "Its app gave it up {given_up}.",
 }

@@ -59,6 +59,14 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "launch_failures": (np.int64, 0),
     # GPU type of the last launch.
     "last_type": (np.int64, -1),
+    # Which trials of an app go first: those with the lowest.
+    "turn": (np.int64, 0),
+    # The first and the last two losses reported, and the work done by these; NaN where there was no report.
+    "loss_first": (np.float64, np.nan),
+    "loss": (np.float64, np.nan),
+    "loss_work": (np.float64, np.nan),
+    "loss_before": (np.float64, np.nan),
+    "loss_work_before": (np.float64, np.nan),
 }
 
 
@@ -116,6 +124,12 @@ class JobTable:
     failures: NDArray[np.int64]
     launch_failures: NDArray[np.int64]
     last_type: NDArray[np.int64]
+    turn: NDArray[np.int64]
+    loss_first: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    loss_work: NDArray[np.float64]
+    loss_before: NDArray[np.float64]
+    loss_work_before: NDArray[np.float64]
 
     def __init__(self, gpu_types: tuple[str, ...], speeds: Speeds, queues: QueueTree) -> None:
         self.specs: list[JobSpec] = []
@@ -233,6 +247,16 @@ class JobTable:
         """The job does work from now on, at this rate on so many GPUs, half of them where it shares them."""
         self.settle(row, now_s)
         self.rate[row], self.executing_gpus[row], self.executing[row] = rate, gpus, 1.0
+
+    def note_loss(self, row: int, work_done: float, loss: float) -> bool:
+        """Keep a reported loss; one that is not newer than the last says nothing."""
+        if work_done <= self.loss_work[row]:
+            return False
+        self.loss_before[row], self.loss_work_before[row] = self.loss[row], self.loss_work[row]
+        self.loss[row], self.loss_work[row] = loss, work_done
+        if np.isnan(self.loss_first[row]):
+            self.loss_first[row] = loss
+        return True
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """Every column, cut to the jobs there are: for checkpoints and comparison."""

@@ -327,7 +327,7 @@ def fit(
                     charge(row, guests[h], -has, jobs.queue, parent, used)
                     position[h] = i
                 suits = _suits(h, mask, gpus, top, first, held, pools.gpu_type)
-                claims = has if suits or status[h] == UNDECIDED else gpus
+                claims = has if suits else gpus
                 if quotas.limited and not affordable(
                     row, partner, claims, returns, jobs.queue, parent, quotas.top, used
                 ):

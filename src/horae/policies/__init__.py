@@ -14,12 +14,15 @@ from horae.policies.fifo import Fifo, FifoBackfill
 from horae.policies.finish_time import FinishTime
 from horae.policies.gandiva import Gandiva
 from horae.policies.hierarchical import Hierarchical
+from horae.policies.highest_rho import HighestRho
 from horae.policies.isolated import Isolated
 from horae.policies.least_attained import LeastAttainedService
 from horae.policies.makespan import Makespan
 from horae.policies.max_min import MaxMin
+from horae.policies.optimus import Optimus
 from horae.policies.settings import Parameter, build, parameters_of
 from horae.policies.shortest_first import ShortestRemainingService, ShortestRemainingTime
+from horae.policies.slaq import Slaq
 from horae.policies.smallest_first import SmallestFirst
 from horae.policies.strategy_proof import StrategyProof
 from horae.policies.themis import Themis
@@ -36,6 +39,9 @@ _CLASSES: dict[str, type] = {
     "las": LeastAttainedService,
     "time-slice": TimeSlice,
     "isolated": Isolated,
+    "highest-rho": HighestRho,
+    "slaq": Slaq,
+    "optimus": Optimus,
     "gandiva": Gandiva,
     "max-min": MaxMin,
     "water-filling": WaterFilling,

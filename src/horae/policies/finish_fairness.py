@@ -84,8 +84,9 @@ def whole_demand(now: Snapshot, apps: Apps) -> Demand:
 
 
 def demand_left(now: Snapshot, apps: Apps) -> Demand:
-    """What the jobs of the snapshot still need, by app and GPU type."""
-    return _demand(now, apps, now.rows, np.maximum(now.work_left, 0.0))
+    """What the jobs of each app still need on each GPU type, those that may not run at this moment among them."""
+    everybody = _everybody(now)
+    return _demand(now, apps, everybody.rows, np.maximum(everybody.work_left, 0.0))
 
 
 def alone_s(demand: Demand, gpus_by_type: Ints, contention: Floats) -> Floats:
@@ -99,11 +100,13 @@ def seconds_left(now: Snapshot, apps: Apps, lease_s: float) -> Floats:
     Its jobs take turns on them, so that an app advances at the sum of their speeds, but no faster
     than its slowest job. An app without GPUs gets all it can use when the present lease is over.
     """
-    serial, speed, job_s = _progress(now)
-    left = np.bincount(apps.of_job, serial, minlength=len(apps))
-    speeds = np.bincount(apps.of_job, speed, minlength=len(apps))
+    everybody = _everybody(now)
+    of_job = np.searchsorted(apps.numbers, now.table.app[everybody.rows])
+    serial, speed, job_s = _progress(everybody)
+    left = np.bincount(of_job, serial, minlength=len(apps))
+    speeds = np.bincount(of_job, speed, minlength=len(apps))
     longest_s = np.zeros(len(apps))
-    np.maximum.at(longest_s, apps.of_job, job_s)
+    np.maximum.at(longest_s, of_job, job_s)
     nothing = speeds == 0
     capacity = now.cluster.gpus_by_type.astype(np.float64)
     at_best_s = demand_left(now, apps).time_on(np.broadcast_to(capacity, (len(apps), len(capacity))))
@@ -116,6 +119,13 @@ def rho(now: Snapshot, apps: Apps, lease_s: float) -> Floats:
     shared_s = apps.elapsed_s + seconds_left(now, apps, lease_s)
     fair_s = alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention)
     return np.asarray(np.nan_to_num(shared_s / fair_s), np.float64)
+
+
+def _everybody(now: Snapshot) -> Snapshot:
+    """The same moment with the jobs that are no candidates for GPUs: trials that pause, launches that failed."""
+    if len(now.table.active) == len(now):
+        return now
+    return Snapshot(now.now_s, now.table.active, now.table, now.gpu_ledger, now.queues)
 
 
 def _progress(now: Snapshot) -> tuple[Floats, Floats, Floats]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.demand import Demand
 from horae.core.history import History
-from horae.report.series import Floats, Ints, overlap, sums
+from horae.report.series import Floats, Ints, overlap
 
 #: What rounding alone may add to a ratio that is exactly 1.
 TOLERANCE = 1e-9
@@ -83,61 +83,27 @@ def finish_time_fairness(history: History) -> Apps:
     shared_s = _largest(history.end_s[done], of_job[done], len(names)) - begin_s
     shared_s[of_job[np.isnan(history.end_s)]] = np.nan
     shared_s[~np.isfinite(shared_s)] = np.nan
-    demand = _Demand.of(history, of_job, len(names))
+    demand = _owed(history, of_job, len(names))
     capacity = history.cluster.gpus_by_type.astype(np.float64)
     fair_s = demand.time_on(capacity / contention[:, None])
     cluster_s = demand.time_on(np.broadcast_to(capacity, (len(names), len(capacity))))
     return Apps(of_job, first_job, contention, shared_s / fair_s, shared_s / (cluster_s * contention))
 
 
-@dataclass(frozen=True)
-class _Demand:
-    """What the finished jobs of each app need, by app and GPU type; infinite where a gang does not fit."""
-
-    serial_gpu_s: Floats
-    longest_s: Floats
-    max_parallelism: Floats
-    #: Whether the app's jobs need several types, so that each must go to its own best one.
-    split: NDArray[np.bool_]
-
-    @staticmethod
-    def of(history: History, of_job: Ints, apps: int) -> _Demand:
-        done = np.flatnonzero(history.finished)
-        jobs = [history.jobs[i] for i in done]
-        app, capacity = of_job[done], history.cluster.gpus_by_type
-        work, gpus = np.array([job.work for job in jobs]), np.array([job.gpus for job in jobs])
-        fewest, most = np.array([job.gpus_min for job in jobs]), np.array([job.gpus_max for job in jobs], dtype=float)
-        rates = history.rates[done]
-        fits = (rates > 0) & (fewest[:, None] <= capacity)
-        serial = np.where(fits, (work * gpus)[:, None] / np.where(fits, rates, 1.0), np.inf)
-
-        # An app no single type can hold is spread: each job on the type that runs it fastest.
-        split: NDArray[np.bool_] = np.all(np.isinf(_sums(serial, app, apps)), axis=1)
-        elsewhere = split[app][:, None] & (np.arange(len(capacity)) != serial.argmin(axis=1)[:, None])
-        serial = np.where(elsewhere, 0.0, serial)
-        widest = np.where(elsewhere, 0.0, most[:, None])
-        longest = np.zeros((apps, len(capacity)))
-        np.maximum.at(longest, app, serial / np.minimum(most[:, None], capacity))
-        return _Demand(_sums(serial, app, apps), longest, _sums(widest, app, apps), split)
-
-    def time_on(self, share: Floats) -> Floats:
-        """Seconds each app needs on its share of each type: on the best type, or on all it is spread over."""
-        width = np.minimum(share, self.max_parallelism)
-        busy = np.divide(self.serial_gpu_s, width, out=np.zeros_like(width), where=width > 0)
-        times = np.maximum(busy, self.longest_s)
-        needed: Floats = np.where(self.split, times.max(axis=1), times.min(axis=1))
-        return np.where(np.isfinite(needed), needed, np.nan)
+def _owed(history: History, of_job: Ints, apps: int) -> Demand:
+    """What the finished jobs of each app need."""
+    done = np.flatnonzero(history.finished)
+    jobs = [history.jobs[i] for i in done]
+    work = np.array([job.work for job in jobs], dtype=np.float64)
+    gangs = np.array([(job.gpus, job.gpus_min, job.gpus_max) for job in jobs], dtype=np.int64).reshape(-1, 3)
+    gpus, least, most = gangs.T
+    return Demand.of(of_job[done], apps, work, gpus, least, most, history.rates[done], history.cluster.gpus_by_type)
 
 
 def _horizon_s(history: History) -> float:
     """The last moment the history knows of: jobs that have not ended are alive until then."""
     known = np.concatenate((history.submit_s, history.end_s, history.attempts.end_s))
     return float(np.nanmax(known)) if len(known) else 0.0
-
-
-def _sums(values: Floats, app: Ints, apps: int) -> Floats:
-    """Column sums by app."""
-    return np.stack([sums(column, app, apps) for column in values.T], axis=1)
 
 
 def _smallest(values: Floats, app: Ints, apps: int) -> Floats:

@@ -91,7 +91,9 @@ class Report:
     jobs: int
     finished: int
     failed: int
+    #: By users; trials that an app gave up are counted apart.
     cancelled: int
+    given_up: int
     apps: int
     gpus: int
     avg_jct_s: float
@@ -110,6 +112,8 @@ class Report:
     waiting_s: Delay
     restart_overhead: Overhead
     gpu_hours: float
+    #: The part of them that went into trials given up.
+    given_up_gpu_hours: float
     fragmentation: float
     deadlines: Deadlines
     by_queue: dict[str, QueueReport]
@@ -141,12 +145,14 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
     overhead_gpu_s = float(result.overhead_gpu_s[inside].sum())
     apps = _apps_inside(result, inside)
     by_gpu_type = _by_gpu_type(history, holdings, window)
+    given_up = np.zeros(len(states), bool) if history.given_up is None else history.given_up[inside]
     return Report(
         policy=history.policy,
         jobs=inside.stop - inside.start,
         finished=int((states == State.FINISHED).sum()),
         failed=int((states == State.FAILED).sum()),
-        cancelled=int((states == State.CANCELLED).sum()),
+        cancelled=int((states == State.CANCELLED).sum() - given_up.sum()),
+        given_up=int(given_up.sum()),
         apps=len(apps),
         gpus=history.cluster.gpus,
         avg_jct_s=_mean(jct_s),
@@ -164,6 +170,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         waiting_s=Delay.of(result.waiting_s[inside]),
         restart_overhead=Overhead(overhead_gpu_s, overhead_gpu_s / gpu_seconds if gpu_seconds else 0.0),
         gpu_hours=gpu_seconds / 3600,
+        given_up_gpu_hours=float(result.gpu_seconds[inside][given_up].sum()) / 3600,
         fragmentation=fragmentation(holdings, history.cluster, window.begin_s, window.end_s)
         if length_s > 0
         else math.nan,

@@ -140,6 +140,7 @@ def _ended(report: Report) -> str:
     parts = [f"{number(report.finished)} of {_count(report.jobs, 'job')} finished"]
     parts += [f"{number(report.failed)} failed"] if report.failed else []
     parts += [f"{number(report.cancelled)} were cancelled"] if report.cancelled else []
+    parts += [f"{number(report.given_up)} were given up by their apps"] if report.given_up else []
     return ", ".join(parts)
 
 

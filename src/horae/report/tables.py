@@ -81,6 +81,8 @@ MEASURES = (
     Measure("deadlines.met", "deadlines met", more_is_better=True, if_any="deadlines.jobs"),
     Measure("deadlines.missed", "deadlines missed", if_any="deadlines.jobs"),
     Measure("deadlines.relaxed", "deadlines relaxed", more_is_better=None, if_any="deadlines.relaxed"),
+    Measure("given_up", "trials given up by their apps", more_is_better=None, if_any="given_up"),
+    Measure("given_up_gpu_hours", "GPU-hours of trials given up", more_is_better=None, if_any="given_up_gpu_hours"),
 )
 
 #: What a run may cost beside, as `process_cost` names it.

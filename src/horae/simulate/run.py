@@ -8,6 +8,7 @@ from typing import assert_never
 
 import numpy as np
 
+from horae.core.apps import check_apps
 from horae.core.cluster import Cluster
 from horae.core.commands import Decided, Launch, Stop, StopWhy, WakeAt
 from horae.core.engine import Engine
@@ -27,6 +28,8 @@ from horae.core.history import History, Recorder
 from horae.core.job import JobSpec
 from horae.core.plan import Particular, Relaxing
 from horae.core.queues import Queue
+from horae.core.reasons import Reason
+from horae.core.states import State
 from horae.core.table import along
 from horae.core.throughputs import Throughputs
 from horae.placement.rules import make_placement
@@ -80,6 +83,7 @@ def simulate(
     if truth is not None:
         check_fit(jobs, cluster, truth)
     check_quotas(jobs, queues)
+    check_trials(jobs)
     rule = make_placement(placement)
     engine = Engine(cluster, make_policy, policy, settings, rule, throughputs, queues, learn=truth is not None)
     if isinstance(engine.policy, Particular):
@@ -229,6 +233,7 @@ class Driver:
             policy=self.engine.policy_name,
             settings=dict(settings),
             counters={"dropped_reports": self.engine.dropped_reports},
+            given_up=(table.state[:n] == State.CANCELLED) & (table.reason[:n] == Reason.GIVEN_UP),
             waiting={
                 spec.id: explain(self.engine, spec.id).sentence
                 for row, spec in enumerate(table.specs)
@@ -281,6 +286,17 @@ def check_quotas(jobs: Sequence[JobSpec], queues: Sequence[Queue]) -> None:
                     f"Job {job.id!r} needs {job.gpus_min} GPUs and queue {path} may have {limits[path]}: "
                     "raise gpus_max, or take the job out of the trace."
                 )
+
+
+def check_trials(jobs: Sequence[JobSpec]) -> None:
+    """Refuse apps that cannot agree on a scheduler, and trials whose loss nobody could ever report."""
+    check_apps(jobs)
+    for job in jobs:
+        if job.loss is None and (job.app_scheduler or job.report_every):
+            raise CannotRun(
+                f"Job {job.id!r} is to report its loss (app scheduler {job.app_scheduler!r}, every "
+                f"{job.report_every:g}) and has none: give the trace a column loss, or leave these columns out."
+            )
 
 
 def _no_speed(job: JobSpec, cluster: Cluster) -> str:

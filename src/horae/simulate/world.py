@@ -53,6 +53,9 @@ class _Process:
     #: How much slower than others of its kind this attempt runs.
     luck: float
     pieces: list[tuple[float, float, float]]
+    #: Amounts of work that it has still to report, the last of them first, and when the next is due.
+    reports: list[float]
+    reports_s: float = np.inf
     ends_s: float = np.inf
     alive: bool = True
 
@@ -142,12 +145,16 @@ class World:
             case JobFinished() | LaunchFailed():
                 process.alive, truth.process = False, None
                 self._rest(process, at_s)
+            case JobProgressed() if event.work_done > 0:
+                del process.reports[-1]
+                self._report_later(process)
             case JobStarted():
                 truth.ran = True
                 self._work(process, at_s)
             case JobProgressed():
                 self._progress_later(process, at_s)
-                return replace(event, work_done=process.done(at_s))
+                done = process.done(at_s)
+                return replace(event, work_done=done, loss=_loss(truth.spec, done))
         return event
 
     def _goes_astray(self, event: Event) -> bool:
@@ -186,8 +193,9 @@ class World:
         if truth.ran:
             load_s = self._restart_cost_s if spec.restore_s is None else spec.restore_s
         works_from_s = now_s + load_s
+        luck, reports = self._straggle(), _reports(launch, truth.saved)
         process = _Process(
-            launch.job, row, launch.attempt, launch.gpu_ids, launch.span, works_from_s, self._straggle(), []
+            launch.job, row, launch.attempt, launch.gpu_ids, launch.span, works_from_s, luck, [], reports
         )
         process.pieces.append((works_from_s, truth.saved, self._rate(process, None)))
         truth.process = process
@@ -197,6 +205,7 @@ class World:
             return
         self._push(JobStarted(works_from_s, launch.job, launch.attempt), process, fresh=True)
         self._finish_later(process)
+        self._report_later(process)
         self._progress_later(process, works_from_s)
 
     def _rate(self, process: _Process, neighbour: _Process | None) -> float:
@@ -210,6 +219,17 @@ class World:
         since_s, done, rate = process.pieces[-1]
         process.ends_s = since_s + max(0.0, self._table.specs[process.row].work - done) / rate
         self._push(JobFinished(process.ends_s, process.job, process.attempt), process, fresh=True)
+
+    def _report_later(self, process: _Process) -> None:
+        """It will report when it has done the next amount of work that is asked for, if its speed stays as it is."""
+        if not process.reports:
+            process.reports_s = np.inf
+            return
+        since_s, done, rate = process.pieces[-1]
+        amount, spec = max(process.reports[-1], done), self._table.specs[process.row]
+        process.reports_s = since_s + (amount - done) / rate
+        report = JobProgressed(process.reports_s, process.job, process.attempt, amount, _loss(spec, amount))
+        self._push(report, process, fresh=True)
 
     def _work(self, process: _Process, now_s: float) -> None:
         """A process begins to work; if another works on the same GPUs, both are slower from now on."""
@@ -233,7 +253,8 @@ class World:
     def _set_speed(self, process: _Process, neighbour: _Process | None, now_s: float) -> None:
         process.pieces.append((now_s, process.done(now_s), self._rate(process, neighbour)))
         self._finish_later(process)
-        self._void += 1
+        self._report_later(process)
+        self._void += 2 if process.reports else 1
 
     def stop(self, stop: Stop, now_s: float) -> None:
         """Save and end a process; if it is over already, its last report is on its way."""
@@ -306,5 +327,20 @@ class World:
 
 
 def _coming_true(event: Event, process: _Process) -> bool:
-    """Whether what a process had in mind still holds: it is alive and, for its end, no other time was found since."""
-    return process.alive and not (isinstance(event, JobFinished) and event.at_s != process.ends_s)
+    """Whether what a process had in mind still holds: alive, and at the time that was found last."""
+    match event:
+        case JobFinished():
+            return process.alive and event.at_s == process.ends_s
+        case JobProgressed() if event.work_done > 0:
+            return process.alive and event.at_s == process.reports_s
+    return process.alive
+
+
+def _reports(launch: Launch, saved: float) -> list[float]:
+    """Amounts of work to report, the last first; one report stands for all that are done already."""
+    ahead = [amount for amount in reversed(launch.report_at) if amount > saved]
+    return ahead if len(ahead) == len(launch.report_at) else [*ahead, saved]
+
+
+def _loss(spec: JobSpec, work_done: float) -> float | None:
+    return spec.loss.at(work_done) if spec.loss else None

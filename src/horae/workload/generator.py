@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.app_schedulers import BadAppScheduler, make_app_scheduler
 from horae.core.cluster import Cluster
 from horae.core.errors import UserError, did_you_mean
-from horae.core.job import DEFAULT_QUEUE, JobSpec
+from horae.core.job import DEFAULT_QUEUE, MAX_REPORTS, JobSpec
 from horae.core.throughputs import Throughputs
 from horae.workload.arrivals import HOUR_S, HOURS_A_DAY, arrival_times
 from horae.workload.durations import DURATIONS, Durations, Exponential, LogUniform, TwoClasses
+from horae.workload.losses import REPORTS, draw_curves
 from horae.workload.mixes import MIXES, Bound, Catalogued, Kind, Mix, Models, Plain
 
 #: GPUs a job asks for, each with its chance.
@@ -38,7 +40,7 @@ SIZES: dict[str, Sizes] = {
 DECIMALS = 3
 
 #: Draws that do not depend on each other. Append only, or old seeds give new jobs.
-STREAMS = ("trials", "sizes", "kinds", "durations", "arrivals", "weights", "deadlines", "queues")
+STREAMS = ("trials", "sizes", "kinds", "durations", "arrivals", "weights", "deadlines", "queues", "losses")
 
 
 class BadWorkload(UserError):
@@ -77,6 +79,10 @@ class Workload:
     deadline_multiples: tuple[float, ...] = ()
     #: Apps are spread over queues org/team-0, org/team-1, ...; 0 leaves them in the default queue.
     teams: int = 0
+    #: Which trials of an app go on, such as `halving:eta=3`; empty runs them all.
+    app_scheduler: str = ""
+    #: Reports of its loss that a job makes, evenly spread; 0 is none, or 20 where there is an app scheduler.
+    reports: int = 0
 
     def __post_init__(self) -> None:
         problem = self._problem()
@@ -114,6 +120,19 @@ class Workload:
             return "deadlines must be multiples above 0 of the duration, such as 1.2"
         if self.teams < 0:
             return f"it has {self.teams} teams; give a number from 0 up"
+        if not 0 <= self.reports <= MAX_REPORTS:
+            return f"a job makes {self.reports} reports; give a number from 0 to {MAX_REPORTS}"
+        return self._problem_of_apps()
+
+    def _problem_of_apps(self) -> str:
+        if not self.app_scheduler:
+            return ""
+        if self.trials_max == 1:
+            return "an app scheduler needs apps of several trials; set trials_max, or take the preset themis"
+        try:
+            make_app_scheduler(self.app_scheduler)
+        except BadAppScheduler as why:
+            return str(why)
         return ""
 
 
@@ -159,6 +178,7 @@ def generate(settings: Workload, cluster: Cluster, throughputs: Throughputs | No
     2. Draw what the jobs of each app share: size, kind, weight, queue.
     3. Draw each job's duration and deadline.
     4. Draw the apps' arrivals, at a rate that the work drawn so far may set.
+    5. Draw how the losses of trials fall, where anybody asks for them.
     """
     _check_sizes(settings.sizes, cluster)
     streams = dict(zip(STREAMS, np.random.SeedSequence(seed).spawn(len(STREAMS)), strict=True))
@@ -179,6 +199,9 @@ def generate(settings: Workload, cluster: Cluster, throughputs: Throughputs | No
     per_hour = _rate_per_hour(settings, cluster, float(duration_s @ gpus[app]), apps)
     arrival_s = np.round(arrival_times(rng["arrivals"], apps, per_hour, settings.hourly), DECIMALS)
 
+    work = [_work(kinds[a], float(duration_s[number])) for number, a in enumerate(app.tolist())]
+    trials = _trials(settings, rng["losses"], app, np.array([one["work"] for one in work]))
+
     several = settings.trials_max > 1
     return tuple(
         JobSpec(
@@ -192,7 +215,8 @@ def generate(settings: Workload, cluster: Cluster, throughputs: Throughputs | No
             app=_name("app", a, apps) if several else "",
             queue=queues[a],
             deadline_s=None if deadline_s is None else float(deadline_s[number]),
-            **_work(kinds[a], float(duration_s[number])),
+            **work[number],
+            **trials[number],
         )
         for number, a in enumerate(app.tolist())
     )
@@ -242,6 +266,19 @@ def _work(kind: Kind, duration_s: float) -> dict[str, Any]:
     if kind.steps_per_s is None:
         return {"work": duration_s, "unit": "seconds"}
     return {"work": float(max(1, round(duration_s * kind.steps_per_s))), "unit": "steps"}
+
+
+def _trials(
+    settings: Workload, rng: np.random.Generator, app: NDArray[np.int64], work: NDArray[np.float64]
+) -> list[dict[str, Any]]:
+    """What makes each job a trial: its loss, how often it reports it, and who decides by it."""
+    reports = settings.reports or (REPORTS if settings.app_scheduler else 0)
+    if not reports:
+        return [{}] * app.size
+    return [
+        {"loss": curve, "report_every": float(one / reports), "app_scheduler": settings.app_scheduler}
+        for curve, one in zip(draw_curves(rng, app, work), work, strict=True)
+    ]
 
 
 def _name(prefix: str, number: int, many: int) -> str:

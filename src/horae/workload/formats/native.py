@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from horae.core.errors import did_you_mean
 from horae.core.job import JobSpec
+from horae.core.loss import LossCurve
 from horae.core.throughputs import Throughputs
 from horae.workload.formats.table import (
     BadCell,
@@ -78,6 +79,15 @@ def _codes(cell: Cell, column: str) -> tuple[int, ...]:
     return tuple(int(code) for code in codes)
 
 
+def _loss(cell: Cell, column: str) -> LossCurve:
+    """A JSON map with the three numbers of a loss curve."""
+    curve = from_json(cell, column)
+    known = {field.name for field in fields(LossCurve)}
+    if not isinstance(curve, dict) or set(curve) != known or not all(_is_number(value) for value in curve.values()):
+        raise BadCell(f'{column} is {cell!r}, not a JSON map such as {{"first": 4, "last": 0.5, "halves_at": 600}}')
+    return LossCurve(**{name: float(value) for name, value in curve.items()})
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -88,6 +98,10 @@ def _map_json(value: Any) -> str:
 
 def _list_json(value: Any) -> str:
     return json.dumps(list(value), ensure_ascii=False)
+
+
+def _loss_json(value: LossCurve | None) -> str:
+    return json.dumps(asdict(value)) if value else ""
 
 
 COLUMNS = (
@@ -113,6 +127,9 @@ COLUMNS = (
     Column("deadline_s", "deadline_s", number, "Float64"),
     Column("max_restarts", "max_restarts", whole, "Int64"),
     Column("retry_exit_codes", "retry_exit_codes", _codes, write=_list_json),
+    Column("app_scheduler", "app_scheduler", _text),
+    Column("report_every", "report_every", number, "Float64"),
+    Column("loss", "loss", _loss, write=_loss_json),
 )
 
 REQUIRED = tuple(column.name for column in COLUMNS if column.required)

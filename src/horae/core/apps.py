@@ -1,0 +1,129 @@
+"""Apps that have a scheduler: what their trials reported, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import floor
+from typing import Any
+
+import numpy as np
+
+from horae.core.app_schedulers import AppScheduler, AppView, BadAppScheduler, Ints, make_app_scheduler
+from horae.core.commands import GivenUp
+from horae.core.job import JobSpec
+from horae.core.table import JobTable, along
+
+
+class AppBook:
+    """The engine's record of apps with a scheduler. Apps without one, and their jobs, leave no trace here.
+
+    Which trials an app gives up, and in what order they should run, is asked once for all the reports of an
+    instant, by `ask`; the answer is part of the decision's record, so that recovery asks nobody.
+    """
+
+    def __init__(self, table: JobTable) -> None:
+        self._table = table
+        self._scheduler: dict[int, AppScheduler] = {}
+        #: Rows of each app's trials, and the rungs of each trial.
+        self._trials: dict[int, list[int]] = {}
+        self._rungs: dict[int, tuple[float, ...]] = {}
+        #: Loss of each trial at the rungs it has reported.
+        self._losses: dict[int, list[float]] = {}
+        #: Apps that have heard something since they were asked last.
+        self._news: dict[int, None] = {}
+        #: Rows that were given up, and why.
+        self.given_up: dict[int, str] = {}
+
+    def add(self, row: int) -> None:
+        """A job came. The first of an app that names a scheduler chooses for those that follow."""
+        spec, app = self._table.specs[row], int(self._table.app[row])
+        if spec.app_scheduler and app not in self._scheduler:
+            self._scheduler[app] = make_app_scheduler(spec.app_scheduler)
+            self._trials[app] = []
+        if app in self._scheduler:
+            self._rungs[row] = self._scheduler[app].rungs(len(self._trials[app]), spec.work)
+            self._losses[row] = []
+            self._trials[app].append(row)
+
+    def report_at(self, row: int, work_done: float) -> tuple[float, ...]:
+        """Amounts of work at which an attempt should report its loss: rungs that it has not, and every so often."""
+        spec = self._table.specs[row]
+        rungs = self._rungs[row][len(self._losses[row]) :] if row in self._rungs else ()
+        if not spec.report_every:
+            return rungs
+        first = floor(max(work_done, np.nan_to_num(self._table.loss_work[row])) / spec.report_every) + 1
+        last = floor(spec.work / spec.report_every)
+        regular = (k * spec.report_every for k in range(first, last + 1))
+        return tuple(sorted({*rungs, *(amount for amount in regular if amount < spec.work)}))
+
+    def heard(self, row: int, work_done: float, loss: float) -> None:
+        """A trial reported its loss. It stands for all rungs that it has passed since its last report."""
+        losses, rungs = self._losses.get(row), self._rungs.get(row, ())
+        while losses is not None and len(losses) < len(rungs) and work_done >= rungs[len(losses)]:
+            losses.append(loss)
+            self.tell(row)
+
+    def tell(self, row: int) -> None:
+        """Something befell a job that its app, if it has a scheduler, should know of."""
+        if row in self._rungs:
+            self._news[int(self._table.app[row])] = None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether an app wants to be asked."""
+        return bool(self._news)
+
+    def ask(self, now_s: float) -> tuple[tuple[GivenUp, ...], tuple[tuple[int, int], ...]]:
+        """What the apps that have news give up, and the rows whose turn changes, with the new one."""
+        given_up: list[GivenUp] = []
+        turns: list[tuple[int, int]] = []
+        for app in self._news:
+            rows, view = self._trials[app], self._view(app, now_s)
+            for position, why in sorted(self._scheduler[app].give_up(view).items()):
+                given_up.append(GivenUp(self._table.specs[rows[position]].id, why))
+            wanted = self._scheduler[app].turns(view).tolist()
+            turns += [(row, turn) for row, turn in zip(rows, wanted, strict=True) if turn != self._table.turn[row]]
+        return tuple(given_up), tuple(turns)
+
+    def less_paused(self, rows: Ints) -> Ints:
+        """Those of some rows that no app has told to wait."""
+        return rows[self._table.turn[rows] >= 0] if self._scheduler else rows
+
+    def settle(self) -> None:
+        """The apps were asked."""
+        self._news.clear()
+
+    def _view(self, app: int, now_s: float) -> AppView:
+        table, rows = self._table, np.array(self._trials[app], np.int64)
+        left = along(now_s, rows, table.work_left, table.rate, table.since_s, -1.0)
+        most = max(len(self._rungs[row]) for row in self._trials[app])
+        return AppView(
+            app=table.apps[app],
+            work=table.work[rows],
+            work_done=table.work[rows] - np.maximum(left, 0.0),
+            state=table.state[rows],
+            rungs=_padded([self._rungs[row] for row in self._trials[app]], most),
+            losses=_padded([self._losses[row] for row in self._trials[app]], most),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Everything here that is not in the jobs themselves, for checkpoints and comparison."""
+        losses = {row: tuple(losses) for row, losses in self._losses.items() if losses}
+        return {"losses": losses, "news": list(self._news), "given_up": dict(self.given_up)}
+
+
+def _padded(parts: list[Any], width: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Lists of different lengths as rows of one array, NaN at their ends."""
+    return np.array([[*part, *[np.nan] * (width - len(part))] for part in parts], np.float64).reshape(-1, width)
+
+
+def check_apps(jobs: Iterable[JobSpec]) -> None:
+    """Refuse an app whose jobs name different schedulers."""
+    chosen: dict[str, JobSpec] = {}
+    for job in jobs:
+        first = chosen.setdefault(job.app, job) if job.app else job
+        if first.app_scheduler != job.app_scheduler:
+            raise BadAppScheduler(
+                f"Jobs {first.id!r} and {job.id!r} of app {job.app!r} name the app schedulers {first.app_scheduler!r} "
+                f"and {job.app_scheduler!r}: give all jobs of an app the same."
+            )
