@@ -48,6 +48,8 @@ class AppView:
     slowdown: Floats
     #: Speed at which each job runs on GPUs that stay its own; 0 for those that want some.
     speed: Floats
+    #: GPU-seconds left of trials that cannot run at this moment, on their best types.
+    resting_s: float = 0.0
     #: GPUs by machine that the app has had until now: it is best off there.
     near: dict[int, int] = field(default_factory=dict)
 
@@ -90,14 +92,13 @@ class AppView:
     def finish_s(self, speed: Floats) -> Floats:
         """Seconds until the app is done at some speeds in all: jobs take turns, but the longest takes its time."""
         longest_s = float((self.work_s / self.gpus).max(initial=0.0))
+        left_s = float(self.work_s.sum()) + self.resting_s
         with np.errstate(divide="ignore"):
-            finish_s: Floats = np.maximum(float(self.work_s.sum()) / speed, longest_s)
-        return finish_s
+            return np.asarray(np.maximum(left_s / speed, longest_s), np.float64)
 
     def rho(self, speed: Floats) -> Floats:
         """Finish time in the shared cluster over that alone, at some speeds in all."""
-        rho: Floats = (self.elapsed_s + self.finish_s(speed)) / self.alone_s
-        return rho
+        return np.asarray((self.elapsed_s + self.finish_s(speed)) / self.alone_s, np.float64)
 
     @property
     def rho_now(self) -> float:

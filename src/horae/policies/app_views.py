@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from horae.core.cluster import Span
 from horae.core.plan import Snapshot
+from horae.core.table import along
 from horae.policies.agent import AppView
 from horae.policies.finish_fairness import Apps
 
@@ -54,9 +55,10 @@ class Views:
 
     @cached_property
     def jobs_of(self) -> list[Ints]:
-        """Positions of each app's jobs that can run, longest first: so the app ends soonest."""
+        """Positions of each app's jobs that can run: as its scheduler has it, and longest first, to end soonest."""
         left_s = np.where(self.runs, self.serial_s.min(axis=1) / self.now.gpus, 0.0)
-        order = np.lexsort((np.arange(len(left_s)), -np.round(left_s, 6), self.apps.of_job))
+        turn = self.now.table.turn[self.now.rows]
+        order = np.lexsort((np.arange(len(left_s)), -np.round(left_s, 6), turn, self.apps.of_job))
         order = order[self.runs[order]]
         cuts = np.searchsorted(self.apps.of_job[order], np.arange(len(self.apps) + 1))
         return [order[cuts[k] : cuts[k + 1]] for k in range(len(self.apps))]
@@ -66,6 +68,16 @@ class Views:
         """Which apps may have a job that could use GPUs beside those it has, or instead of them."""
         wanting = self.runs & (~self.leased | (self._speed < self.now.gpus))
         return np.bincount(self.apps.of_job[wanting], minlength=len(self.apps)) > 0
+
+    @cached_property
+    def _resting_s(self) -> Floats:
+        """GPU-seconds left, by app, of trials that pause at a rung, on their best types."""
+        now, table = self.now, self.now.table
+        rows = np.setdiff1d(table.active, now.rows, assume_unique=True)
+        left = along(now.now_s, rows, table.work_left, table.rate, table.since_s, -1.0) * table.gpus[rows]
+        serial_s = np.divide(left, table.best_rate[rows], out=np.zeros(len(rows)), where=table.best_rate[rows] > 0)
+        app = np.searchsorted(self.apps.numbers, table.app[rows])
+        return np.bincount(app, serial_s, minlength=len(self.apps)).astype(np.float64)
 
     @cached_property
     def _speed(self) -> Floats:
@@ -96,6 +108,7 @@ class Views:
             serial_s=self.serial_s[jobs],
             slowdown=self._slowdown(int(now.rows[jobs[0]])),
             speed=self._speed[jobs],
+            resting_s=float(self._resting_s[app]),
             near=self._near(jobs),
         )
 
