@@ -35,7 +35,8 @@ def hold_auction(
     kept = {award.app: award.kept for award in awards}
     left = offer.free.copy()
     for counts in kept.values():
-        left[list(counts)] -= list(counts.values())
+        for machine, gpus in counts.items():
+            left[machine] -= gpus
     leftover = give_leftovers(left, others, [bid.taker for bid in bids], kept, seed)
     return Outcome(
         offer,

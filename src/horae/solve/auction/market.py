@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import compiled_when_called
+from horae.core.compiled import compiled_when_called, inner_when_called
 from horae.solve.auction.bids import Bid, Ints, Offer
 
 Bools = NDArray[np.bool_]
@@ -47,6 +47,10 @@ class Market(NamedTuple):
     capacity: Ints
     #: The nearest earlier app with the same columns, or -1.
     twin: Ints
+    #: The app of each column; and the columns that take from row r, column[of_row[r] : of_row[r + 1]].
+    app: Ints
+    of_row: Ints
+    column: Ints
 
 
 @dataclass(frozen=True)
@@ -192,8 +196,11 @@ class _Entries:
         start = np.append(0, np.cumsum(length))
         at = np.repeat(self.start[order] - start[:-1], length) + np.arange(start[-1])
         first = np.searchsorted(app[order], np.arange(apps + 1)).astype(np.int64)
-        twin = np.full(apps, -1, np.int64)
-        return Market(first, gain[order], start, self.row[at], self.amount[at], self.capacity, twin)
+        row, column = self.row[at], np.repeat(np.arange(len(order)), length)
+        by_row, twin = np.argsort(row, kind="stable"), np.full(apps, -1, np.int64)
+        of_row = np.searchsorted(row[by_row], np.arange(len(self.capacity) + 1)).astype(np.int64)
+        columns = (first, gain[order], start, row, self.amount[at], self.capacity, twin)
+        return Market(*columns, app[order], of_row, column[by_row])
 
 
 _Taken = tuple[Ints, Ints, Ints]
@@ -274,7 +281,7 @@ def _undominated(market: Market) -> Bools:
     return kept
 
 
-@compiled_when_called
+@inner_when_called
 def _takes_no_more(market: Market, d: int, c: int) -> bool:
     """Whether column d takes from every row at most what c does; rows stand in order."""
     at, end = market.start[c], market.start[c + 1]

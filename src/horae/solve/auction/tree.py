@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from horae.core.compiled import compiled_when_called
+from horae.core.compiled import compiled_when_called, inner_when_called
 from horae.solve.auction.bids import Ints
 from horae.solve.auction.market import Market
 from horae.solve.auction.moves import fits, take
-from horae.solve.auction.prices import Priced
+from horae.solve.auction.prices import Priced, ascending
 
 
 class Options(NamedTuple):
@@ -47,24 +47,20 @@ class Found(NamedTuple):
 
 
 @compiled_when_called
-def list_options(market: Market, out: int, prices: Priced, margin: int, by_name: bool) -> Options:
-    """Columns that lose at most `margin`: in the order of apps and bundles, or else what is surest first."""
-    apps, columns = len(market.first) - 1, len(market.gain)
-    count = np.zeros(apps, np.int64)
-    for app in range(apps):
-        for c in range(market.first[app], market.first[app + 1]):
-            count[app] += prices.loss[c] <= margin
-        count[app] += prices.best[app] <= margin
-    order = np.arange(apps) if by_name else np.argsort(count, kind="mergesort")
-    order = order[order != out]
-    first, column, loss = (
-        np.zeros(len(order) + 1, np.int64),
-        np.empty(columns + apps, np.int64),
-        np.empty(columns + apps, np.int64),
-    )
-    by_loss, twin, last, n = np.empty(columns + apps, np.int64), np.full(len(order), -1), np.full(apps, -1), 0
-    for depth in range(len(order)):
-        app = order[depth]
+def list_options(market: Market, apps: Ints, prices: Priced, margin: int, by_name: bool) -> Options:
+    """Columns of some apps that lose at most `margin`: in the order of apps and bundles, or what is surest first."""
+    count, place, size = np.zeros(len(apps), np.int64), np.arange(len(apps)), 0
+    for n in range(len(apps)):
+        for c in range(market.first[apps[n]], market.first[apps[n] + 1]):
+            count[n] += prices.loss[c] <= margin
+        count[n] += prices.best[apps[n]] <= margin
+        size += count[n]
+    if not by_name:
+        ascending(count, 0, len(apps), place)
+    order, first, n = np.empty(len(apps), np.int64), np.zeros(len(apps) + 1, np.int64), 0
+    column, loss, by_loss = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
+    for depth in range(len(apps)):
+        app = apps[place[depth]]
         for c in range(market.first[app], market.first[app + 1]):
             if prices.loss[c] <= margin:
                 column[n], loss[n] = c, prices.loss[c]
@@ -72,30 +68,42 @@ def list_options(market: Market, out: int, prices: Priced, margin: int, by_name:
         if prices.best[app] <= margin:
             column[n], loss[n] = -1, prices.best[app]
             n += 1
-        first[depth + 1] = n
-        sort = np.argsort(loss[first[depth] : n], kind="mergesort")
-        by_loss[first[depth] : n] = first[depth] + sort
-        if not by_name:
-            column[first[depth] : n] = column[first[depth] : n][sort]
-            loss[first[depth] : n] = loss[first[depth] : n][sort]
-            by_loss[first[depth] : n] = np.arange(first[depth], n)
-        root = app
+        order[depth], first[depth + 1] = app, n
+        ascending(loss, first[depth], n, by_loss)
+    options = Options(order, first, column, loss, by_loss, _twins_above(market, order))
+    return options if by_name else _by_loss(options)
+
+
+@inner_when_called
+def _by_loss(options: Options) -> Options:
+    """The same, to be tried by loss."""
+    column, loss, place = options.column.copy(), options.loss.copy(), np.arange(len(options.column))
+    for n in range(len(column)):
+        column[n], loss[n] = options.column[options.by_loss[n]], options.loss[options.by_loss[n]]
+    return Options(options.app, options.first, column, loss, place, options.twin)
+
+
+@inner_when_called
+def _twins_above(market: Market, order: Ints) -> Ints:
+    twin, last = np.full(len(order), -1), np.full(len(market.first) - 1, -1)
+    for depth in range(len(order)):
+        root = order[depth]
         while market.twin[root] >= 0:
             root = market.twin[root]
         twin[depth], last[root] = last[root], depth
-    return Options(order, first, column[:n], loss[:n], by_loss[:n], twin)
+    return twin
 
 
 @compiled_when_called
-def climb(market: Market, prices: Priced, options: Options, margin: int, step: int, work: int) -> Found:
-    """Look for the allocation that falls short of the bound by least, and by at most `margin`.
+def climb(market: Market, prices: Priced, options: Options, free: Ints, margin: int, step: int, work: int) -> Found:
+    """Look for the allocation of what is free that falls short of the bound by least, and by at most `margin`.
 
     Every one that is found must be better by `step` than the one before; 0: the first one is
     enough. After `work` columns the search gives up.
     """
     depths = len(options.app)
     at, short = options.first[:-1].copy(), np.zeros(depths + 1, np.int64)
-    left, chosen = market.capacity.copy(), np.full(depths, -1)
+    left, chosen = free.copy(), np.full(depths, -1)
     choice, least, depth, looked = np.full(len(market.first) - 1, -1), margin + 1, 0, 0
     while depth >= 0:
         if looked > work:
@@ -138,7 +146,7 @@ def climb(market: Market, prices: Priced, options: Options, margin: int, step: i
     return Found(choice, least, True, looked)
 
 
-@compiled_when_called
+@inner_when_called
 def _unavoidable(market: Market, options: Options, depth: int, left: Ints, margin: int) -> tuple[int, int]:
     """What all apps from a depth on must lose at least, until that exceeds the margin; and the columns looked at."""
     loss, looked = 0, 0

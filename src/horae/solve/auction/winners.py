@@ -1,7 +1,7 @@
 """Who wins what: disjoint bundles whose values have the largest product (proportional fairness).
 
 1. Prices come down to a bound that no allocation exceeds; on the way, allocations are filled at
-   them, and the best is made better by moves.
+   them and made better by moves, and the best is polished.
 2. Where a gap is left, a tree of choices closes it, if that takes no more than the effort allows.
 3. Of allocations that are equally good, the one in which the first app, by name, has most on the
    machine that is lowest by name; then the second, and so on.
@@ -15,7 +15,8 @@ import numpy as np
 
 from horae.solve.auction.bids import Floats, Ints
 from horae.solve.auction.market import UNIT, Market
-from horae.solve.auction.moves import fill, improve, total_gain, what_is_left
+from horae.solve.auction.moves import allocate, fill, improve, total_gain
+from horae.solve.auction.neighbourhoods import kick, polish
 from horae.solve.auction.prices import Priced, first_prices, priced, settle_prices
 from horae.solve.auction.tree import climb, list_options
 
@@ -27,9 +28,15 @@ class Effort:
     #: Times that prices change before allocations are filled anew, and how often that is done.
     steps: int = 60
     rounds: int = 6
-    #: Pairs of apps that are looked at for moves.
-    pairs: int = 2_000_000
-    #: Columns that the tree may look at.
+    #: Columns looked at for moves, with all apps and without one.
+    moves: int = 2_000_000
+    moves_without: int = 20_000
+    #: Columns looked at to kick an allocation.
+    kicks: int = 20_000_000
+    #: Columns looked at to polish an allocation, and apps that choose anew together.
+    polish: int = 1_000_000
+    together: int = 8
+    #: Columns that the tree may look at, all payments together as well.
     work: int = 1_000_000
 
     def times(self, factor: float) -> Effort:
@@ -61,26 +68,32 @@ def find_winners(market: Market, effort: Effort) -> Winners:
     """The best allocation that the effort finds, by the rule for ties where it is known to be the best."""
     price, choice = first_prices(market), np.full(len(market.first) - 1, -1, np.int64)
     for _ in range(effort.rounds):
-        price, _ = settle_prices(market, -1, price, float(total_gain(market, choice)), effort.steps)
-        choice = max((choice, _filled(market, price)), key=lambda found: total_gain(market, found))
+        price, bound = settle_prices(market, -1, price, float(total_gain(market, choice)), effort.steps)
+        choice = max((choice, _filled(market, price, effort)), key=lambda found: total_gain(market, found))
+        if bound - total_gain(market, choice) <= slack(market):
+            break
     prices = priced(market, -1, price)
-    improve(market, -1, prices, choice, what_is_left(market, choice), effort.pairs)
-    return _named_first(market, prices, _proved(market, -1, prices, price, choice, effort), effort)
+    now = allocate(market, choice)
+    kick(market, prices, now, 0, effort.kicks)
+    polish(market, prices, now, effort.together, effort.polish)
+    now.open[:] = True
+    improve(market, -1, prices, now, effort.moves)
+    return _named_first(market, prices, _proved(market, -1, prices, price, now.choice, effort), effort)
 
 
 def find_winners_without(market: Market, out: int, with_all: Winners, effort: Effort) -> Winners:
     """The best allocation if one app had not come, from the one that there is: others can only gain by that."""
     choice = with_all.choice.copy()
-    choice[out] = -1
-    prices = priced(market, out, with_all.price)
-    left = what_is_left(market, choice)
-    improve(market, out, prices, choice, left, effort.pairs)
-    gain, price = total_gain(market, choice), with_all.price
+    column, choice[out] = choice[out], -1
+    prices, now = priced(market, out, with_all.price), allocate(market, choice)
+    now.open[:] = False
+    now.open[market.row[market.start[column] : market.start[column + 1]]] = True
+    improve(market, out, prices, now, effort.moves_without)
+    gain, price = total_gain(market, now.choice), with_all.price
     if with_all.exact and prices.bound - gain > slack(market):
         price, _ = settle_prices(market, out, price, float(gain), effort.steps)
         prices = priced(market, out, price)
-        improve(market, out, prices, choice, left, effort.pairs)
-    return _proved(market, out, prices, price, choice, effort if with_all.exact else effort.times(0))
+    return _proved(market, out, prices, price, now.choice, effort if with_all.exact else effort.times(0))
 
 
 def slack(market: Market) -> int:
@@ -88,12 +101,12 @@ def slack(market: Market) -> int:
     return len(market.first) - 1
 
 
-def _filled(market: Market, price: Floats) -> Ints:
-    """An allocation at these prices; what is left is taken by whoever gains most for what it costs."""
+def _filled(market: Market, price: Floats, effort: Effort) -> Ints:
+    """An allocation at these prices, made better by moves."""
     prices = priced(market, -1, price)
-    choice = fill(market, -1, prices.price)
-    improve(market, -1, prices, choice, what_is_left(market, choice), 0)
-    return choice
+    now = allocate(market, fill(market, prices))
+    improve(market, -1, prices, now, effort.moves)
+    return now.choice
 
 
 def _proved(market: Market, out: int, prices: Priced, price: Floats, choice: Ints, effort: Effort) -> Winners:
@@ -104,11 +117,16 @@ def _proved(market: Market, out: int, prices: Priced, price: Floats, choice: Int
         return Winners(choice, gain, int(prices.bound), True, price)
     if effort.work <= 0:
         return Winners(choice, gain, int(prices.bound), False, price)
-    options = list_options(market, out, prices, margin, False)
-    found = climb(market, prices, options, margin, equal + 1, effort.work)
+    options = list_options(market, _all_but(market, out), prices, margin, False)
+    found = climb(market, prices, options, market.capacity, margin, equal + 1, effort.work)
     if found.short <= margin:
         choice, gain = found.choice, int(prices.bound - found.short)
     return Winners(choice, gain, int(prices.bound), bool(found.proved), price)
+
+
+def _all_but(market: Market, out: int) -> Ints:
+    apps = np.arange(len(market.first) - 1)
+    return apps[apps != out]
 
 
 def _named_first(market: Market, prices: Priced, winners: Winners, effort: Effort) -> Winners:
@@ -116,7 +134,8 @@ def _named_first(market: Market, prices: Priced, winners: Winners, effort: Effor
     if not winners.exact:
         return winners
     margin = prices.bound - winners.gain + slack(market)
-    found = climb(market, prices, list_options(market, -1, prices, margin, True), margin, 0, effort.work)
+    options = list_options(market, _all_but(market, -1), prices, margin, True)
+    found = climb(market, prices, options, market.capacity, margin, 0, effort.work)
     if found.short > margin:
         return winners
     return replace(winners, choice=found.choice, gain=int(prices.bound - found.short))
