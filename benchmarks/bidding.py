@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def draw_auction(apps: int, gpus: int, seed: int, named: bool) -> tuple[Offer, l
     rng = np.random.default_rng(seed)
     machines = gpus // _MACHINE
     names = [f"r{m // _RACK:04}m{m % _RACK:02}" for m in range(machines)]
-    offer = Offer.of({name: _MACHINE for name in names}, {name: name[:5] for name in names})
+    offer = Offer.of(dict.fromkeys(names, _MACHINE), {name: name[:5] for name in names})
     return offer, [_bid(offer, _app(rng, n, gpus / apps), rng, named) for n in range(apps)]
 
 
@@ -89,7 +90,7 @@ def _pooled_rows(offer: Offer, app: App, racks: list[int]) -> Iterator[tuple[lis
             yield [(place, app.gang, gangs)], app.rho(gangs, 0)
         if app.gang == _MACHINE:
             yield [(place, app.gang // 2, 2)], app.rho(1, 1)
-    for one, other in zip(places, places[1:], strict=False):
+    for one, other in pairwise(places):
         for gangs in _sizes(app, _RACK)[1:3]:
             yield [(one, app.gang, gangs - gangs // 2), (other, app.gang, gangs // 2)], app.rho(gangs, 0)
 

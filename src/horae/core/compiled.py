@@ -38,7 +38,8 @@ def compiled_when_called(function: _F) -> _F:
 
 def inner_when_called(function: _F) -> _F:
     """The same for a function that only such compiled ones call."""
-    return cast(_F, njit(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    decorate = cast(Callable[..., Callable[[_F], _F]], njit)
+    return decorate(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
 def _compile(result: str, arguments: tuple[str, ...], **options: bool) -> Callable[[_F], _F]:

@@ -80,7 +80,7 @@ def polish(market: Market, prices: Priced, now: Allocation, together: int, work:
     for n in order:
         if made_good[n] >= 0 or work <= 0:
             break
-        app = n if n < apps else _who_wants(market, prices, now, n - apps)
+        app = int(n) if n < apps else _who_wants(market, prices, now, int(n) - apps)
         if app >= 0:
             work -= _choose_anew(market, prices, now, _neighbours(market, prices, now, app, together), work)
     return work
