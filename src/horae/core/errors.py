@@ -1,5 +1,6 @@
 """The one error that a user is meant to read, and how its sentence is worded."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -43,4 +44,5 @@ def in_plain_words(message: str) -> str:
     """What a validator of types says, as a part of a sentence for people."""
     for phrase, plain in _PLAIN.items():
         message = message.replace(phrase, plain)
-    return message
+    # Names of our classes mean nothing to whoever wrote the file.
+    return re.sub(r" or instance of \w+", "", message)

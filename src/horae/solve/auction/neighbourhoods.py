@@ -7,7 +7,7 @@ import numpy as np
 from horae.core.compiled import compiled_when_called, inner_when_called
 from horae.solve.auction.bids import Ints
 from horae.solve.auction.market import Market
-from horae.solve.auction.moves import Allocation, change, improve, push, take, total_gain
+from horae.solve.auction.moves import Allocation, change, improve, push, shortfall, take, total_gain
 from horae.solve.auction.prices import Priced, ascending, loss_of
 from horae.solve.auction.tree import climb, list_options
 
@@ -28,28 +28,51 @@ def kick(market: Market, prices: Priced, now: Allocation, begin: int, work: int)
     Begins with the app at `begin` and goes round once, or until so much `work` is done, in columns
     looked at. Gives where it stopped, and what is left of the work.
     """
-    apps, before, best = len(now.choice), now.choice.copy(), total_gain(market, now.choice)
-    order = np.empty(len(market.gain), np.int64)
+    apps, before, order = len(now.choice), now.choice.copy(), np.empty(len(market.gain), np.int64)
     for n in range(apps):
         app = (begin + n) % apps
-        of, to = market.first[app], market.first[app + 1]
+        of, to = int(market.first[app]), int(market.first[app + 1])
         ascending(prices.loss, of, to, order)
         for wish in range(of, min(to, of + _WISHES)):
-            c = order[wish]
             if work <= 0:
                 return app, 0
-            if c == now.choice[app]:
-                continue
-            now.open[:] = False
-            _, looked = push(market, -1, now, c, _ANYTHING)
-            tries = improve(market, -1, prices, now, _AFTER)
-            work -= looked + _AFTER - tries + 1
-            gain = total_gain(market, now.choice)
-            if gain > best:
-                before[:], best = now.choice, gain
-            else:
-                _return_to(market, now, before)
+            work -= _kick_one(market, -1, prices, now, before, order[wish])
     return begin, work
+
+
+@compiled_when_called
+def refill(market: Market, out: int, prices: Priced, now: Allocation, column: int, work: int) -> None:
+    """The same for columns that would have some of what one column left, those first that lose least."""
+    found, loss, count = np.empty(len(market.gain), np.int64), np.empty(len(market.gain), np.int64), 0
+    known, before = np.zeros(len(market.gain), np.bool_), now.choice.copy()
+    for e in range(market.start[column], market.start[column + 1]):
+        for n in range(market.of_row[market.row[e]], market.of_row[market.row[e] + 1]):
+            c = market.column[n]
+            if not known[c] and market.app[c] != out:
+                known[c] = True
+                found[count], loss[count] = c, prices.loss[c]
+                count += 1
+    order = np.empty(count, np.int64)
+    ascending(loss, 0, count, order)
+    for place in order:
+        if work <= 0 or loss[place] >= shortfall(prices, out, now):
+            break
+        work -= _kick_one(market, out, prices, now, before, found[place])
+
+
+@inner_when_called
+def _kick_one(market: Market, out: int, prices: Priced, now: Allocation, before: Ints, column: int) -> int:
+    """Give an app a column; `before` is what there was, and becomes what there is. Gives the columns looked at."""
+    if now.choice[market.app[column]] == column:
+        return 0
+    now.open[:] = False
+    _, looked = push(market, out, now, column, _ANYTHING)
+    tries = improve(market, out, prices, now, _AFTER)
+    if total_gain(market, now.choice) > total_gain(market, before):
+        before[:] = now.choice
+    else:
+        _return_to(market, now, before)
+    return looked + _AFTER - tries + 1
 
 
 @inner_when_called

@@ -16,7 +16,7 @@ import numpy as np
 from horae.solve.auction.bids import Floats, Ints
 from horae.solve.auction.market import UNIT, Market
 from horae.solve.auction.moves import allocate, fill, improve, total_gain
-from horae.solve.auction.neighbourhoods import kick, polish
+from horae.solve.auction.neighbourhoods import kick, polish, refill
 from horae.solve.auction.prices import Priced, first_prices, priced, settle_prices
 from horae.solve.auction.tree import climb, list_options
 
@@ -33,7 +33,7 @@ class Effort:
     kicks: int = 500
     polish: int = 100
     together: int = 12
-    #: How many columns may be looked at for moves when one app is out.
+    #: How many columns may be looked at for moves when one app is out, and again for kicks.
     moves_without: int = 20_000
     #: How many columns the tree may look at to find the winners, and again for all payments together.
     work: int = 400_000
@@ -87,6 +87,8 @@ def find_winners_without(market: Market, out: int, with_all: Winners, effort: Ef
     now.open[:] = False
     now.open[market.row[market.start[column] : market.start[column + 1]]] = True
     improve(market, out, prices, now, effort.moves_without)
+    if prices.bound - total_gain(market, now.choice) > slack(market):
+        refill(market, out, prices, now, column, effort.moves_without)
     gain, price = total_gain(market, now.choice), with_all.price
     if effort.work > 0 and prices.bound - gain > slack(market):
         price, _ = settle_prices(market, out, price, float(gain), effort.steps)
