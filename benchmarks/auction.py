@@ -70,7 +70,7 @@ def measure_auctions(bench: Bench) -> Part:
             note(f"auction, {apps:,} apps, {gpus:,} GPUs, {'machines' if named else 'racks'}")
             measured.append(_measure(apps, gpus, named))
     notes = [
-        f"Whole auctions with payments, rounding and leftovers; CPU time, the fastest of {_TRIES} tries; code compiled.",
+        f"Whole auctions with payments, gangs and leftovers. CPU time, the fastest of {_TRIES} tries, code compiled.",
         "All GPUs are free and all apps bid, for several times as many as there are; with f = 0.8 a fifth would.",
         "bids for racks: 'any machines of this rack'; for machines: certain ones by name. mb: peak of Python's memory.",
         "gap: the geometric mean of all V = 1/rho before payments is at most this far below the best possible.",

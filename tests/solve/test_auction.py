@@ -150,6 +150,21 @@ def test_the_worked_instance() -> None:
     assert (outcome.paid, outcome.won) == (2, 8)
 
 
+def test_equal_apps_would_have_had_what_the_other_would_have_had() -> None:
+    """Whoever is the same but for its name is solved for once; what it says of the others is of their own tables."""
+    offer = Offer.of({"m0": 3})
+    bids = [
+        bid(offer, "A", [], 1.0),
+        *(bid(offer, f"B{n}", [({"m0": 3}, 1.0), ({"m0": 1}, 2.0)], 4.0) for n in range(4)),
+    ]
+    outcome = hold_auction(offer, bids)
+    winners = [award for award in outcome.awards.values() if award.bundle is not None]
+    assert [award.bundle for award in winners] == [1, 1, 1]
+    for award in winners:
+        assert award.fraction == pytest.approx(0.5)
+        assert [(other.app, other.bundle, other.rho) for other in award.displaced] == [("B3", 1, 2.0)]
+
+
 def test_who_is_alone_or_does_not_compete_pays_nothing() -> None:
     alone = hold_auction(PAIR, [linear(PAIR, "A")])
     assert (alone.awards["A"].fraction, gpus_of(alone.awards["A"].kept)) == (1.0, 8)
@@ -254,11 +269,11 @@ def test_where_values_are_not_homogeneous_a_lie_pays_and_that_is_known() -> None
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(2, 4), st.integers(2, 9), st.integers(0, 10_000))
-def test_additive_values_are_envy_free_up_to_one_gang(apps: int, gpus: int, seed: int) -> None:
-    """Single GPUs on machines of their own, each worth something else to everybody; one in hand makes V above 0."""
+@given(st.integers(2, 4), st.integers(0, 3), st.integers(0, 10_000))
+def test_additive_values_are_envy_free_up_to_one_gang(apps: int, more: int, seed: int) -> None:
+    """Single GPUs on machines of their own, one for each app and some more, worth something else to everybody."""
     rng = np.random.default_rng(seed)
-    offer = Offer.of({f"m{n}": 1 for n in range(min(gpus, 6))})
+    offer = Offer.of({f"m{n}": 1 for n in range(min(apps + more, 6))})
     worth = rng.integers(1, 10, (apps, len(offer.machines))).astype(float)
 
     def value(app: int, counts: dict[str, int] | dict[int, int]) -> float:
@@ -266,12 +281,23 @@ def test_additive_values_are_envy_free_up_to_one_gang(apps: int, gpus: int, seed
 
     bids = [bid(offer, f"a{n}", every_bundle(offer, lambda g, n=n: value(n, g)), 1e6) for n in range(apps)]
     awards = list(hold_auction(offer, bids).awards.values())
-    if len(offer.machines) < apps:
-        return
     for one, mine in enumerate(awards):
         for theirs in awards:
             best = max((worth[one, m] for m in theirs.proportional), default=0.0)
             assert value(one, mine.proportional) >= value(one, theirs.proportional) - best - 1e-9
+
+
+@pytest.mark.parametrize("apps", [2, 3, 4])
+def test_nobody_envies_where_the_divisible_answer_is_in_whole_gpus(apps: int) -> None:
+    """Everybody's own scale, the same wishes: equal parts of everything, and no envy at all."""
+    offer = Offer.of({"fast": apps, "slow": 2 * apps})
+
+    def value(scale: float, counts: dict[str, int]) -> float:
+        return scale * (3 * counts.get("fast", 0) + counts.get("slow", 0))
+
+    bids = [bid(offer, f"a{n}", every_bundle(offer, lambda g, n=n: value(n + 1.0, g))) for n in range(apps)]
+    won = [offer.named(award.proportional) for award in hold_auction(offer, bids).awards.values()]
+    assert all(value(1.0, counts) == value(1.0, won[0]) for counts in won)
 
 
 def test_envy_goes_as_gpus_become_divisible() -> None:

@@ -116,7 +116,7 @@ def test_payments_that_are_not_proved_are_near_those_of_the_same_winners(seed: i
         if award.bundle is not None:
             without = best_by_milp(open_books(offer, [*bids[:n], *bids[n + 1 :]]).market)
             errors.append(award.fraction - math.exp(best - gains[n] - without))
-    assert np.abs(errors).mean() < 0.1
+    assert np.abs(errors).mean() < 0.15
 
 
 def test_a_large_auction_is_near_the_best_and_the_same_every_time() -> None:

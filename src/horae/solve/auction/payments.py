@@ -49,7 +49,7 @@ def charge(market: Market, winners: Winners, log_value: Floats, effort: Effort) 
             without = find_winners_without(market, app, winners, replace(effort, work=work))
             work -= without.looked
         else:
-            without = _exchanged(same, twin, app)
+            without = _exchanged(market, same, twin, app)
         known[app] = without
         displaced[app] = _changed(winners.choice, without.choice, app)
         fraction[app] = _fraction(market, winners, without, app, log_value)
@@ -57,11 +57,12 @@ def charge(market: Market, winners: Winners, log_value: Floats, effort: Effort) 
     return Payments(fraction, displaced, exact, gap)
 
 
-def _exchanged(without: Winners, absent: int, app: int) -> Winners:
+def _exchanged(market: Market, without: Winners, absent: int, app: int) -> Winners:
     """The solution without an app, from the one without its twin."""
     choice = without.choice.copy()
-    columns = choice[app]
-    choice[absent], choice[app] = columns, -1
+    if choice[app] >= 0:
+        choice[absent] = choice[app] - market.first[app] + market.first[absent]
+    choice[app] = -1
     return replace(without, choice=choice)
 
 

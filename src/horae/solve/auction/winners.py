@@ -34,9 +34,9 @@ class Effort:
     polish: int = 100
     together: int = 12
     #: How many columns may be looked at for moves when one app is out, and again for kicks.
-    moves_without: int = 20_000
+    moves_without: int = 12_000
     #: How many columns the tree may look at to find the winners, and again for all payments together.
-    work: int = 400_000
+    work: int = 250_000
 
     def times(self, factor: float) -> Effort:
         """More of the search that proves."""
