@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.auction import measure_auctions
 from benchmarks.bench import Bench
 from benchmarks.decision import measure_decisions, measure_snapshots
 from benchmarks.part import Part, Row
@@ -28,6 +29,7 @@ PARTS: dict[str, Callable[[Bench], Part]] = {
     "decisions": measure_decisions,
     "snapshots": measure_snapshots,
     "solver": measure_solver,
+    "auctions": measure_auctions,
 }
 
 

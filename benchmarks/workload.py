@@ -34,6 +34,15 @@ class Sizes:
     #: Jobs of one allocation problem: at most, and of those that all differ.
     solved: int = 1_000_000
     differing: int = 50_000
+    #: Apps and GPUs of auctions.
+    auctions: tuple[tuple[int, int], ...] = (
+        (8, 64),
+        (20, 128),
+        (50, 256),
+        (200, 2_048),
+        (1_000, 8_192),
+        (2_000, 16_384),
+    )
 
 
 #: A minute's worth.
@@ -45,6 +54,7 @@ QUICK = Sizes(
     steps=10,
     solved=100_000,
     differing=5_000,
+    auctions=((8, 64), (50, 256), (200, 2_048)),
 )
 
 

@@ -15,6 +15,7 @@ import pytest
 from horae.core.job import JobSpec
 from horae.core.queues import Queue, QueueTree
 from horae.simulate.run import simulate
+from horae.solve.auction.bids import check_bid
 from horae.solve.problem import Problem, Sharing
 from horae.workload.clusters import parse_cluster
 
@@ -178,3 +179,26 @@ def test_the_published_table_is_read_whole(
     assert len(speeds) == 83
     # Pairs of single GPUs that were measured; of gangs none was.
     assert (speeds.beside[:, :, 0] > 0).sum() == 636
+
+
+# ------------------------------------------------------------ auctions
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_made_up_bids_are_such_as_an_auction_takes(benchmark_module: Callable[[str], ModuleType], named: bool) -> None:
+    offer, bids = benchmark_module("bidding").draw_auction(30, 256, 1, named)
+    for bid in bids:
+        check_bid(offer, bid)
+    # Contention: apps could use several times what there is, and more of it is better.
+    assert sum(int(bid.bundles.total.max()) for bid in bids) > 2 * offer.gpus
+    assert all(bid.bundles.rho.max() <= bid.rho_of_nothing for bid in bids if bid.gang < 4)
+
+
+def test_an_auction_that_misses_its_limits_is_told(benchmark_module: Callable[[str], ModuleType]) -> None:
+    auction = benchmark_module("auction")
+    measured = auction._measure(8, 64, named=False)
+    assert measured.misses() == []
+    assert measured.row()["holds"] == "-"
+    late = replace(measured, apps=50, gpus=256, cpu_s=9.0, outcome=replace(measured.outcome, gap=0.5))
+    assert [miss.partition("apps ")[2].split()[0] for miss in late.misses()] == ["took", "has"]
+    assert late.row()["holds"] == "NO"

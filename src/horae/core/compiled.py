@@ -36,6 +36,12 @@ def compiled_when_called(function: _F) -> _F:
     return cast(_F, njit(cache=True)(function))
 
 
+def inner_when_called(function: _F) -> _F:
+    """The same for a function that only such compiled ones call."""
+    decorate = cast(Callable[..., Callable[[_F], _F]], njit)
+    return decorate(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
 def _compile(result: str, arguments: tuple[str, ...], **options: bool) -> Callable[[_F], _F]:
     decorate = cast(Callable[..., Callable[[_F], _F]], njit)
     return decorate(f"{result}({', '.join(arguments)})", cache=True, **options)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import compiled_when_called
+from horae.core.compiled import compiled_when_called, inner_when_called
 from horae.solve.auction.bids import Bid, Ints, Offer
 
 Bools = NDArray[np.bool_]
@@ -281,7 +281,7 @@ def _undominated(market: Market) -> Bools:
     return kept
 
 
-@compiled_when_called
+@inner_when_called
 def _takes_no_more(market: Market, d: int, c: int) -> bool:
     """Whether column d takes from every row at most what c does; rows stand in order."""
     at, end = market.start[c], market.start[c + 1]

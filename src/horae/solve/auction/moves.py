@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import compiled_when_called
+from horae.core.compiled import compiled_when_called, inner_when_called
 from horae.solve.auction.bids import Ints
 from horae.solve.auction.market import Market
-from horae.solve.auction.prices import Priced, loss_of
+from horae.solve.auction.prices import Priced, ascending, loss_of
 
 Bools = NDArray[np.bool_]
 
@@ -56,7 +56,7 @@ def allocate(market: Market, choice: Ints) -> Allocation:
     return made
 
 
-@compiled_when_called
+@inner_when_called
 def change(market: Market, now: Allocation, app: int, column: int) -> None:
     """Give an app another column, or -1; there may be less than nothing left then."""
     old = now.choice[app]
@@ -79,7 +79,7 @@ def change(market: Market, now: Allocation, app: int, column: int) -> None:
     now.choice[app] = column
 
 
-@compiled_when_called
+@inner_when_called
 def take(market: Market, column: int, left: Ints, sign: int) -> None:
     """Take what a column needs (1), or give it back (-1)."""
     if column >= 0:
@@ -87,7 +87,7 @@ def take(market: Market, column: int, left: Ints, sign: int) -> None:
             left[market.row[e]] -= sign * market.amount[e]
 
 
-@compiled_when_called
+@inner_when_called
 def fits(market: Market, column: int, left: Ints) -> bool:
     """Whether there is enough left for a column."""
     for e in range(market.start[column], market.start[column + 1]):  # noqa: SIM110, not to be compiled otherwise
@@ -96,7 +96,7 @@ def fits(market: Market, column: int, left: Ints) -> bool:
     return True
 
 
-@compiled_when_called
+@inner_when_called
 def cost_of(market: Market, column: int, price: Ints) -> int:
     """What a column costs; nothing costs nothing."""
     cost = 0
@@ -106,7 +106,7 @@ def cost_of(market: Market, column: int, price: Ints) -> int:
     return cost
 
 
-@compiled_when_called
+@inner_when_called
 def gain_of(market: Market, column: int) -> int:
     """What a column gains."""
     return int(market.gain[column]) if column >= 0 else 0
@@ -124,8 +124,10 @@ def total_gain(market: Market, choice: Ints) -> int:
 @compiled_when_called
 def fill(market: Market, prices: Priced) -> Ints:
     """A first allocation: apps in the order of what they gain at these prices, each the best that is left for it."""
-    left, choice = market.capacity.copy(), np.full(len(market.first) - 1, -1)
-    for app in np.argsort(-prices.best, kind="mergesort"):
+    apps = len(prices.best)
+    left, choice, order, key = market.capacity.copy(), np.full(apps, -1), np.empty(apps, np.int64), -prices.best
+    ascending(key, 0, apps, order)
+    for app in order:
         least = prices.best[app]
         for c in range(market.first[app], market.first[app + 1]):
             if prices.loss[c] < least and fits(market, c, left):
@@ -145,7 +147,7 @@ def improve(market: Market, out: int, prices: Priced, now: Allocation, tries: in
             return tries
 
 
-@compiled_when_called
+@inner_when_called
 def _grow(market: Market, out: int, price: Ints, now: Allocation) -> int:
     """Let apps take better bundles from what is left, whoever gains most for what it costs first."""
     looked = 0
@@ -175,7 +177,7 @@ def _grow(market: Market, out: int, price: Ints, now: Allocation) -> int:
         change(market, now, who, what)
 
 
-@compiled_when_called
+@inner_when_called
 def _fits_instead(market: Market, now: Allocation, column: int) -> bool:
     """Whether an app can have a column instead of its own; rows of both stand in order."""
     held = now.choice[market.app[column]]
@@ -190,7 +192,7 @@ def _fits_instead(market: Market, now: Allocation, column: int) -> bool:
     return True
 
 
-@compiled_when_called
+@inner_when_called
 def _open(market: Market, now: Allocation, column: int) -> None:
     """Look at the rows of this column from now on."""
     if column >= 0:
@@ -198,33 +200,35 @@ def _open(market: Market, now: Allocation, column: int) -> None:
             now.open[market.row[e]] = True
 
 
-@compiled_when_called
+@inner_when_called
 def _displace(market: Market, out: int, prices: Priced, now: Allocation, tries: int) -> tuple[int, int]:
     """One round of moves in which an app takes a better bundle and others lesser ones, if that gains.
 
     An allocation gains the bound, less the losses of its columns and the price of what is left. So
     a column that loses more than that is not worth a look.
     """
-    gained, spare = 0, _shortfall(prices, out, now)
-    for c in range(len(market.gain)):
-        app = market.app[c]
-        more = market.gain[c] - gain_of(market, now.choice[app])
-        if app == out or more < _LEAST or prices.loss[c] - loss_of(prices, app, now.choice[app]) >= spare:
+    gained, spare = 0, shortfall(prices, out, now)
+    for r in range(len(now.left)):
+        if not now.open[r]:
             continue
-        if not _touches_open(market, now, c):
-            continue
-        if tries <= 0:
-            return gained, tries
-        step, looked = _push(market, out, now, app, c, more)
-        tries -= looked
-        if step > 0:
-            gained += step
-            spare = _shortfall(prices, out, now)
+        for n in range(market.of_row[r], market.of_row[r + 1]):
+            c = market.column[n]
+            app = market.app[c]
+            more = market.gain[c] - gain_of(market, now.choice[app])
+            if app == out or more < _LEAST or prices.loss[c] - loss_of(prices, app, now.choice[app]) >= spare:
+                continue
+            if tries <= 0:
+                return gained, tries
+            step, looked = push(market, out, now, c, _LEAST)
+            tries -= looked
+            if step >= _LEAST:
+                gained += step
+                spare = shortfall(prices, out, now)
     return gained, tries
 
 
-@compiled_when_called
-def _shortfall(prices: Priced, out: int, now: Allocation) -> int:
+@inner_when_called
+def shortfall(prices: Priced, out: int, now: Allocation) -> int:
     """By how much the allocation falls short of the bound."""
     short = 0
     for r in range(len(now.left)):
@@ -235,24 +239,18 @@ def _shortfall(prices: Priced, out: int, now: Allocation) -> int:
     return short
 
 
-@compiled_when_called
-def _touches_open(market: Market, now: Allocation, column: int) -> bool:
-    for e in range(market.start[column], market.start[column + 1]):  # noqa: SIM110, not to be compiled otherwise
-        if now.open[market.row[e]]:
-            return True
-    return False
+@inner_when_called
+def push(market: Market, out: int, now: Allocation, column: int, least: int) -> tuple[int, int]:
+    """Give an app a column at the expense of others, if that gains at least so much; else leave all as it was.
 
-
-@compiled_when_called
-def _push(market: Market, out: int, now: Allocation, app: int, column: int, more: int) -> tuple[int, int]:
-    """Give an app a column at the expense of others, if they lose less than it gains; else leave all as it was.
-
-    Gives what is gained, and how many columns were looked at.
+    Gives what is gained, which is less than asked for if it was left, and how many columns were looked at.
     """
+    app = market.app[column]
+    more = market.gain[column] - gain_of(market, now.choice[app])
     who, had, count, looked = np.empty(_CHAIN + 1, np.int64), np.empty(_CHAIN + 1, np.int64), 1, 0
     who[0], had[0] = app, now.choice[app]
     change(market, now, app, column)
-    while more >= _LEAST:
+    while more >= least:
         scarce = _short_of(market, column, now.left)
         if scarce < 0:
             for n in range(count):
@@ -260,7 +258,7 @@ def _push(market: Market, out: int, now: Allocation, app: int, column: int, more
             return more, looked
         if count > _CHAIN:
             break
-        other, lesser, lost, seen = _whom(market, out, now, app, scarce, more)
+        other, lesser, lost, seen = _whom(market, out, now, app, scarce, more - least + 1)
         looked += seen
         if other < 0:
             break
@@ -270,10 +268,10 @@ def _push(market: Market, out: int, now: Allocation, app: int, column: int, more
         change(market, now, other, lesser)
     for n in range(count - 1, -1, -1):
         change(market, now, who[n], had[n])
-    return 0, looked
+    return least - 1, looked
 
 
-@compiled_when_called
+@inner_when_called
 def _whom(market: Market, out: int, now: Allocation, app: int, scarce: int, most: int) -> tuple[int, int, int, int]:
     """Who takes which lesser column so that more is left of a row and least is lost, less than `most`.
 
@@ -297,7 +295,7 @@ def _whom(market: Market, out: int, now: Allocation, app: int, scarce: int, most
     return who, what, best, looked
 
 
-@compiled_when_called
+@inner_when_called
 def _short_of(market: Market, column: int, left: Ints) -> int:
     """A row of this column of which more was taken than there is, or -1."""
     for e in range(market.start[column], market.start[column + 1]):

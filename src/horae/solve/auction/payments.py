@@ -40,10 +40,16 @@ def charge(market: Market, winners: Winners, log_value: Floats, effort: Effort) 
     """
     fraction, displaced = np.ones(len(winners.choice)), dict[int, dict[int, int]]()
     exact, gap, known = winners.exact, 0.0, dict[int, Winners]()
+    # Where winners are not certain, payments need not be either.
+    work = effort.work if exact else 0
     for app in np.flatnonzero(winners.choice >= 0).tolist():
         twin = int(market.twin[app])
         same = known.get(twin)
-        without = _exchanged(same, twin, app) if same else find_winners_without(market, app, winners, effort)
+        if same is None:
+            without = find_winners_without(market, app, winners, replace(effort, work=work))
+            work -= without.looked
+        else:
+            without = _exchanged(market, same, twin, app)
         known[app] = without
         displaced[app] = _changed(winners.choice, without.choice, app)
         fraction[app] = _fraction(market, winners, without, app, log_value)
@@ -51,11 +57,12 @@ def charge(market: Market, winners: Winners, log_value: Floats, effort: Effort) 
     return Payments(fraction, displaced, exact, gap)
 
 
-def _exchanged(without: Winners, absent: int, app: int) -> Winners:
+def _exchanged(market: Market, without: Winners, absent: int, app: int) -> Winners:
     """The solution without an app, from the one without its twin."""
     choice = without.choice.copy()
-    columns = choice[app]
-    choice[absent], choice[app] = columns, -1
+    if choice[app] >= 0:
+        choice[absent] = choice[app] - market.first[app] + market.first[absent]
+    choice[app] = -1
     return replace(without, choice=choice)
 
 

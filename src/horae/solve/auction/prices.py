@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import compiled_when_called
+from horae.core.compiled import compiled_when_called, inner_when_called
 from horae.solve.auction.bids import Floats, Ints
 from horae.solve.auction.market import UNIT, Market
 
@@ -77,7 +77,7 @@ def settle_prices(market: Market, out: int, price: Floats, reached: float, steps
     return best_price, best
 
 
-@compiled_when_called
+@inner_when_called
 def answer_prices(market: Market, out: int, price: Floats, slack: Floats) -> float:
     """The bound at some prices; writes what would be left of every row to `slack`."""
     bound = 0.0
@@ -122,7 +122,21 @@ def priced(market: Market, out: int, price: Floats) -> Priced:
     return Priced(whole, loss, best, bound)
 
 
-@compiled_when_called
+@inner_when_called
+def ascending(keys: Ints, begin: int, end: int, order: Ints) -> None:
+    """Put the positions begin:end by key into the same places of `order`; of equal ones the earlier first.
+
+    By insertion: there are few, and numba takes seconds to compile what numpy offers.
+    """
+    for n in range(begin, end):
+        at = n
+        while at > begin and keys[order[at - 1]] > keys[n]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = n
+
+
+@inner_when_called
 def loss_of(prices: Priced, app: int, column: int) -> int:
     """By how much a column, or nothing, is worse than the app's best."""
     return int(prices.loss[column] if column >= 0 else prices.best[app])

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from horae.core.compiled import compiled_when_called
+from horae.core.compiled import compiled_when_called, inner_when_called
 from horae.solve.auction.bids import Ints
 from horae.solve.auction.market import Market
 from horae.solve.auction.moves import fits, take
-from horae.solve.auction.prices import Priced
+from horae.solve.auction.prices import Priced, ascending
 
 
 class Options(NamedTuple):
@@ -49,16 +49,18 @@ class Found(NamedTuple):
 @compiled_when_called
 def list_options(market: Market, apps: Ints, prices: Priced, margin: int, by_name: bool) -> Options:
     """Columns of some apps that lose at most `margin`: in the order of apps and bundles, or what is surest first."""
-    count = np.zeros(len(apps), np.int64)
+    count, place, size = np.zeros(len(apps), np.int64), np.arange(len(apps)), 0
     for n in range(len(apps)):
         for c in range(market.first[apps[n]], market.first[apps[n] + 1]):
             count[n] += prices.loss[c] <= margin
         count[n] += prices.best[apps[n]] <= margin
-    order = apps if by_name else apps[np.argsort(count, kind="mergesort")]
-    first, size = np.zeros(len(apps) + 1, np.int64), count.sum()
+        size += count[n]
+    if not by_name:
+        ascending(count, 0, len(apps), place)
+    order, first, n = np.empty(len(apps), np.int64), np.zeros(len(apps) + 1, np.int64), 0
     column, loss, by_loss = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
-    for depth in range(len(order)):
-        app, n = order[depth], first[depth]
+    for depth in range(len(apps)):
+        app = apps[place[depth]]
         for c in range(market.first[app], market.first[app + 1]):
             if prices.loss[c] <= margin:
                 column[n], loss[n] = c, prices.loss[c]
@@ -66,17 +68,22 @@ def list_options(market: Market, apps: Ints, prices: Priced, margin: int, by_nam
         if prices.best[app] <= margin:
             column[n], loss[n] = -1, prices.best[app]
             n += 1
-        here = slice(first[depth], n)
-        sort = np.argsort(loss[here], kind="mergesort")
-        if by_name:
-            by_loss[here] = first[depth] + sort
-        else:
-            column[here], loss[here], by_loss[here] = column[here][sort], loss[here][sort], np.arange(first[depth], n)
-        first[depth + 1] = n
-    return Options(order, first, column, loss, by_loss, _twins_above(market, order))
+        order[depth], first[depth + 1] = app, n
+        ascending(loss, first[depth], n, by_loss)
+    options = Options(order, first, column, loss, by_loss, _twins_above(market, order))
+    return options if by_name else _by_loss(options)
 
 
-@compiled_when_called
+@inner_when_called
+def _by_loss(options: Options) -> Options:
+    """The same, to be tried by loss."""
+    column, loss, place = options.column.copy(), options.loss.copy(), np.arange(len(options.column))
+    for n in range(len(column)):
+        column[n], loss[n] = options.column[options.by_loss[n]], options.loss[options.by_loss[n]]
+    return Options(options.app, options.first, column, loss, place, options.twin)
+
+
+@inner_when_called
 def _twins_above(market: Market, order: Ints) -> Ints:
     twin, last = np.full(len(order), -1), np.full(len(market.first) - 1, -1)
     for depth in range(len(order)):
@@ -139,7 +146,7 @@ def climb(market: Market, prices: Priced, options: Options, free: Ints, margin: 
     return Found(choice, least, True, looked)
 
 
-@compiled_when_called
+@inner_when_called
 def _unavoidable(market: Market, options: Options, depth: int, left: Ints, margin: int) -> tuple[int, int]:
     """What all apps from a depth on must lose at least, until that exceeds the margin; and the columns looked at."""
     loss, looked = 0, 0

@@ -16,7 +16,7 @@ import numpy as np
 from horae.solve.auction.bids import Floats, Ints
 from horae.solve.auction.market import UNIT, Market
 from horae.solve.auction.moves import allocate, fill, improve, total_gain
-from horae.solve.auction.neighbourhoods import polish
+from horae.solve.auction.neighbourhoods import kick, polish, refill
 from horae.solve.auction.prices import Priced, first_prices, priced, settle_prices
 from horae.solve.auction.tree import climb, list_options
 
@@ -28,14 +28,15 @@ class Effort:
     #: Times that prices change before allocations are filled anew, and how often that is done.
     steps: int = 60
     rounds: int = 6
-    #: Columns looked at for moves, with all apps and without one.
-    moves: int = 2_000_000
-    moves_without: int = 20_000
-    #: Columns looked at to polish an allocation, and apps that choose anew together.
-    polish: int = 1_000_000
-    together: int = 8
-    #: Columns that the tree may look at, all payments together as well.
-    work: int = 1_000_000
+    #: How often each column may be looked at for moves, for kicks, and for neighbourhoods of so many apps.
+    moves: int = 50
+    kicks: int = 500
+    polish: int = 100
+    together: int = 12
+    #: How many columns may be looked at for moves when one app is out, and again for kicks.
+    moves_without: int = 12_000
+    #: How many columns the tree may look at to find the winners, and again for all payments together.
+    work: int = 250_000
 
     def times(self, factor: float) -> Effort:
         """More of the search that proves."""
@@ -55,6 +56,8 @@ class Winners:
     exact: bool
     #: Prices of rows that prove the bound, or would with more effort.
     price: Floats
+    #: Columns that the tree looked at.
+    looked: int
 
     @property
     def log_gap(self) -> float:
@@ -71,10 +74,9 @@ def find_winners(market: Market, effort: Effort) -> Winners:
         if bound - total_gain(market, choice) <= slack(market):
             break
     prices = priced(market, -1, price)
-    now = allocate(market, choice)
-    polish(market, prices, now, effort.together, effort.polish)
-    improve(market, -1, prices, now, effort.moves)
-    return _named_first(market, prices, _proved(market, -1, prices, price, now.choice, effort), effort)
+    if prices.bound - total_gain(market, choice) > slack(market):
+        choice = _refined(market, prices, choice, effort)
+    return _named_first(market, prices, _proved(market, -1, prices, price, choice, effort), effort)
 
 
 def find_winners_without(market: Market, out: int, with_all: Winners, effort: Effort) -> Winners:
@@ -85,11 +87,13 @@ def find_winners_without(market: Market, out: int, with_all: Winners, effort: Ef
     now.open[:] = False
     now.open[market.row[market.start[column] : market.start[column + 1]]] = True
     improve(market, out, prices, now, effort.moves_without)
+    if prices.bound - total_gain(market, now.choice) > slack(market):
+        refill(market, out, prices, now, column, effort.moves_without)
     gain, price = total_gain(market, now.choice), with_all.price
-    if with_all.exact and prices.bound - gain > slack(market):
+    if effort.work > 0 and prices.bound - gain > slack(market):
         price, _ = settle_prices(market, out, price, float(gain), effort.steps)
         prices = priced(market, out, price)
-    return _proved(market, out, prices, price, now.choice, effort if with_all.exact else effort.times(0))
+    return _proved(market, out, prices, price, now.choice, effort)
 
 
 def slack(market: Market) -> int:
@@ -101,7 +105,20 @@ def _filled(market: Market, price: Floats, effort: Effort) -> Ints:
     """An allocation at these prices, made better by moves."""
     prices = priced(market, -1, price)
     now = allocate(market, fill(market, prices))
-    improve(market, -1, prices, now, effort.moves)
+    improve(market, -1, prices, now, effort.moves * len(market.gain))
+    return now.choice
+
+
+def _refined(market: Market, prices: Priced, choice: Ints, effort: Effort) -> Ints:
+    """A better allocation, or the same: kicks while they help, then neighbourhoods, then moves once more."""
+    columns, now, begin, before = len(market.gain), allocate(market, choice), 0, -1
+    work = effort.kicks * columns
+    while work > 0 and total_gain(market, now.choice) > before:
+        before = total_gain(market, now.choice)
+        begin, work = kick(market, prices, now, begin, work)
+    polish(market, prices, now, effort.together, effort.polish * columns)
+    now.open[:] = True
+    improve(market, -1, prices, now, effort.moves * columns)
     return now.choice
 
 
@@ -110,19 +127,19 @@ def _proved(market: Market, out: int, prices: Priced, price: Floats, choice: Int
     gain, equal = int(total_gain(market, choice)), slack(market)
     margin = prices.bound - gain - equal - 1
     if margin < 0:
-        return Winners(choice, gain, int(prices.bound), True, price)
+        return Winners(choice, gain, int(prices.bound), True, price, 0)
     if effort.work <= 0:
-        return Winners(choice, gain, int(prices.bound), False, price)
+        return Winners(choice, gain, int(prices.bound), False, price, 0)
     options = list_options(market, _all_but(market, out), prices, margin, False)
     found = climb(market, prices, options, market.capacity, margin, equal + 1, effort.work)
     if found.short <= margin:
         choice, gain = found.choice, int(prices.bound - found.short)
-    return Winners(choice, gain, int(prices.bound), bool(found.proved), price)
+    return Winners(choice, gain, int(prices.bound), bool(found.proved), price, int(found.looked))
 
 
 def _all_but(market: Market, out: int) -> Ints:
     apps = np.arange(len(market.first) - 1)
-    return apps[apps != out]
+    return np.asarray(apps[apps != out])
 
 
 def _named_first(market: Market, prices: Priced, winners: Winners, effort: Effort) -> Winners:

@@ -1,0 +1,100 @@
+"""Whole auctions, from bids to leftovers: time, memory, and how far from the best they may be."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from dataclasses import dataclass
+
+from benchmarks.bench import Bench, note
+from benchmarks.bidding import draw_auction
+from benchmarks.part import Part, Row
+from horae.solve.auction.auction import hold_auction
+from horae.solve.auction.bids import Bid, Offer
+from horae.solve.auction.outcome import Outcome
+
+#: Apps and GPUs for which limits are set: seconds, and how far the geometric mean of V may be from the best.
+_LIMITS = {(50, 256): (0.050, 0.02), (1_000, 8_192): (5.0, 0.02)}
+_TRIES = 3
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One auction, and what it cost."""
+
+    apps: int
+    gpus: int
+    #: How bids say where: machines by name, or any of a rack.
+    named: bool
+    bundles: int
+    cpu_s: float
+    peak_mb: float
+    outcome: Outcome
+
+    def row(self) -> Row:
+        """A line of the table."""
+        outcome, misses = self.outcome, self.misses()
+        limits = _LIMITS.get((self.apps, self.gpus))
+        return {
+            "apps": self.apps,
+            "gpus": self.gpus,
+            "bids for": "machines" if self.named else "racks",
+            "bundles": self.bundles,
+            "winners": sum(award.bundle is not None for award in outcome.awards.values()),
+            "ms": round(1e3 * self.cpu_s, 1),
+            "mb": round(self.peak_mb, 1),
+            "gap": f"{outcome.gap:.3%}",
+            "paid": f"{outcome.paid / max(outcome.won, 1):.0%}",
+            "limit": f"{1e3 * limits[0]:g} ms, {limits[1]:.0%}" if limits else "-",
+            "holds": "NO" if misses else "yes" if limits else "-",
+        }
+
+    def misses(self) -> list[str]:
+        """Limits that were missed."""
+        if (self.apps, self.gpus) not in _LIMITS:
+            return []
+        limit_s, limit = _LIMITS[self.apps, self.gpus]
+        what = f"An auction of {self.gpus:,} GPUs among {self.apps:,} apps"
+        slow = [f"{what} took {self.cpu_s:.3f} s; at most {limit_s:g} are allowed."] if self.cpu_s > limit_s else []
+        far = [f"{what} has a gap of {self.outcome.gap:.2%}; at most {limit:.0%} is allowed."]
+        return slow + (far if self.outcome.gap > limit else [])
+
+
+def measure_auctions(bench: Bench) -> Part:
+    """CPU seconds in this process, the fastest of some tries; all apps bid for all GPUs."""
+    hold_auction(*draw_auction(4, 16, _SEED, named=False))
+    measured = []
+    for apps, gpus in bench.sizes.auctions:
+        for named in (False, True):
+            note(f"auction, {apps:,} apps, {gpus:,} GPUs, {'machines' if named else 'racks'}")
+            measured.append(_measure(apps, gpus, named))
+    notes = [
+        f"Whole auctions with payments, gangs and leftovers. CPU time, the fastest of {_TRIES} tries, code compiled.",
+        "All GPUs are free and all apps bid, for several times as many as there are; with f = 0.8 a fifth would.",
+        "bids for racks: 'any machines of this rack'; for machines: certain ones by name. mb: peak of Python's memory.",
+        "gap: the geometric mean of all V = 1/rho before payments is at most this far below the best possible.",
+        "paid: the part of the GPUs won that winners give back, which then goes to leftovers.",
+    ]
+    misses = [miss for one in measured for miss in one.misses()]
+    return Part("Auctions of free GPUs", [one.row() for one in measured], notes, misses)
+
+
+def _measure(apps: int, gpus: int, named: bool) -> Measured:
+    offer, bids = draw_auction(apps, gpus, _SEED, named)
+    times_s = []
+    for _ in range(_TRIES):
+        began_s = time.process_time()
+        outcome = hold_auction(offer, bids)
+        times_s.append(time.process_time() - began_s)
+    bundles = sum(len(bid.bundles) for bid in bids)
+    return Measured(apps, gpus, named, bundles, min(times_s), _peak_mb(offer, bids), outcome)
+
+
+def _peak_mb(offer: Offer, bids: list[Bid]) -> float:
+    """Memory beside the bids; numpy tells tracemalloc what it takes."""
+    tracemalloc.start()
+    hold_auction(offer, bids)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak / 1e6
