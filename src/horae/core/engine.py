@@ -113,6 +113,8 @@ class Engine:
         self._launched: dict[int, Launch] = {}
         self._stopped: dict[int, Stop] = {}
         self._must_plan = False
+        #: Whether the policy wants to be asked when a job begins to work.
+        self._heed_starts = False
         self._vacated = False
         self._choose_policy(policy, settings)
 
@@ -179,6 +181,7 @@ class Engine:
         # A job works at least as long as it took to load; else loading could be all that ever happens.
         least_s = max(jobs.min_runtime_s[row], self.now_s - jobs.launched_s[row])
         jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + least_s)
+        self._must_plan = self._must_plan or self._heed_starts
 
     def _works_from(self, row: int, at_s: float) -> None:
         self.jobs.first_started_s[row] = min(self.jobs.first_started_s[row], at_s)
@@ -467,6 +470,7 @@ class Engine:
             evidence=Evidence(self.now_s, plan.node_free, jobs.specs[plan.head].id if plan.head >= 0 else ""),
             memory=writes,
             wake_s=self._next_wake(wishes, plan),
+            heed_starts=wishes.heed_starts,
         )
 
     def _candidates(self) -> Any:
@@ -525,6 +529,7 @@ class Engine:
 
     def _fold_planned(self, record: Decided) -> None:
         self._must_plan = False
+        self._heed_starts = record.heed_starts
         if self._backoff:
             self._backoff = {row: until_s for row, until_s in self._backoff.items() if until_s > record.at_s}
         self.jobs.reason[record.reason_rows] = record.reason_codes
@@ -620,6 +625,7 @@ class Engine:
             "launched": dict(self._launched),
             "stopped": dict(self._stopped),
             "must_plan": self._must_plan,
+            "heed_starts": self._heed_starts,
             "vacated": self._vacated,
             "dropped_reports": self.dropped_reports,
             "learnt": dict(self.learnt),

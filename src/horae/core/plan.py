@@ -300,6 +300,8 @@ class Wishes:
     waiting: Reason = Reason.NO_FREE_GPUS
     #: When to ask again even if nothing happens.
     wake_s: float = np.inf
+    #: Whether to ask again, too, when a job that was launched begins to work.
+    heed_starts: bool = False
 
     def __post_init__(self) -> None:
         for column in (self.partner, self.key, self.gpu_type, self.gpus_min, self.gpus_max):

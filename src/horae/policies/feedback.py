@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.plan import Memory, Snapshot
-from horae.policies.moves import free_gpus
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -72,57 +71,51 @@ class Queues:
         spread = float(order.max() - order.min()) if len(order) else 0.0
         return self.rank * (2 * spread or 1.0) + order
 
-    def next_change_s(self, key: Floats) -> float:
-        """When the order may next change so that somebody who waits could run; never, if nobody waits.
+    @cached_property
+    def _highest(self) -> int:
+        """The highest queue that somebody waits in; beyond the last, if nobody waits.
 
         Jobs lose GPUs only to others of their own queue or a higher one. So whoever waits when this
-        moment's plan is done stands no higher than the highest who waits now, and what happens
-        above that queue is of no interest.
+        moment's plan is done stands no higher, and what happens above that queue is of no interest.
         """
-        waits = ~self.now.launched
-        if not waits.any():
-            return np.inf
-        highest = int(self.rank[waits].min())
-        demotion_s = self._first_demotion_s(highest, key)
-        return min(demotion_s, self._first_promotion_s(highest), self._first_worked_off_s(highest))
+        return int(np.min(self.rank, where=~self.now.launched, initial=len(self.bounds)))
 
-    def _first_promotion_s(self, highest: int) -> float:
+    @cached_property
+    def next_change_s(self) -> float:
+        """When the order may next change so that somebody who waits could run; never, if nobody waits."""
+        if self._highest == len(self.bounds):
+            return np.inf
+        works = self.now.working_gpus > 0
+        demotion_s = _first(self._demotion_s, works & ~self.spared)
+        return min(demotion_s, self._first_promotion_s(), self._first_worked_off_s())
+
+    @property
+    def heed_starts(self) -> bool:
+        """Whether a job that does no work yet could, once it does, leave its queue before the next change."""
+        idle = (self.now.working_gpus == 0) & ~self.spared
+        return self._highest < len(self.bounds) and _first(self._demotion_s, idle) < self.next_change_s
+
+    def _first_promotion_s(self) -> float:
         """When the first job is promoted, of those that wait or may lose their GPUs now."""
         if self.knob == np.inf:
             return np.inf
         soon_s = self.now.now_s + _INSTANT_S
         # Of those that run some are due within an instant, give or take; to wake before would be for nothing.
         when_s = np.where(self.due_s > self.now.now_s, self.due_s, soon_s)
-        return _first(when_s, ~self.spared & (self.queue >= max(highest, 1)))
+        return _first(when_s, ~self.spared & (self.queue >= max(self._highest, 1)))
 
-    def _first_worked_off_s(self, highest: int) -> float:
+    def _first_worked_off_s(self) -> float:
         """When the first of those that are spared has worked off its wait."""
         if not self.spared.any():
             return np.inf
         now_s = self.now.now_s
-        return _first(now_s + (now_s - self.due_s) / self.knob, self.spared & (self.queue >= highest))
+        return _first(now_s + (now_s - self.due_s) / self.knob, self.spared & (self.queue >= self._highest))
 
-    def _first_demotion_s(self, highest: int, key: Floats) -> float:
-        """When the first job comes to stand behind others that wait, of those that work or may soon."""
-        bound = self.bounds[np.maximum(self.queue, highest - 1)]
-        when_s = self.now.now_s + (bound - self.service) / self.pace
-        works = self.now.working_gpus > 0
-        first_s = _first(when_s, works & ~self.spared)
-        # Reports that jobs started cause no decision, so that those who will start are looked at now.
-        sooner = np.flatnonzero(~works & ~self.spared & (when_s < first_s))
-        sooner = sooner[self._can_start(sooner, key)] if len(sooner) else sooner
-        return min(first_s, float(when_s[sooner].min(initial=np.inf)))
-
-    def _can_start(self, whom: Ints, key: Floats) -> Bools:
-        """Whether jobs have GPUs, or there are enough that are free or held by jobs behind them."""
-        now = self.now
-        holders = np.flatnonzero(now.has_gpus)
-        holders = holders[np.argsort(-key[holders], kind="stable")]
-        held_behind = np.append(0, np.cumsum(now.table.gpus_max[now.rows[holders]]))
-        behind = np.searchsorted(-key[holders], -key[whom], side="left")
-        enough = now.table.gpus_min[now.rows[whom]] <= int(free_gpus(now).sum()) + held_behind[behind]
-        can: Bools = now.has_gpus[whom] | enough
-        return can
+    @cached_property
+    def _demotion_s(self) -> Floats:
+        """When each job comes to stand behind others that wait, if it works from now on."""
+        bound = self.bounds[np.maximum(self.queue, self._highest - 1)]
+        return self.now.now_s + (bound - self.service) / self.pace
 
 
 def _first(when_s: Floats, whom: Bools) -> float:

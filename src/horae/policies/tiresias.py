@@ -57,13 +57,13 @@ class FeedbackPolicy(ABC):
         service = attained(now, now.rows, self.normalise)
         bounds = choose_bounds(now, memory, self.normalise) if self._given_bounds is None else self._given_bounds
         queues = stand(now, memory, service, pace(now, self.normalise), bounds, self.promote_knob)
-        key = queues.key(self.order(now, memory, queues, service))
         return Wishes(
             now.rows,
-            key,
+            queues.key(self.order(now, memory, queues, service)),
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_LESS_SERVED,
-            wake_s=queues.next_change_s(key),
+            wake_s=queues.next_change_s,
+            heed_starts=queues.heed_starts,
         )
 
     @cached_property
