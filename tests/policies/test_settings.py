@@ -10,7 +10,17 @@ import pytest
 from horae.policies import POLICIES, UnknownPolicy, make_policy
 from horae.policies.settings import BadSetting
 
-ORDERING = ["fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice", "sjf-aware", "tiresias", "tiresias-gittins"]
+ORDERING = [
+    "fifo-backfill",
+    "smallest-first",
+    "srtf",
+    "srsf",
+    "las",
+    "time-slice",
+    "sjf-aware",
+    "tiresias",
+    "tiresias-gittins",
+]
 BY_TIME_LEFT = ["fifo-aware", "sjf-aware", "allox"]
 FEEDBACK = ["tiresias", "tiresias-gittins"]
 PRICED = ["cost", "cost-deadline"]

@@ -37,7 +37,8 @@ def plain_best(values: list[int], age: int) -> Fraction:
 
 
 @pytest.mark.parametrize(
-    ("age", "quantum", "best"), [(0, "297.2", "340"), (1000, "236.9", "704"), (5000, "83.3", "193"), (50000, "7.5", "10.6")]
+    ("age", "quantum", "best"),
+    [(0, "297.2", "340"), (1000, "236.9", "704"), (5000, "83.3", "193"), (50000, "7.5", "10.6")],
 )
 def test_the_published_samples_give_the_printed_digits(shared_data: Path, age: float, quantum: str, best: str) -> None:
     distribution = ServiceDistribution(read_samples(str(shared_data / "tiresias" / "yarn-gput1000.csv")))
@@ -66,7 +67,10 @@ def test_the_order_of_jobs_is_that_of_brute_force(values: list[int], quantum: in
     where = np.array(every_age, float)
     orders = [
         (known(values).best_index(where), [plain_best(values, age) for age in every_age]),
-        (known(values).index(where, np.full(14, float(quantum))), [plain_index(values, age, quantum) for age in every_age]),
+        (
+            known(values).index(where, np.full(14, float(quantum))),
+            [plain_index(values, age, quantum) for age in every_age],
+        ),
     ]
     for found, exact in orders:
         for one in every_age:

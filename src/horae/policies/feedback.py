@@ -92,7 +92,7 @@ def _first(when_s: Floats, whom: Bools) -> float:
 
 
 def stand(now: Snapshot, memory: Memory, attained: Floats, pace: Floats, bounds: Floats, knob: float) -> Queues:
-    """Put the jobs of a snapshot into queues, and promote those that are due: who wait, or would as soon as they did."""
+    """Put the jobs of a snapshot into queues, and promote who is due and waits, or is due as soon as it does."""
     service = attained - memory.column("promoted_service", now.rows)
     queue = np.searchsorted(bounds, service + pace * _INSTANT_S, side="right")
     due_s, waits = _due_s(now, memory, knob), ~now.launched

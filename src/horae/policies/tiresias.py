@@ -37,7 +37,7 @@ class FeedbackPolicy(ABC):
     unit: ClassVar = "GPU-s"
     memory: ClassVar[MemorySpec] = MemorySpec(columns=COLUMNS, scalars=BOUNDS)
     thresholds: str = setting(
-        AUTO, "GPU-seconds after which a job leaves each queue, such as 3250,7200; auto for fifths of all so far"
+        AUTO, "GPU-seconds after which a job leaves each queue, such as 3250,7200; auto chooses by what jobs have had"
     )
     promote_knob: float = setting(
         8.0, "a job that waits this many times as long as it worked is promoted; off for never", least=0.01, off=True

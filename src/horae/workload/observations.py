@@ -51,7 +51,9 @@ def _read(line: Mapping[str, str | None], where: str) -> Observation:
         raise BadSkew(f"{where}: spread is {line['spread']!r}; write yes if the GPUs were on several nodes, or no.")
     # Only runs on the same number and type of GPUs, as far as they are told, can be compared.
     gpus = [line[name] or "" for name in ("gpus", "gpu_type") if line.get(name)]
-    seen = Observation(f"{job_class} on {' '.join(gpus)}" if gpus else job_class, skew, spread, _number(line, "steps_per_s", where))
+    seen = Observation(
+        f"{job_class} on {' '.join(gpus)}" if gpus else job_class, skew, spread, _number(line, "steps_per_s", where)
+    )
     if not (0 < seen.skew <= 1 and 0 < seen.steps_per_s < float("inf")):
         raise BadSkew(f"{where}: a skew is above 0 and up to 1, a speed finite and above 0; correct it.")
     return seen

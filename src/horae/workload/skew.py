@@ -114,7 +114,9 @@ def compare_speeds(observations: Iterable[Observation], tolerance: float = 0.1) 
         if not (0 < one.skew <= 1 and 0 < one.steps_per_s < math.inf):
             raise BadSkew(f"{one} cannot be: a skew is above 0 and up to 1, a speed finite and above 0.")
         seen.setdefault((one.skew, one.kind), ([], []))[one.spread].append(one.steps_per_s)
-    both = [(skew, kind, median(near), median(far)) for (skew, kind), (near, far) in sorted(seen.items()) if near and far]
+    both = [
+        (skew, kind, median(near), median(far)) for (skew, kind), (near, far) in sorted(seen.items()) if near and far
+    ]
     return [Comparison(kind, skew, near, far, far < (1 - tolerance) * near) for skew, kind, near, far in both]
 
 
