@@ -142,7 +142,7 @@ def ran_between(worked: list[tuple[float, float]], from_s: float, to_s: float) -
 def test_a_job_is_promoted_when_it_has_waited_knob_times_as_long_as_it_worked() -> None:
     jobs = [job("old", work=1000), *(job(f"new-{k}", work=90, submit_s=50 + 90 * k) for k in range(9))]
     script = Script(jobs, "1x1", "tiresias", {"thresholds": "100", "promote-knob": "2"})
-    # It works from 0 to 100 and waits from then on; at 300 it goes back to the first queue, ahead of all who started later.
+    # It works until 100 and waits from then on; at 300 it is back in the first queue, ahead of all who started later.
     assert promoted(script.records)[0] == (0, 300)
     assert launches(script.history, "old")[:2] == [0, 300]
 
