@@ -393,7 +393,7 @@ def test_service_may_count_by_speed(normalise: str, leaves_s: float) -> None:
 @given(
     drawn=small_jobs,
     policy=st.sampled_from(BOTH),
-    thresholds=st.sampled_from(["auto", "1", "50", "50,51", "100,400,900", "3250,7200"]),
+    thresholds=st.sampled_from(["auto", "10", "50", "50,51", "100,400,900", "3250,7200"]),
     knob=st.sampled_from(["off", "0.01", "0.3", "1", "8", "100"]),
     normalise=st.booleans(),
     index=st.sampled_from(["quantum", "supremum"]),
@@ -419,3 +419,19 @@ def test_every_job_finishes_under_every_parameter(
         chosen["index"] = index
     script = Script(named(drawn), machines, policy, chosen, placement=placement, restart_cost_s=cost_s)
     assert not np.isnan(script.history.end_s).any()
+
+
+def test_the_smallest_bound_and_knob_end_too() -> None:
+    """Every promotion needs a GPU-second of work since the last, so that there are no more than work has seconds."""
+    jobs = [job(name, gpus=gpus, work=60.0) for name, gpus in (("a", 1), ("b", 2), ("c", 3), ("d", 4))]
+    script = Script(jobs, "1x4", "tiresias", {"thresholds": "1", "promote-knob": "0.01"})
+    assert not np.isnan(script.history.end_s).any()
+    assert 100 < len(promoted(script.records)) <= 600
+
+
+def test_who_runs_on_is_not_looked_at_for_promotion() -> None:
+    """From 100 to 160 old stands in the second queue and runs, for wide cannot pass late in the first."""
+    jobs = [job("old", work=5000), job("late", work=5000, submit_s=60), job("wide", gpus=2, work=10, submit_s=61)]
+    script = Script(jobs, "1x2", "tiresias", {"thresholds": "100", "promote-knob": "0.01"})
+    assert [record.at_s for record in script.records if 61 < record.at_s < 160] == [100]
+    assert launches(script.history, "wide")[0] == 160

@@ -488,6 +488,9 @@ class Engine:
             if retries
             else min(float(wishes.wake_s), plan.unprotected_s)
         )
+        if plan.stopped and len(wishes.wake_if_stopped_s):
+            stopped = np.isin(wishes.job, [row for row, _ in plan.stopped])
+            wake_s = min(wake_s, float(np.min(wishes.wake_if_stopped_s, where=stopped, initial=np.inf)))
         assert wake_s > self.now_s, f"{self.policy_name} wants to be woken at {wake_s}, now is {self.now_s}"
         return wake_s
 

@@ -302,9 +302,11 @@ class Wishes:
     wake_s: float = np.inf
     #: Whether to ask again, too, when a job that was launched begins to work.
     heed_starts: bool = False
+    #: When to ask again for the sake of each job, if it loses its GPUs by this decision.
+    wake_if_stopped_s: Floats = field(default_factory=_no_floats)
 
     def __post_init__(self) -> None:
-        for column in (self.partner, self.key, self.gpu_type, self.gpus_min, self.gpus_max):
+        for column in (self.partner, self.key, self.gpu_type, self.gpus_min, self.gpus_max, self.wake_if_stopped_s):
             assert len(column) in (0, len(self.job)), f"a column of {len(column)} for {len(self.job)} wishes"
 
 

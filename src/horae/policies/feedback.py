@@ -67,11 +67,17 @@ class Queues:
 
         Jobs lose GPUs only to others of their own queue or a higher one. So whoever waits when this moment's
         plan is done stands no higher than the highest who waits now, and what happens above is of no interest.
+        Those who lose their GPUs by this plan may be promoted sooner; the wishes tell the engine when.
         """
         if self.highest == len(self.bounds):
             return np.inf
-        promotion_s = _first(self.due_s, self.queue >= max(self.highest, 1))
+        promotion_s = _first(self.promotion_s, ~self.now.launched)
         return min(promotion_s, _first(self._demotion_s, self.now.working_gpus > 0))
+
+    @property
+    def promotion_s(self) -> Floats:
+        """When each job below the first queue is promoted, if it does no work from now on."""
+        return np.where(self.queue > 0, np.maximum(self.due_s, self.now.now_s + _INSTANT_S), np.inf)
 
     @property
     def heed_starts(self) -> bool:

@@ -64,6 +64,7 @@ class FeedbackPolicy(ABC):
             waiting=Reason.BEHIND_LESS_SERVED,
             wake_s=queues.next_change_s,
             heed_starts=queues.heed_starts,
+            wake_if_stopped_s=queues.promotion_s,
         )
 
     @cached_property
