@@ -23,6 +23,7 @@ from horae.policies.shortest_first import ShortestRemainingService, ShortestRema
 from horae.policies.smallest_first import SmallestFirst
 from horae.policies.strategy_proof import StrategyProof
 from horae.policies.time_slice import TimeSlice
+from horae.policies.tiresias import Tiresias, TiresiasGittins
 from horae.policies.total_throughput import TotalThroughput
 from horae.policies.water_filling import WaterFilling
 
@@ -34,6 +35,8 @@ _CLASSES: dict[str, type] = {
     "srsf": ShortestRemainingService,
     "las": LeastAttainedService,
     "time-slice": TimeSlice,
+    "tiresias": Tiresias,
+    "tiresias-gittins": TiresiasGittins,
     "isolated": Isolated,
     "gandiva": Gandiva,
     "max-min": MaxMin,
