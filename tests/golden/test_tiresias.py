@@ -68,3 +68,32 @@ def test_the_worked_example_comes_out_as_in_the_description(
 ) -> None:
     jobs = [job("1", gpus=2, work=2), job("2", gpus=1, work=8), job("3", gpus=2, work=6)]
     assert ends(run(jobs, "1x2", policy, settings=settings, placement="anywhere")) == expected
+
+
+def published_jct(shared_data: Path, **settings: str) -> float:
+    """Average JCT of the published trace with the published bounds, where restarts are free."""
+    folder = shared_data / "tiresias"
+    history = simulate(
+        load_trace(folder / "480gen_job.csv").jobs,
+        parse_cluster(str(folder / "n15g4.csv")),
+        policy="tiresias",
+        settings={"thresholds": "3250,7200", **settings},
+        placement="anywhere",
+        restart_cost_s=0.0,
+    )
+    return float((history.end_s - history.submit_s).mean())
+
+
+def test_the_feedback_queue_is_as_good_as_the_published_one(shared_data: Path) -> None:
+    """Not job by job: the published one demotes late, and orders queues by rules that are written down nowhere."""
+    file = shared_data / "tiresias" / "golden" / "480gen_job__n15g4__count__dlas-gpu__jumpfix.csv"
+    with file.open() as lines:
+        theirs = [float(row["JCT"]) for row in csv.DictReader(lines)]
+    assert sum(theirs) / len(theirs) == pytest.approx(2191, abs=1)
+    assert published_jct(shared_data) < 1.04 * 2191
+
+
+@pytest.mark.parametrize("knob", ["off", "8", "4", "2", "1"])
+def test_every_job_of_the_published_trace_ends_however_often_it_is_promoted(shared_data: Path, knob: str) -> None:
+    jct = published_jct(shared_data, **{"promote-knob": knob})
+    assert jct < 1.25 * 2191, "not a number, if a job never ended"

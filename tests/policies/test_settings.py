@@ -10,8 +10,21 @@ import pytest
 from horae.policies import POLICIES, UnknownPolicy, make_policy
 from horae.policies.settings import BadSetting
 
-ORDERING = ["fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice", "highest-rho", "slaq", "sjf-aware"]
+ORDERING = [
+    "fifo-backfill",
+    "smallest-first",
+    "srtf",
+    "srsf",
+    "las",
+    "time-slice",
+    "highest-rho",
+    "slaq",
+    "sjf-aware",
+    "tiresias",
+    "tiresias-gittins",
+]
 BY_TIME_LEFT = ["fifo-aware", "sjf-aware", "allox"]
+FEEDBACK = ["tiresias", "tiresias-gittins"]
 PRICED = ["cost", "cost-deadline"]
 ROUNDS = [
     "max-min",
@@ -35,6 +48,11 @@ VALUES: list[tuple[str, str, str, Any]] = [
     *((policy, "gain", "90", 90.0) for policy in BY_TIME_LEFT),
     *((policy, "aware", "false", False) for policy in BY_TIME_LEFT),
     *((policy, "prices", "v100:1", "v100:1") for policy in PRICED),
+    *((policy, "thresholds", "100,2e3", "100,2e3") for policy in FEEDBACK),
+    *((policy, "promote-knob", "2.5", 2.5) for policy in FEEDBACK),
+    *((policy, "normalise", "true", True) for policy in FEEDBACK),
+    ("tiresias-gittins", "samples", "history", "history"),
+    ("tiresias-gittins", "index", "supremum", "supremum"),
     ("gandiva", "round", "60", 60.0),
     ("gandiva", "stay", "60", 60.0),
     ("gandiva", "seed", "7", 7),
@@ -68,6 +86,20 @@ def test_no_setting_is_left_untested() -> None:
 def test_a_reservation_is_off_unless_asked_for_and_can_be_switched_off(policy: str) -> None:
     assert make_policy(policy, {}) == make_policy(policy, {"reserve": "off"})
     assert make_policy(policy, {}).reserve == math.inf  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("policy", FEEDBACK)
+def test_promotion_can_be_switched_off_though_it_is_on(policy: str) -> None:
+    assert make_policy(policy, {"promote-knob": "off"}).promote_knob == math.inf  # type: ignore[attr-defined]
+    assert make_policy(policy, {}).promote_knob == 8  # type: ignore[attr-defined]
+    for text in ("0", "-1", "never"):
+        with pytest.raises(BadSetting, match="promote-knob"):
+            make_policy(policy, {"promote-knob": text})
+
+
+def test_an_index_that_is_none_is_refused() -> None:
+    with pytest.raises(BadSetting, match="choose quantum or supremum"):
+        make_policy("tiresias-gittins", {"index": "best"})
 
 
 def test_defaults_are_shown_as_they_would_be_typed() -> None:

@@ -108,6 +108,14 @@ class Trouble:
                 settings[parameter.name] = "false"
             if parameter.name == "prices":
                 settings[parameter.name] = "t0:3,t1:2,t2:1,t-late:1"
+            if parameter.name == "thresholds":
+                settings[parameter.name] = str(self.rng.choice(["auto", "100,1500", "40", "3250,7200"]))
+            if parameter.name == "promote-knob":
+                settings[parameter.name] = str(self.rng.choice(["off", "8", "1", "0.05"]))
+            if parameter.name == "normalise":
+                settings[parameter.name] = str(self.rng.choice(["true", "false"]))
+            if parameter.name == "index":
+                settings[parameter.name] = str(self.rng.choice(["quantum", "supremum"]))
         return name, settings
 
     def _queues(self) -> tuple[Queue, ...]:

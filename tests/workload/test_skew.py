@@ -11,6 +11,7 @@ from horae.core.cluster import Span
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
 from horae.workload.catalogue import MODELS, model
+from horae.workload.observations import observed
 from horae.workload.skew import (
     PACKLIMIT,
     Observation,
@@ -143,10 +144,4 @@ def test_no_limit_makes_fewer_mistakes(kinds: list[tuple[float, bool]], random: 
 def test_the_published_speeds_teach_a_limit(shared_data: Path) -> None:
     """On the slow network of the published table models of .2 suffer, too, and the more the larger the skew."""
     table = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")
-    observations = []
-    for setting, known in table.settings():
-        skew = known_skew(setting.job_class)
-        if skew is not None and setting.gpus > 1 and not setting.neighbour and known.steps_per_s > 0:
-            kind = f"{setting.job_class} on {setting.gpus} {setting.gpu_type}"
-            observations.append(Observation(kind, skew, setting.span >= Span.RACK, known.steps_per_s))
-    assert fit_limit(observations) == pytest.approx(0.147, abs=0.01)
+    assert fit_limit(observed(table)) == pytest.approx(0.147, abs=0.01)

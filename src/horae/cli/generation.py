@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from horae.core.throughputs import Throughputs
     from horae.workload.generator import Workload
 
-PRESET_HELP = "plain, themis, gavel or gavel-single (Gavel's need --throughputs)"
+PRESET_HELP = "plain, themis, tiresias, gavel or gavel-single (Gavel's need --throughputs)"
 
 JobsOption = Annotated[
     int | None, typer.Option("--jobs", metavar="N", min=1, help="How many jobs; the preset knows a number.")

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from horae import __version__
-from horae.cli import auction, catalogue, compare, policies, simulate, solve, sweep, trace
+from horae.cli import auction, catalogue, compare, policies, simulate, skew, solve, sweep, trace
 from horae.cli.usage import is_help, usage_sentence
 from horae.core.errors import UserError
 
@@ -41,6 +41,7 @@ app.command("policies", short_help="What each policy does, its parameters, its p
 app.command("catalogue", short_help="GPU types and models, and how fast the one should train the other.")(
     catalogue.command
 )
+app.command("skew", short_help="From observed speeds, whose GPUs should be close together.")(skew.command)
 
 
 def _print_version(wanted: bool) -> None:

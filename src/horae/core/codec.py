@@ -77,6 +77,7 @@ def _encode_decided(record: Decided) -> dict[str, Any]:
             [name, rows if rows is None else rows.tolist(), np.asarray(v).tolist()] for name, rows, v in record.memory
         ],
         "wake_s": record.wake_s if record.wake_s < np.inf else None,
+        "heed_starts": record.heed_starts,
     }
 
 
@@ -98,6 +99,7 @@ def _decode_decided(fields: dict[str, Any]) -> Decided:
         evidence=evidence and Evidence(evidence["at_s"], np.array(evidence["node_free"], np.int64), evidence["head"]),
         memory=tuple(_memory_write(*write) for write in fields["memory"]),
         wake_s=np.inf if fields["wake_s"] is None else fields["wake_s"],
+        heed_starts=fields.get("heed_starts", False),
     )
 
 

@@ -121,6 +121,8 @@ class Decided:
     evidence: Evidence | None = None
     memory: tuple[MemoryWrite, ...] = ()
     wake_s: float = np.inf
+    #: Whether the next job that begins to work is a reason to plan.
+    heed_starts: bool = False
 
     @property
     def commands(self) -> tuple[Command, ...]:

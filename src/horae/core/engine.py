@@ -118,6 +118,8 @@ class Engine:
         self._launched: dict[int, Launch] = {}
         self._stopped: dict[int, Stop] = {}
         self._must_plan = False
+        #: Whether the policy wants to be asked when a job begins to work.
+        self._heed_starts = False
         self._vacated = False
         self._choose_policy(policy, settings)
 
@@ -186,6 +188,7 @@ class Engine:
         # A job works at least as long as it took to load; else loading could be all that ever happens.
         least_s = max(jobs.min_runtime_s[row], self.now_s - jobs.launched_s[row])
         jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + least_s)
+        self._must_plan = self._must_plan or self._heed_starts
 
     def _works_from(self, row: int, at_s: float) -> None:
         self.jobs.first_started_s[row] = min(self.jobs.first_started_s[row], at_s)
@@ -497,6 +500,7 @@ class Engine:
             evidence=Evidence(self.now_s, plan.node_free, jobs.specs[plan.head].id if plan.head >= 0 else ""),
             memory=writes,
             wake_s=self._next_wake(wishes, plan),
+            heed_starts=wishes.heed_starts,
         )
 
     def _candidates(self) -> Any:
@@ -514,6 +518,9 @@ class Engine:
             if retries
             else min(float(wishes.wake_s), plan.unprotected_s)
         )
+        if plan.stopped and len(wishes.wake_if_stopped_s):
+            stopped = np.isin(wishes.job, [row for row, _ in plan.stopped])
+            wake_s = min(wake_s, float(np.min(wishes.wake_if_stopped_s, where=stopped, initial=np.inf)))
         assert wake_s > self.now_s, f"{self.policy_name} wants to be woken at {wake_s}, now is {self.now_s}"
         return wake_s
 
@@ -583,6 +590,7 @@ class Engine:
 
     def _fold_planned(self, record: Decided) -> None:
         self._must_plan = False
+        self._heed_starts = record.heed_starts
         if self._backoff:
             self._backoff = {row: until_s for row, until_s in self._backoff.items() if until_s > record.at_s}
         self.jobs.reason[record.reason_rows] = record.reason_codes
@@ -678,6 +686,7 @@ class Engine:
             "launched": dict(self._launched),
             "stopped": dict(self._stopped),
             "must_plan": self._must_plan,
+            "heed_starts": self._heed_starts,
             "vacated": self._vacated,
             "dropped_reports": self.dropped_reports,
             "learnt": dict(self.learnt),

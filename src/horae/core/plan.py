@@ -14,7 +14,7 @@ from horae.core.commands import MemoryWrite
 from horae.core.gpus import GpuLedger
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
-from horae.core.states import PLACED, RUNNING
+from horae.core.states import FINISHED, LAUNCHING, PLACED, RUNNING
 from horae.core.table import JobTable, along
 
 Floats = NDArray[np.float64]
@@ -133,6 +133,39 @@ class Snapshot:
     def launched_s(self) -> Floats:
         """When each job last got GPUs; minus infinity if it never had any."""
         return self.table.launched_s[self.rows]
+
+    @cached_property
+    def launched(self) -> NDArray[np.bool_]:
+        """Which jobs have been launched: they start up or work."""
+        state = self.table.state[self.rows]
+        launched: NDArray[np.bool_] = (state == int(LAUNCHING)) | (state == int(RUNNING))
+        return launched
+
+    @cached_property
+    def first_started_s(self) -> Floats:
+        """When each job first did work; infinite if it never has."""
+        return self.table.first_started_s[self.rows]
+
+    @cached_property
+    def working_gpus(self) -> Floats:
+        """GPUs on which each job does work now; 0 where it does none."""
+        return self.table.executing_gpus[self.rows]
+
+    @cached_property
+    def working_rate(self) -> Floats:
+        """Work per second that each job does now; 0 where it does none."""
+        return self.table.rate[self.rows]
+
+    @property
+    def departed(self) -> int:
+        """How many jobs that came want nothing now: they have ended, or are held."""
+        return len(self.table) - len(self.table.active)
+
+    def finished_before(self, when_s: float) -> Ints:
+        """Rows of the jobs that had finished before a moment, in order of submission."""
+        table, n = self.table, len(self.table)
+        finished: Ints = np.flatnonzero((table.state[:n] == int(FINISHED)) & (table.ended_s[:n] < when_s))
+        return finished
 
     @cached_property
     def work_left(self) -> Floats:
@@ -286,9 +319,13 @@ class Wishes:
     waiting: Reason = Reason.NO_FREE_GPUS
     #: When to ask again even if nothing happens.
     wake_s: float = np.inf
+    #: Whether to ask again, too, when a job that was launched begins to work.
+    heed_starts: bool = False
+    #: When to ask again for the sake of each job, if it loses its GPUs by this decision.
+    wake_if_stopped_s: Floats = field(default_factory=_no_floats)
 
     def __post_init__(self) -> None:
-        for column in (self.partner, self.key, self.gpu_type, self.gpus_min, self.gpus_max):
+        for column in (self.partner, self.key, self.gpu_type, self.gpus_min, self.gpus_max, self.wake_if_stopped_s):
             assert len(column) in (0, len(self.job)), f"a column of {len(column)} for {len(self.job)} wishes"
 
 

@@ -27,6 +27,7 @@ from horae.policies.smallest_first import SmallestFirst
 from horae.policies.strategy_proof import StrategyProof
 from horae.policies.themis import Themis
 from horae.policies.time_slice import TimeSlice
+from horae.policies.tiresias import Tiresias, TiresiasGittins
 from horae.policies.total_throughput import TotalThroughput
 from horae.policies.water_filling import WaterFilling
 
@@ -38,6 +39,8 @@ _CLASSES: dict[str, type] = {
     "srsf": ShortestRemainingService,
     "las": LeastAttainedService,
     "time-slice": TimeSlice,
+    "tiresias": Tiresias,
+    "tiresias-gittins": TiresiasGittins,
     "isolated": Isolated,
     "highest-rho": HighestRho,
     "slaq": Slaq,

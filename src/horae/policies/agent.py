@@ -94,7 +94,8 @@ class AppView:
         longest_s = float((self.work_s / self.gpus).max(initial=0.0))
         left_s = float(self.work_s.sum()) + self.resting_s
         with np.errstate(divide="ignore"):
-            return np.asarray(np.maximum(left_s / speed, longest_s), np.float64)
+            finish_s: Floats = np.maximum(left_s / speed, longest_s)
+        return finish_s
 
     def rho(self, speed: Floats) -> Floats:
         """Finish time in the shared cluster over that alone, at some speeds in all."""

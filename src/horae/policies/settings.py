@@ -14,9 +14,13 @@ class BadSetting(UserError):
     """A setting a policy does not have, or a value it cannot take."""
 
 
-def setting(default: Any, summary: str, least: float = -math.inf) -> Any:
-    """A field of a policy that users may set; numbers below `least` are refused."""
-    return dataclasses.field(default=default, metadata={"summary": summary, "least": least})
+def setting(default: Any, summary: str, least: float = -math.inf, off: bool = False) -> Any:
+    """A field of a policy that users may set; numbers below `least` are refused.
+
+    With `off`, or where that is the default, a number may be `off`: it is infinite then.
+    """
+    metadata = {"summary": summary, "least": least, "off": off or default == math.inf}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 #: Big gangs behind small jobs: every ordering policy has this one.
@@ -67,7 +71,7 @@ def _read(policy: str, key: str, text: str, field: dataclasses.Field[Any]) -> An
     try:
         if wanted is bool:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-        if wanted is float and text == "off" and default == math.inf:
+        if wanted is float and text == "off" and field.metadata["off"]:
             return math.inf
         value = wanted(text)
     except (ValueError, KeyError):

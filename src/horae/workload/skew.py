@@ -94,34 +94,48 @@ class Observation(NamedTuple):
     steps_per_s: float
 
 
+class Comparison(NamedTuple):
+    """A kind of job that was seen both ways: its median speed together and spread, and whether that made it suffer."""
+
+    kind: str
+    skew: float
+    together: float
+    spread: float
+    suffers: bool
+
+
+def compare_speeds(observations: Iterable[Observation], tolerance: float = 0.1) -> list[Comparison]:
+    """Kinds of job seen both ways, by skew. One suffers if it is slower when spread by more than `tolerance`.
+
+    Kinds seen one way only say nothing.
+    """
+    seen: dict[tuple[float, str], tuple[list[float], list[float]]] = {}
+    for one in observations:
+        if not (0 < one.skew <= 1 and 0 < one.steps_per_s < math.inf):
+            raise BadSkew(f"{one} cannot be: a skew is above 0 and up to 1, a speed finite and above 0.")
+        seen.setdefault((one.skew, one.kind), ([], []))[one.spread].append(one.steps_per_s)
+    both = [
+        (skew, kind, median(near), median(far)) for (skew, kind), (near, far) in sorted(seen.items()) if near and far
+    ]
+    return [Comparison(kind, skew, near, far, far < (1 - tolerance) * near) for skew, kind, near, far in both]
+
+
 def fit_limit(observations: Iterable[Observation], tolerance: float = 0.1, default: float = PACKLIMIT) -> float:
     """The limit that best tells the kinds of job that suffer from being spread from those that do not.
 
-    1. A kind that was seen both ways suffers if its median speed when spread is lower than
-       when together by more than `tolerance`. Kinds seen one way only say nothing.
+    1. Compare the kinds that were seen both ways.
     2. If all suffer, or none does, there is nothing to tell apart: the default stays.
     3. Otherwise take the limit with the fewest mistakes (kinds that suffer at or below it, or
        do not above it) of: the default, the middles between neighbouring skews, and one
        beyond either end. Of equal ones, the nearest to the default, then the lower.
     """
-    kinds = _both_ways(observations)
-    suffering = {kind: spread < (1 - tolerance) * together for kind, (together, spread) in kinds.items()}
-    if len(set(suffering.values())) < 2:
+    kinds = compare_speeds(observations, tolerance)
+    if len({one.suffers for one in kinds}) < 2:
         return default
-    skews = sorted({skew for _, skew in kinds})
+    skews = sorted({one.skew for one in kinds})
     limits = [default, skews[0] / 2, *(sum(pair) / 2 for pair in pairwise(skews)), (skews[-1] + 1) / 2]
 
     def mistakes(limit: float) -> int:
-        return sum(consolidates(skew, limit) != suffers for (_, skew), suffers in suffering.items())
+        return sum(consolidates(one.skew, limit) != one.suffers for one in kinds)
 
     return min(limits, key=lambda limit: (mistakes(limit), abs(limit - default), limit))
-
-
-def _both_ways(observations: Iterable[Observation]) -> dict[tuple[str, float], tuple[float, float]]:
-    """Median speed of each kind together and spread, of those seen both ways."""
-    seen: dict[tuple[str, float], tuple[list[float], list[float]]] = {}
-    for one in observations:
-        if not (0 < one.skew <= 1 and 0 < one.steps_per_s < math.inf):
-            raise BadSkew(f"{one} cannot be: a skew is above 0 and up to 1, a speed finite and above 0.")
-        seen.setdefault((one.kind, one.skew), ([], []))[one.spread].append(one.steps_per_s)
-    return {kind: (median(near), median(far)) for kind, (near, far) in seen.items() if near and far}

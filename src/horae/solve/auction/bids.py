@@ -1,9 +1,9 @@
 """What is offered, and what apps say that they would make of it.
 
 An **offer** is free GPUs by machine. Machines may stand in pools: those of a pool are the same
-to every bidder. A **bundle** is pieces: so many GPUs on this machine, or some times so many
-on machines of a pool, whichever, each time on one. So an app that wants any four machines of a rack says that in one
-piece and need not list them all.
+to every bidder. A **bundle** is pieces: so many GPUs on this machine, or some times so many on
+machines of a pool, whichever, each time on one. So an app that wants any four machines of a rack
+says that in one piece and need not list them all.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class Bundles:
     start: Ints
     #: Where a piece is: the position of a machine, or `Offer.place_of_pool`.
     place: Ints
-    #: GPUs of a piece on each of its machines.
+    #: GPUs of a piece, together on one machine.
     gpus: Ints
-    #: On how many machines; 1 where the machine is named.
+    #: How many times; 1 where the machine is named.
     spread: Ints
 
     @staticmethod
@@ -122,7 +122,8 @@ class Taker:
     most: int | None = None
     #: Positions of the machines it can use; None: all.
     usable: Ints | None = None
-    #: By position of the machine, how bad it is for the app, whole numbers from 0; None: all are alike.
+    #: By position of the machine, how bad it is for the app, whole numbers from 0; None: all are alike. A gang is
+    #: never spread over machines of different rank.
     rank: Ints | None = None
     #: GPUs that it holds, or held until now, by position of the machine: it is best off there.
     near: Mapping[int, int] = field(default_factory=dict)

@@ -108,12 +108,17 @@ class _Left:
         return column
 
     def _spread(self, among: Ints, gang: int, rank: Ints, near: Mapping[int, int]) -> dict[int, int]:
-        """A gang over several machines: the best, then where the app is already, then where most is free."""
-        if int(self.free[among].sum()) < gang:
-            return {}
+        """A gang over several machines of one rank, the best that has enough."""
+        for level in np.unique(rank[among]).tolist():
+            alike = among[rank[among] == level]
+            if int(self.free[alike].sum()) >= gang:
+                return self._fullest(alike, gang, self._nearness(near))
+        return {}
+
+    def _fullest(self, among: Ints, gang: int, nearness: Ints) -> dict[int, int]:
+        """So many GPUs: where the app is already, then where most is free."""
         gpus: dict[int, int] = {}
-        nearness = self._nearness(near)
-        for machine in among[np.lexsort((among, -self.free[among], -nearness[among], rank[among]))].tolist():
+        for machine in among[np.lexsort((among, -self.free[among], -nearness[among]))].tolist():
             count = min(gang, int(self.free[machine]))
             if count:
                 gpus[machine] = count

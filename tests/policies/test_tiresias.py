@@ -1,0 +1,437 @@
+"""The feedback queues of Tiresias: demotion, promotion, both orders, what they learn, and that nobody starves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from builders import Cell, Script, ends, job, run, times
+from horae.core.commands import Decided
+from horae.core.engine import Engine
+from horae.core.events import JobStarted, JobSubmitted, NodeDraining
+from horae.core.history import History
+from horae.core.job import JobSpec
+from horae.placement import PLACEMENTS
+from horae.placement.rules import make_placement
+from horae.policies import make_policy
+from horae.policies.settings import BadSetting
+from horae.policies.tiresias import TiresiasGittins
+from horae.simulate.run import Driver, simulate
+from horae.simulate.world import World
+from horae.workload.clusters import parse_cluster
+from horae.workload.generator import PRESETS, generate
+from horae.workload.traces import load_trace
+
+BOTH = ("tiresias", "tiresias-gittins")
+
+
+def spells(history: History) -> Iterator[tuple[int, list[tuple[float, float]]]]:
+    """When each job worked, from and to."""
+    attempts = history.attempts
+    for row in range(len(history.jobs)):
+        mine = np.flatnonzero((attempts.job == row) & (attempts.stop_s > attempts.work_s))
+        yield row, sorted(zip(attempts.work_s[mine].tolist(), attempts.stop_s[mine].tolist(), strict=True))
+
+
+def launches(history: History, name: str) -> list[float]:
+    """When a job got GPUs."""
+    row = [one.id for one in history.jobs].index(name)
+    return [float(begin) for begin in history.attempts.begin_s[history.attempts.job == row]]
+
+
+# Demotion
+
+
+def test_a_running_job_is_demoted_the_moment_it_crosses_the_bound() -> None:
+    jobs = [job("wide", gpus=4, work=1000), job("late", gpus=1, work=50, submit_s=10)]
+    history = run(jobs, "1x4", "tiresias", settings={"thresholds": "250,7200"})
+    assert times(history)["late"] == (62.5, 112.5), "four GPUs have had 250 GPU-seconds after 62.5 s"
+
+
+def test_every_bound_counts() -> None:
+    jobs = [job("a", work=1000), job("b", work=1000)]
+    history = run(jobs, "1x1", "tiresias", settings={"thresholds": "100,300", "promote-knob": "off"})
+    # First queue: a, b. Second: a until it has had 300, then b. Last: a to its end, then b.
+    assert launches(history, "a") == [0, 200, 600]
+    assert launches(history, "b") == [100, 400, 1300]
+
+
+def test_equal_jobs_do_not_take_turns_within_a_queue() -> None:
+    history = run([job(name, work=3000) for name in "abc"], "1x1", "tiresias", settings={"thresholds": "3250"})
+    assert len(history.attempts.job) == 3
+
+
+def test_those_that_fit_fill_in_behind_those_that_do_not() -> None:
+    jobs = [job("a", gpus=3, work=10), job("b", gpus=2, work=10), job("c", gpus=1, work=10)]
+    assert times(run(jobs, "1x4", "tiresias"))["c"] == (0, 10)
+
+
+def test_a_demotion_that_helps_nobody_wakes_nobody() -> None:
+    cell = Cell("1x2", "tiresias", {"thresholds": "100"})
+    cell.submit(0, job("a", work=1000), job("b", work=1000))
+    assert cell.engine.wake_s == math.inf
+
+
+def test_a_job_that_loads_long_is_demoted_by_what_it_worked() -> None:
+    cell = Cell("1x1", "tiresias", {"thresholds": "100"}, slow_starts=True)
+    cell.submit(0, job("a", work=1000), job("b", work=1000, submit_s=0))
+    assert cell.engine.wake_s == math.inf
+    cell.at(40, JobStarted(40, "a", 1))
+    assert cell.engine.wake_s == 140
+
+
+def test_a_job_next_to_its_bound_that_cannot_start_keeps_nobody_awake() -> None:
+    jobs = [
+        job("big", gpus=2, work=1000),
+        job("first", submit_s=49.9, work=30),
+        job("second", submit_s=49.9, work=300),
+    ]
+    script = Script(jobs, "1x2", "tiresias", {"thresholds": "100", "promote-knob": "off"})
+    assert len(script.records) < 20, "big is .2 GPU-seconds below its bound, and waits for half the cluster"
+
+
+# Promotion
+
+
+def promoted(records: list[Decided]) -> list[tuple[int, float]]:
+    """Who was promoted when, by the memory of the policy."""
+    writes = [(record.at_s, write) for record in records for write in record.memory]
+    moments = [(at_s, rows) for at_s, (name, rows, _) in writes if name == "promoted_s" and rows is not None]
+    return [(row, at_s) for at_s, rows in moments for row in rows.tolist()]
+
+
+def assert_promoted_exactly(records: list[Decided], history: History, bound: float, knob: float) -> int:
+    """Nobody is promoted before it is due, and nobody who waits after; told from nothing but when jobs worked.
+
+    Gives the number of promotions of jobs that waited.
+    """
+    when, waited = promoted(records), 0
+    for row, worked in spells(history):
+        gpus, mine = history.jobs[row].gpus, [at_s for one, at_s in when if one == row]
+        gaps = [(end_s, begin_s) for (_, end_s), (begin_s, _) in pairwise(worked)]
+        since_s = worked[0][0]
+        for at_s in [*mine, math.inf]:
+            for lost_s, got_s in gaps:
+                ran_s = ran_between(worked, since_s, lost_s)
+                due_s = max(since_s + (1 + knob) * ran_s, lost_s)
+                if lost_s < since_s or gpus * ran_s < bound - 1e-6 or at_s < lost_s:
+                    continue
+                assert at_s == pytest.approx(due_s, abs=1e-5) if at_s <= got_s else due_s > got_s - 1e-5
+                waited += at_s <= got_s
+            ran_s = ran_between(worked, since_s, at_s)
+            if at_s < math.inf:
+                assert gpus * ran_s >= bound - 1e-3
+                assert at_s - since_s - ran_s >= knob * ran_s - 1e-3
+            since_s = at_s
+    return waited
+
+
+def ran_between(worked: list[tuple[float, float]], from_s: float, to_s: float) -> float:
+    """How long a job worked in a span of time."""
+    return sum(max(min(end_s, to_s) - max(begin_s, from_s), 0.0) for begin_s, end_s in worked)
+
+
+def test_a_job_is_promoted_when_it_has_waited_knob_times_as_long_as_it_worked() -> None:
+    jobs = [job("old", work=1000), *(job(f"new-{k}", work=90, submit_s=50 + 90 * k) for k in range(9))]
+    script = Script(jobs, "1x1", "tiresias", {"thresholds": "100", "promote-knob": "2"})
+    # It works until 100 and waits from then on; at 300 it is back in the first queue, ahead of all who started later.
+    assert promoted(script.records)[0] == (0, 300)
+    assert launches(script.history, "old")[:2] == [0, 300]
+
+
+def test_without_promotion_it_waits_for_all_of_them() -> None:
+    jobs = [job("old", work=1000), *(job(f"new-{k}", work=90, submit_s=50 + 90 * k) for k in range(9))]
+    history = run(jobs, "1x1", "tiresias", settings={"thresholds": "100", "promote-knob": "off"})
+    assert launches(history, "old") == [0, 100 + 9 * 90]
+
+
+small_jobs = st.lists(
+    st.builds(
+        lambda gpus, work, submit_s: {"gpus": gpus, "work": float(work), "submit_s": float(submit_s)},
+        st.integers(1, 4),
+        st.integers(1, 400),
+        st.integers(0, 300),
+    ),
+    min_size=2,
+    max_size=12,
+)
+
+
+def named(drawn: list[dict[str, Any]]) -> list[JobSpec]:
+    return [job(str(number), **one) for number, one in enumerate(sorted(drawn, key=lambda one: one["submit_s"]))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(small_jobs, st.sampled_from([0.25, 1.0, 3.0, 8.0]), st.sampled_from(BOTH))
+def test_everybody_is_promoted_exactly_when_the_limit_is_reached(
+    drawn: list[dict[str, Any]], knob: float, policy: str
+) -> None:
+    script = Script(named(drawn), "1x4", policy, {"thresholds": "150,400", "promote-knob": str(knob)})
+    assert_promoted_exactly(script.records, script.history, 150, knob)
+
+
+@pytest.mark.parametrize(("knob", "least"), [(8, 0), (4, 10), (2, 100), (1, 150)])
+def test_everybody_of_the_published_trace_is_promoted_exactly_then(shared_data: Path, knob: int, least: int) -> None:
+    folder, records = shared_data / "tiresias", []
+    machines = parse_cluster(str(folder / "n15g4.csv"))
+    with_knob = {"thresholds": "3250,7200", "promote-knob": str(knob)}
+    engine = Engine(machines, make_policy, "tiresias", with_knob, make_placement("anywhere"))
+    arrivals = [JobSubmitted(one.submit_s, one) for one in load_trace(folder / "480gen_job.csv").jobs]
+    watch = lambda _, what: records.append(what) if isinstance(what, Decided) else None  # noqa: E731
+    driver = Driver(engine, World(engine.jobs, machines, 0.0, None, 0), arrivals, watch)
+    driver.run()
+    assert assert_promoted_exactly(records, driver.history({}), 3250, knob) >= least
+
+
+# Preemption
+
+
+def bounced(history: History) -> list[tuple[str, float]]:
+    """Jobs that lost their GPUs and got some at the same moment, or as good as that."""
+    attempts, found = history.attempts, []
+    for row, spec in enumerate(history.jobs):
+        mine = attempts.job == row
+        lost_s, got_s = attempts.stop_s[mine & attempts.preempted].tolist(), attempts.begin_s[mine]
+        found += [(spec.id, at_s) for at_s in lost_s if (np.abs(got_s - at_s) < 1e-3).any()]
+    return found
+
+
+@pytest.mark.parametrize(("knob", "most"), [("off", 480), ("8", 480), ("1", 1300)])
+def test_nobody_is_preempted_and_given_back(shared_data: Path, knob: str, most: int) -> None:
+    folder = shared_data / "tiresias"
+    history = simulate(
+        load_trace(folder / "480gen_job.csv").jobs,
+        parse_cluster(str(folder / "n15g4.csv")),
+        policy="tiresias",
+        settings={"thresholds": "3250,7200", "promote-knob": knob},
+        placement="anywhere",
+        restart_cost_s=30.0,
+    )
+    assert bounced(history) == []
+    assert int(history.attempts.preempted.sum()) <= most
+
+
+@settings(max_examples=40, deadline=None)
+@given(small_jobs, st.sampled_from(["off", "0.5", "2", "8"]), st.sampled_from([0.0, 30.0]))
+def test_whoever_is_due_for_promotion_keeps_its_gpus(drawn: list[dict[str, Any]], knob: str, cost_s: float) -> None:
+    with_knob = {"thresholds": "150,400", "promote-knob": knob}
+    history = run(named(drawn), "1x4", "tiresias", settings=with_knob, placement="anywhere", restart_cost_s=cost_s)
+    assert bounced(history) == []
+
+
+# The order by index
+
+
+@pytest.fixture
+def two_kinds(tmp_path: Path) -> str:
+    """Nine jobs in ten take 10 GPU-seconds; one takes 1,000."""
+    path = tmp_path / "samples.csv"
+    path.write_text("gpu_seconds\n" + "10\n" * 9 + "1000\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("index", ["quantum", "supremum"])
+def test_a_job_that_was_not_short_gives_way_to_one_that_may_be(two_kinds: str, index: str) -> None:
+    jobs = [job("old", work=1000), job("new", work=10, submit_s=15)]
+    by_index = {"thresholds": "3000", "samples": two_kinds, "index": index}
+    assert times(run(jobs, "1x1", "tiresias-gittins", settings=by_index))["new"] == (15, 25)
+    assert times(run(jobs, "1x1", "tiresias", settings={"thresholds": "3000"}))["new"] == (1000, 1010)
+
+
+def test_a_job_that_is_likely_to_end_at_once_keeps_its_gpus(two_kinds: str) -> None:
+    jobs = [job("old", work=10), job("new", work=10, submit_s=8)]
+    by_index = {"thresholds": "3000", "samples": two_kinds, "index": "supremum"}
+    assert ends(run(jobs, "1x1", "tiresias-gittins", settings=by_index)) == [10, 20]
+
+
+def test_the_quantum_ends_with_the_queue(two_kinds: str) -> None:
+    """Up to a bound of 8 nobody ends, so that all in the first queue are alike and the order of arrival decides."""
+    jobs = [job("old", work=7), job("new", work=7, submit_s=3)]
+    history = run(jobs, "1x1", "tiresias-gittins", settings={"thresholds": "8", "samples": two_kinds})
+    assert ends(history) == [7, 14]
+
+
+@pytest.mark.parametrize("index", ["quantum", "supremum"])
+def test_finished_jobs_of_this_cluster_are_samples(index: str) -> None:
+    past = [job(f"past-{k}", work=10 if k % 10 else 1000, submit_s=10 * k) for k in range(60)]
+    then = [job("old", work=1000, submit_s=90_000), job("new", work=10, submit_s=90_015)]
+    history = run([*past, *then], "1x1", "tiresias-gittins", settings={"thresholds": "3000", "index": index})
+    assert times(history)["new"] == (90_015, 90_025)
+    few = run([*past[:25], *then], "1x1", "tiresias-gittins", settings={"thresholds": "3000", "index": index})
+    # Those are too few to know anything: the least served goes first.
+    assert times(few)["new"] == (90_015, 90_025)
+    assert times(few)["old"] == (90_000, 91_010)
+
+
+def test_experience_has_only_what_had_finished() -> None:
+    jobs = [job(f"done-{k}", work=5 + k % 7, submit_s=20 * k) for k in range(40)] + [job("long", work=2000)]
+    script = Script(sorted(jobs, key=lambda one: one.submit_s), "1x2", "tiresias-gittins")
+    policy = script.engine.policy
+    assert isinstance(policy, TiresiasGittins)
+    ((_, learnt_s, known),) = policy._experience._last
+    assert known is not None
+    ended = {one.id: end for one, end in zip(script.history.jobs, script.history.end_s.tolist(), strict=True)}
+    wanted = sorted(one.work for one in jobs if ended[one.id] < learnt_s)
+    assert sorted(known.samples.tolist()) == pytest.approx(wanted)
+    assert len(wanted) >= 30
+
+
+def own_samples(jobs: tuple[JobSpec, ...], path: Path) -> str:
+    path.write_text("\n".join(str(one.gpus * one.work) for one in jobs))
+    return str(path)
+
+
+@pytest.mark.parametrize("thresholds", ["auto", "3250,7200"])
+def test_who_knows_the_distribution_does_at_least_as_well(tmp_path: Path, thresholds: str) -> None:
+    machines, jct = parse_cluster("16x4"), dict.fromkeys(BOTH, 0.0)
+    for seed in range(10):
+        jobs = generate(PRESETS["tiresias"], machines, None, seed)
+        own = own_samples(jobs, tmp_path / f"{seed}.csv")
+        for policy, more in (("tiresias", {}), ("tiresias-gittins", {"samples": own})):
+            history = run(jobs, machines, policy, settings={"thresholds": thresholds, **more}, placement="anywhere")
+            jct[policy] += float(np.mean(history.end_s - history.submit_s)) / 10
+    assert jct["tiresias-gittins"] <= jct["tiresias"]
+
+
+# Samples
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["10\n20\n30\n", "gpu_seconds\n10\n20\n30\n", "total\n10\n\n20\n30", "job_id,gpu_seconds\na,10\nb,20\nc,30\n"],
+)
+def test_samples_are_read(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "samples.csv"
+    path.write_text(text)
+    policy = make_policy("tiresias-gittins", {"samples": str(path)})
+    assert isinstance(policy, TiresiasGittins)
+    assert policy._given is not None
+    assert policy._given.samples.tolist() == [10, 20, 30]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", "holds no numbers"),
+        ("gpu_seconds\n", "holds no numbers"),
+        ("10\n-5\n", "'-5', which gives no GPU-seconds above 0"),
+        ("10\nmany\n", "'many', which gives no GPU-seconds above 0"),
+        ("10\ninf\n", "'inf', which gives no GPU-seconds above 0"),
+        ("job_id,gpu_seconds\na,10\nb\n", "'b', which gives no GPU-seconds"),
+        ("a,b\n1,2\n", "name one of them gpu_seconds"),
+    ],
+)
+def test_samples_that_cannot_be_used_are_refused(tmp_path: Path, text: str, wanted: str) -> None:
+    path = tmp_path / "samples.csv"
+    path.write_text(text)
+    with pytest.raises(BadSetting, match=wanted):
+        make_policy("tiresias-gittins", {"samples": str(path)})
+
+
+def test_a_file_of_samples_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="name a CSV file"):
+        make_policy("tiresias-gittins", {"samples": str(tmp_path / "none.csv")})
+
+
+# Thresholds
+
+
+@pytest.mark.parametrize("policy", BOTH)
+@pytest.mark.parametrize("text", ["", "7200,3250", "100,100", "-5", "0.5", "nan", "inf", "100,inf", "soon", "100,,200"])
+def test_bounds_that_are_none_are_refused(policy: str, text: str) -> None:
+    with pytest.raises(BadSetting, match="thresholds="):
+        make_policy(policy, {"thresholds": text})
+
+
+def test_chosen_bounds_cut_all_service_so_far_into_fifths() -> None:
+    jobs = [job(str(k), work=10.0 * (1 + k % 13), submit_s=200.0 * k) for k in range(40)]
+    script = Script(jobs, "1x1", "tiresias")
+    chosen = [record for record in script.records if any(name == "bound_1" for name, _, _ in record.memory)]
+    assert len(chosen) == 1, "the first choice is made when 30 have left; the next would be at 45"
+    bounds = [float(value) for name, _, value in chosen[0].memory if name.startswith("bound_")]
+    had = [one.work for one in jobs if one.submit_s < chosen[0].at_s]
+    assert len(had) == 30
+    assert [sum(min(one, bound) for one in had) for bound in bounds] == pytest.approx(
+        [sum(had) * fifth / 5 for fifth in (1, 2, 3, 4)]
+    )
+
+
+def test_before_that_bounds_are_those_of_the_published_simulator() -> None:
+    cell = Cell("1x1", "tiresias")
+    cell.submit(0, job("a", work=10_000), job("b", work=10_000))
+    assert cell.engine.wake_s == 3250
+    assert cell.at(3250).stops[0].job == "a"
+
+
+# GPUs of unlike speed
+
+
+@pytest.mark.parametrize(("normalise", "leaves_s"), [("false", 100), ("true", 400)])
+def test_service_may_count_by_speed(normalise: str, leaves_s: float) -> None:
+    cell = Cell("fast:1x1,slow:1x1", "tiresias", {"thresholds": "100", "normalise": normalise})
+    (fast,) = [node.name for node in cell.engine.gpus.cluster.nodes if node.gpu_type == "fast"]
+    cell.at(0, NodeDraining(0, fast, evict=True))
+    speeds = {"unit": "steps", "throughput": {"fast": 4.0, "slow": 1.0}, "work": 10_000}
+    cell.submit(0, job("a", **speeds), job("b", **speeds))
+    assert cell.running == ["a"]
+    assert cell.engine.wake_s == pytest.approx(leaves_s)
+    assert [stop.job for stop in cell.at(leaves_s).stops] == ["a"]
+
+
+# Starvation
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    drawn=small_jobs,
+    policy=st.sampled_from(BOTH),
+    thresholds=st.sampled_from(["auto", "10", "50", "50,51", "100,400,900", "3250,7200"]),
+    knob=st.sampled_from(["off", "0.01", "0.3", "1", "8", "100"]),
+    normalise=st.booleans(),
+    index=st.sampled_from(["quantum", "supremum"]),
+    placement=st.sampled_from(list(PLACEMENTS)),
+    cost_s=st.sampled_from([0.0, 1.0, 30.0, 300.0]),
+    machines=st.sampled_from(["1x4", "2x2", "4x1", "a:1x4,b:2x2"]),
+    reserve=st.sampled_from(["off", "0", "100"]),
+)
+def test_every_job_finishes_under_every_parameter(
+    drawn: list[dict[str, Any]],
+    policy: str,
+    thresholds: str,
+    knob: str,
+    normalise: bool,
+    index: str,
+    placement: str,
+    cost_s: float,
+    machines: str,
+    reserve: str,
+) -> None:
+    chosen = {"thresholds": thresholds, "promote-knob": knob, "normalise": str(normalise), "reserve": reserve}
+    if policy == "tiresias-gittins":
+        chosen["index"] = index
+    script = Script(named(drawn), machines, policy, chosen, placement=placement, restart_cost_s=cost_s)
+    assert not np.isnan(script.history.end_s).any()
+
+
+def test_the_smallest_bound_and_knob_end_too() -> None:
+    """Every promotion needs a GPU-second of work since the last, so that there are no more than work has seconds."""
+    jobs = [job(name, gpus=gpus, work=60.0) for name, gpus in (("a", 1), ("b", 2), ("c", 3), ("d", 4))]
+    script = Script(jobs, "1x4", "tiresias", {"thresholds": "1", "promote-knob": "0.01"})
+    assert not np.isnan(script.history.end_s).any()
+    assert 100 < len(promoted(script.records)) <= 600
+
+
+def test_who_runs_on_is_not_looked_at_for_promotion() -> None:
+    """From 100 to 160 old stands in the second queue and runs, for wide cannot pass late in the first."""
+    jobs = [job("old", work=5000), job("late", work=5000, submit_s=60), job("wide", gpus=2, work=10, submit_s=61)]
+    script = Script(jobs, "1x2", "tiresias", {"thresholds": "100", "promote-knob": "0.01"})
+    assert [record.at_s for record in script.records if 61 < record.at_s < 160] == [100]
+    assert launches(script.history, "wide")[0] == 160
