@@ -48,6 +48,8 @@ class AppView:
     slowdown: Floats
     #: Speed at which each job runs on GPUs that stay its own; 0 for those that want some.
     speed: Floats
+    #: GPUs of its share of the cluster.
+    share: float = 0.0
     #: GPU-seconds left of trials that cannot run at this moment, on their best types.
     resting_s: float = 0.0
     #: GPUs by machine that the app has had until now: it is best off there.
@@ -102,13 +104,26 @@ class AppView:
         return np.asarray((self.elapsed_s + self.finish_s(speed)) / self.alone_s, np.float64)
 
     @property
-    def rho_now(self) -> float:
-        """Rho with what the app holds for sure; with nothing, it gets its best gang when a lease is over."""
+    def rho_of_nothing(self) -> float:
+        """Rho if nothing is won: with what the app holds, or with its best gang when a lease is over."""
         speed = float(self.speed.sum())
         if speed > 0:
             return float(self.rho(np.array([speed]))[0])
-        best_gang = float(self.type_speed.max() * self.gpus.max())
-        return float((self.elapsed_s + self.lease_s + self.finish_s(np.array([best_gang]))[0]) / self.alone_s)
+        return self._rho_after_a_lease(float(self.type_speed.max() * self.gpus.max()))
+
+    @property
+    def rho_now(self) -> float:
+        """Rho if from now on, or from the end of a lease if it holds nothing, the app has its share, or what it holds.
+
+        Apps that hold little today are compared by how late they are, and not by how large.
+        """
+        speed = float(self.speed.sum())
+        gangs = min(max(self.share, float(self.gpus.max())), float(self.gpus.sum()))
+        best = max(speed, float(self.type_speed.max()) * gangs)
+        return float(self.rho(np.array([best]))[0]) if speed > 0 else self._rho_after_a_lease(best)
+
+    def _rho_after_a_lease(self, speed: float) -> float:
+        return float((self.elapsed_s + self.lease_s + self.finish_s(np.array([speed]))[0]) / self.alone_s)
 
     def speed_of(self, gpu_type: int, gpus: int, span: Span) -> float:
         """Speed of one gang somewhere."""
@@ -139,7 +154,7 @@ class TruthfulAgent:
         priced = list(bundles_of(app, Stock(offer, machines)))
         speed = np.array([app.speed_without[gangs] + more for _, more, gangs in priced])
         table = zip((pieces for pieces, _, _ in priced), app.rho(speed).tolist(), strict=True)
-        return Bid(app_taker(app, machines), Bundles.of(table), app.rho_now)
+        return Bid(app_taker(app, machines), Bundles.of(table), app.rho_of_nothing)
 
 
 @dataclass(frozen=True)

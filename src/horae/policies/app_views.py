@@ -108,6 +108,7 @@ class Views:
             serial_s=self.serial_s[jobs],
             slowdown=self._slowdown(int(now.rows[jobs[0]])),
             speed=self._speed[jobs],
+            share=float(now.cluster.gpus / self.apps.contention[app]),
             resting_s=float(self._resting_s[app]),
             near=self._near(jobs),
         )
