@@ -41,7 +41,8 @@ def test_a_wish_gets_free_gpus_of_the_machines_it_names() -> None:
     for node in (0, 1):
         plan = pinned(cell, {"b": {node: 2}})
         (placed,) = plan.placed
-        assert placed.ready and plan.stopped == ()
+        assert placed.ready
+        assert plan.stopped == ()
         assert {gpu // 4 for gpu in placed.gpu_ids} == {node}
 
 
@@ -52,8 +53,10 @@ def test_jobs_that_nobody_wished_for_make_room_and_others_keep_what_they_have() 
     plan = pinned(cell, {"d": {node_of_a: 2}, "b": {1 - node_of_a: 4}})
     assert plan.stopped == ((cell.row("a"), cell.row("d")),)
     (placed,) = plan.placed
-    assert placed.row == cell.row("d") and set(placed.gpu_ids) <= set(cell.gpus("a"))
-    assert not placed.ready and placed.span is Span.NODE
+    assert placed.row == cell.row("d")
+    assert set(placed.gpu_ids) <= set(cell.gpus("a"))
+    assert not placed.ready
+    assert placed.span is Span.NODE
 
 
 def test_a_gang_over_machines_has_the_span_of_its_racks() -> None:
@@ -76,7 +79,8 @@ def test_who_keeps_its_gpus_has_its_lease_renewed_once_it_is_over() -> None:
     cell = Cell("1x4")
     cell.submit(0, job("a", gpus=4, work=1e6))
     plan = pinned(cell, {"a": {0: 4}}, lease_until_s=500.0)
-    assert plan.renewed == (cell.row("a"),) and plan.placed == plan.stopped == ()
+    assert plan.renewed == (cell.row("a"),)
+    assert plan.placed == plan.stopped == ()
     cell.engine.jobs.lease_until_s[cell.row("a")] = 100.0
     assert pinned(cell, {"a": {0: 4}}, lease_until_s=500.0).renewed == ()
 

@@ -71,7 +71,8 @@ def test_a_bid_has_a_row_for_every_number_of_gangs_that_fit() -> None:
     check_bid(offered, bid)
     assert bid.bundles.total.tolist() == [2, 4, 6, 8]
     assert bid.bundles.rho == pytest.approx(9000 / np.array([2, 4, 6, 8]) / 1000)
-    assert bid.gang == 2 and bid.taker.most == 9
+    assert bid.gang == 2
+    assert bid.taker.most == 9
 
 
 def test_a_gang_that_no_machine_holds_is_spread_over_a_rack_at_a_cost() -> None:
@@ -159,7 +160,8 @@ def test_a_job_on_slow_gpus_exchanges_them_for_fast_ones_that_come_free() -> Non
     cell.submit(0, job("a", work=1000, throughput=speeds), job("b", work=1e5, throughput=speeds))
     first = "a" if cell.gpus("a") == (0,) else "b"
     other = "b" if first == "a" else "a"
-    assert cell.gpus(first) == (0,) and cell.gpus(other) == (1,)
+    assert cell.gpus(first) == (0,)
+    assert cell.gpus(other) == (1,)
     cell.at(50, JobFinished(50, first, cell.attempt(first)))
     assert cell.gpus(other) == (0,)
 
@@ -167,7 +169,8 @@ def test_a_job_on_slow_gpus_exchanges_them_for_fast_ones_that_come_free() -> Non
 def test_a_freed_gpu_is_auctioned_at_once() -> None:
     history = run([job("a", work=30), job("b", work=100)], "1x1", "themis", settings=SHORT)
     begin = sorted(start for start, _ in times(history).values())
-    assert begin[0] == 0 and begin[1] <= 100
+    assert begin[0] == 0
+    assert begin[1] <= 100
 
 
 class Watcher:
@@ -227,4 +230,5 @@ def test_bid_errors_do_little_harm() -> None:
     for error in (0.0, 0.2, 0.4):
         settings_ = {"lease": "120", "bid-error": str(error)}
         worst[error] = measure(run(specs, "3x4", "themis", settings=settings_)).rho.max
-    assert worst[0.2] <= 2 * worst[0.0] and worst[0.4] <= 3 * worst[0.0]
+    assert worst[0.2] <= 2 * worst[0.0]
+    assert worst[0.4] <= 3 * worst[0.0]

@@ -385,6 +385,15 @@ class Relaxing(Protocol):
         ...
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """A policy that counts things on the way that people want to know."""
+
+    def counters(self, memory: Memory) -> dict[str, int]:
+        """What was counted, by name."""
+        ...
+
+
 class PlacementRule(Protocol):
     """Where they run. Pure: wishes and GPUs in, plan out."""
 

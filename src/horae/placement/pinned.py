@@ -80,13 +80,29 @@ class _Floor:
         needed: Counter[int] = Counter()
         for machines in self.wanted.values():
             needed.update(machines)
+        taken: list[int] = []
         for machine, gpus in sorted(needed.items()):
             for row in self._idlers(machine):
                 if self._free(machine).sum() >= gpus:
                     break
+                taken.append(row)
                 self._lose(row)
             free = int(self._free(machine).sum())
             assert free >= gpus, f"{gpus} GPUs of machine {self._now.machines.names[machine]} are wished, {free} free"
+        for row in taken:
+            self._spare(row, needed)
+
+    def _spare(self, row: int, needed: Counter[int]) -> None:
+        """Let a job have its GPUs back if, after all that others lost, nobody needs them."""
+        gpu_ids = list(self._ledger.held[row])
+        if (self._owner[gpu_ids] != NOBODY).any():
+            return
+        mine = self._by_machine(self._ledger.held[row])
+        if all(int(self._free(machine).sum()) - gpus >= needed[machine] for machine, gpus in mine.items()):
+            self._owner[gpu_ids] = self._ledger.holders[0, gpu_ids]
+            for sharer in self._sharers(gpu_ids):
+                self.losers.remove(sharer)
+                self._queues.add(int(self._table.queue[sharer]), len(gpu_ids))
 
     def place(self, row: int) -> Placement:
         """Give a job GPU numbers: those that nobody sits on first, then the lowest."""
@@ -154,11 +170,15 @@ class _Floor:
         shares_with_stayer = {row for pair in seats.T.tolist() if stay & set(pair) for row in pair}
         return [row for row in reversed(rows) if row not in stay | shares_with_stayer and not self._protected(row)]
 
+    def _sharers(self, gpu_ids: list[int]) -> list[int]:
+        """Jobs that have some GPUs by plan: one, or two that share them."""
+        return [row for row in np.unique(self._ledger.holders[:, gpu_ids]).tolist() if row != NOBODY]
+
     def _lose(self, row: int) -> None:
         """Take a job's GPUs away; whoever shares them loses them, too."""
         gpu_ids = list(self._ledger.held[row])
-        for sharer in np.unique(self._ledger.holders[:, gpu_ids]).tolist():
-            if sharer != NOBODY and sharer not in self.losers:
+        for sharer in self._sharers(gpu_ids):
+            if sharer not in self.losers:
                 self.losers.append(sharer)
                 if sharer not in self.wanted:
                     self._queues.add(int(self._table.queue[sharer]), -len(gpu_ids))

@@ -89,7 +89,8 @@ class AppView:
         usable = np.isfinite(self.serial_s)
         work_s = np.where(usable, self.work_s[:, None], 0.0).sum(axis=0)
         serial_s = np.where(usable, self.serial_s, 0.0).sum(axis=0)
-        return np.divide(work_s, serial_s, out=np.zeros_like(serial_s), where=serial_s > 0)
+        speed: Floats = np.divide(work_s, serial_s, out=np.zeros_like(serial_s), where=serial_s > 0)
+        return speed
 
     def finish_s(self, speed: Floats) -> Floats:
         """Seconds until the app is done at some speeds in all: jobs take turns, but the longest takes its time."""

@@ -40,7 +40,8 @@ class Themis:
     unit: ClassVar = "rho"
     paper: ClassVar = "Themis, NSDI '20"
     memory: ClassVar[MemorySpec] = MemorySpec(
-        columns={**MEMORY.columns, **COLUMNS}, scalars={**MEMORY.scalars, "auctions": 0.0, "won": 0.0, "paid": 0.0}
+        columns={**MEMORY.columns, **COLUMNS},
+        scalars={**MEMORY.scalars, "auctions": 0.0, "gpus_won": 0.0, "gpus_paid": 0.0},
     )
     f: float = setting(0.8, "offers go to the worst 1 - f of all apps, at least to one", least=0)
     lease: float = setting(1200.0, "seconds for which won GPUs are safe", least=1)
@@ -69,6 +70,10 @@ class Themis:
             waiting=Reason.BEHIND_SHARE,
             wake_s=self._next_lease_end_s(now, bool(given)),
         )
+
+    def counters(self, memory: Memory) -> dict[str, int]:
+        """Auctions, the GPUs that were won in them, and how many of these winners paid with."""
+        return {name: int(memory.scalar(name)) for name in ("auctions", "gpus_won", "gpus_paid")}
 
     def _next_lease_end_s(self, now: Snapshot, leases: bool) -> float:
         """When the first lease is over: its GPUs are offered again, even to their holder alone."""
@@ -99,8 +104,8 @@ class Themis:
         typical = _typical(shown, int(free.sum()))
         others = [app_taker(view, now.machines, typical) for app, view in shown.items() if app not in bidders]
         outcome = hold_auction(offer, bids, others, (self.seed, number))
-        memory.put_scalar("won", memory.scalar("won") + outcome.won)
-        memory.put_scalar("paid", memory.scalar("paid") + outcome.paid)
+        memory.put_scalar("gpus_won", memory.scalar("gpus_won") + outcome.won)
+        memory.put_scalar("gpus_paid", memory.scalar("gpus_paid") + outcome.paid)
         shares = _Shares(now, views, shown)
         shares.hand_out(outcome.holdings())
         shares.hand_on(free, typical, (self.seed, number))

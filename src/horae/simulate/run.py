@@ -26,7 +26,7 @@ from horae.core.events import (
 from horae.core.explain import explain
 from horae.core.history import History, Recorder
 from horae.core.job import JobSpec
-from horae.core.plan import Particular, Relaxing
+from horae.core.plan import Counting, Particular, Relaxing
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.states import State
@@ -232,7 +232,7 @@ class Driver:
             attempts=self._recorder.attempts(self.engine.now_s),
             policy=self.engine.policy_name,
             settings=dict(settings),
-            counters={"dropped_reports": self.engine.dropped_reports},
+            counters={"dropped_reports": self.engine.dropped_reports, **_counted(self.engine)},
             given_up=(table.state[:n] == State.CANCELLED) & (table.reason[:n] == Reason.GIVEN_UP),
             waiting={
                 spec.id: explain(self.engine, spec.id).sentence
@@ -249,6 +249,11 @@ class Driver:
             return ()
         given_up = engine.policy.relaxed(engine.memory, np.arange(len(specs)))
         return tuple(specs[row].id for row in np.flatnonzero(given_up).tolist())
+
+
+def _counted(engine: Engine) -> dict[str, int]:
+    """What the policy counted, if it counts anything."""
+    return engine.policy.counters(engine.memory) if isinstance(engine.policy, Counting) else {}
 
 
 def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughputs) -> None:
