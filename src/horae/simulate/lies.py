@@ -72,7 +72,7 @@ class Claims(Speeds):
         true = super().rates(spec, gpu_types)
         if spec.id not in self._liars:
             return true
-        return true * np.array([self._lie.factor(name) for name in gpu_types])
+        return np.asarray(true * np.array([self._lie.factor(name) for name in gpu_types]), np.float64)
 
     def rate(self, spec: JobSpec, gpu_type: str, gpus: int, span: Span, neighbour: JobSpec | None = None) -> float:
         """Claimed work per second somewhere."""

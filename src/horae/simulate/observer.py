@@ -30,7 +30,9 @@ def sample_times(
         return np.empty(0)
     begin_s, last_s = min(job.submit_s for job in jobs), max(job.submit_s for job in jobs)
     speeds = Speeds(true)
-    gpu_s = sum(job.work * job.gpus / float(speeds.rates(job, cluster.gpu_types).max()) for job in jobs)
+    best = np.array([speeds.rates(job, cluster.gpu_types).max() for job in jobs])
+    serial = np.array([job.work * job.gpus for job in jobs])
+    gpu_s = float((serial[best > 0] / best[best > 0]).sum())
     length_s = max(last_s - begin_s, gpu_s / cluster.gpus)
     parts = np.arange(samples) + np.random.default_rng(seed).random(samples)
     times: NDArray[np.float64] = begin_s + length_s * parts / max(samples, 1)
@@ -82,9 +84,7 @@ def moment_of(engine: Engine) -> Moment:
     ledger, machines = engine.gpus, engine.snapshot().machines
     alone = ledger.holders[1] == NOBODY
     places = tuple(
-        Place(row, gpu_ids, machines.span(gpu_ids))
-        for row, gpu_ids in sorted(ledger.held.items())
-        if alone[gpu_ids[0]]
+        Place(row, gpu_ids, machines.span(gpu_ids)) for row, gpu_ids in sorted(ledger.held.items()) if alone[gpu_ids[0]]
     )
     idle = ledger.gpu_open & (ledger.holders[0] == NOBODY) & (ledger.occupants[0] == NOBODY)
     return Moment(engine.now_s, places, tuple(np.flatnonzero(idle).tolist()), machines)

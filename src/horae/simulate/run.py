@@ -38,7 +38,6 @@ Progress = Callable[[int, int], None]
 Watch = Callable[[Engine, Event | Decided], None]
 
 
-
 class Onlooker(Protocol):
     """Somebody who looks on while a run goes by, and changes nothing."""
 

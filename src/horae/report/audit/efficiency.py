@@ -64,7 +64,7 @@ def _idle_sentence(history: History, idle: Idle) -> str:
     where = in_words(gpu_names(history.cluster, idle.gpu_ids))
     return (
         f"At {idle.begin_s:,.0f} s, for {lasted}, {count(idle.gpus, 'GPU')} idled that waiting jobs could have used: "
-        f"{job.id} ({count(job.gpus_min, 'GPU')}, {idle.reason.code}) could have had {where}."
+        f"job {job.id} ({count(job.gpus_min, 'GPU')}, {idle.reason.code}) could have had {where}."
     )
 
 
@@ -100,7 +100,7 @@ def _exchange_summary(numbers: dict[str, Any]) -> str:
     if not numbers["jobs_that_could_be_faster"]:
         return f"none, at {moments}"
     jobs = f"{numbers['jobs_that_could_be_faster']:,} of {count(numbers['jobs'], 'job')} at {moments}"
-    return f"{jobs} could be faster, one by {percent(numbers['largest_gain'])}"
+    return f"{jobs} could be faster, one {times(numbers['largest_gain'])}"
 
 
 def _exchange_record(history: History, moment: Moment, best: Exchange) -> dict[str, Any]:
@@ -117,11 +117,16 @@ def _exchange_record(history: History, moment: Moment, best: Exchange) -> dict[s
 
 def _exchange_sentence(history: History, moment: Moment, best: Exchange) -> str:
     here, there = (in_words(gpu_names(history.cluster, gpus)) for gpus in (best.has, best.takes))
-    faster = f"At {moment.at_s:,.0f} s {history.jobs[best.job].id} on {here} would be {percent(best.gain)} faster"
+    faster = f"At {moment.at_s:,.0f} s job {history.jobs[best.job].id} on {here} would be {times(best.gain)}"
     if best.other is None:
-        return f"{faster} on {there}, which idled."
-    other = "not slower" if best.gain_of_other <= 0 else f"{percent(best.gain_of_other)} faster"
-    return f"{faster} on {there}, in exchange with {history.jobs[best.other].id}, which would be {other}."
+        return f"{faster} on {there}; nobody else had these."
+    other = "not slower" if best.gain_of_other <= 0 else times(best.gain_of_other)
+    return f"{faster} on {there}, in exchange with job {history.jobs[best.other].id}, which would be {other}."
+
+
+def times(gain: float) -> str:
+    """A gain of speed in words."""
+    return f"{percent(gain)} faster" if gain < 1 else f"{number(1 + gain)} times as fast"
 
 
 def gpu_names(cluster: Cluster, gpu_ids: Sequence[int]) -> list[str]:

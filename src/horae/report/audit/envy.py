@@ -1,4 +1,4 @@
-"""Envy: would an app rather have had another's GPUs, over the time both were there?
+"""Envy: whether an app would rather have had another's GPUs, over the time both were there.
 
 An app values GPU time by its own speeds: what one GPU of a type, as far from its fellows as they were, brings it in
 GPUs of its best type, and never more GPUs at once than its unfinished jobs can use. GPU time can be divided, so this
@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from horae.core.cluster import Span
 from horae.core.history import History
@@ -234,11 +233,18 @@ def _verdict(name: str, claim: str, found: Envy, pairs: list[Pair], names: list[
         "envious_apps": envious,
         "worst": _record(pairs[0], names) if pairs else None,
     }
-    asked = f"{count(found.asked, 'app')} asked of {count(found.pairs, 'pair')}"
+    asked, of_pairs = count(found.asked, "app"), count(found.pairs, "pair")
     if not pairs:
-        return Verdict(name, claim, True, f"no envy, {asked}", numbers)
+        return Verdict(name, claim, True, f"no envy among {asked}, {of_pairs}", numbers)
     share = percent(len(pairs) / found.pairs)
-    return Verdict(name, claim, False, f"{share} of pairs; {envious:,} of {asked}", numbers, _sentence(numbers["worst"]))
+    return Verdict(
+        name,
+        claim,
+        False,
+        f"envious: {envious:,} of {asked}; {share} of {of_pairs}",
+        numbers,
+        _sentence(numbers["worst"]),
+    )
 
 
 def _record(pair: Pair, names: list[str]) -> dict[str, Any]:
@@ -254,6 +260,6 @@ def _record(pair: Pair, names: list[str]) -> dict[str, Any]:
 def _sentence(worst: dict[str, Any]) -> str:
     own, others, hours = (number(worst[key] / 3600) for key in ("own_gpu_s", "others_gpu_s", "common_s"))
     return (
-        f"In the {hours} h that both were there {worst['app']} had {own} GPU-hours, and what {worst['envies']} had "
-        f"would have been {others} to it."
+        f"In the {hours} h that both were there app {worst['app']} had {own} GPU-hours, and what "
+        f"app {worst['envies']} had would have been worth {others} to it."
     )

@@ -3,7 +3,9 @@
 A job may move to idle GPUs, change places with another, or divide the GPUs of both anew. What a gang's
 speed depends on is type, number and span; so of all ways to divide GPUs of one type only those count that put
 each gang into a region: a machine, a rack, or anywhere. A gang of n fits into S and one of m into T at once
-just when |S| >= n, |T| >= m and |S or T| >= n + m (Hall), so nothing has to be enumerated GPU by GPU.
+just when |S| >= n, |T| >= m and |S or T| >= n + m (Hall), so nothing has to be enumerated GPU by GPU. All this
+presumes that a gang is no slower the closer together it is; where a table of speeds says otherwise, some exchanges
+are missed, but none is found that is none.
 
 What a move itself would cost is not counted.
 """
@@ -76,19 +78,26 @@ class _Floor:
             return 0.0
         return self.speeds.rate(spec, self.cluster.gpu_types[gpu_type], gpus, Span.GPU if gpus == 1 else span)
 
+    def _gain(self, i: int, gpu_ids: Sequence[int]) -> float:
+        """By which part job i would be faster on these GPUs; below 0 if slower."""
+        gpu_type = int(self.cluster.gpu_type[gpu_ids[0]])
+        rate = self._rate(self.moment.places[i].job, gpu_type, len(gpu_ids), self.moment.machines.span(gpu_ids))
+        return rate / float(self.rates[i, i]) - 1
+
     def moves(self, i: int) -> Iterator[Exchange]:
         """To idle GPUs, of each type, beside those that the job has or instead of them."""
-        place, own = self.moment.places[i], float(self.rates[i, i])
+        place = self.moment.places[i]
         for gpu_type in range(len(self.cluster.gpu_types)):
             pool = [gpu for gpu in self.moment.idle if self.cluster.gpu_type[gpu] == gpu_type]
             if gpu_type == self.gpu_type[i] and pool:
                 pool += place.gpu_ids
             for region in _regions(pool, self.moment.machines):
-                gain = self._rate(place.job, gpu_type, len(place.gpu_ids), region.span) / own - 1
-                if len(region.gpu_ids) >= len(place.gpu_ids) and gain > _TOLERANCE:
-                    # Those it has count as idle, too, and come first: fewer GPUs change hands.
-                    mine = sorted(region.gpu_ids, key=lambda gpu: (gpu not in place.gpu_ids, gpu))
-                    yield Exchange(place.job, gain, place.gpu_ids, tuple(sorted(mine[: len(place.gpu_ids)])))
+                if len(region) >= len(place.gpu_ids):
+                    # Those it has come first: fewer GPUs change hands.
+                    ordered = sorted(region, key=lambda gpu: (gpu not in place.gpu_ids, gpu))
+                    takes = tuple(sorted(ordered[: len(place.gpu_ids)]))
+                    if (gain := self._gain(i, takes)) > _TOLERANCE:
+                        yield Exchange(place.job, gain, place.gpu_ids, takes)
 
     def swaps(self, i: int) -> Iterator[Exchange]:
         """Each takes the other's place."""
@@ -103,44 +112,35 @@ class _Floor:
         """The GPUs of two jobs, of one type, divided anew."""
         place, own = self.moment.places[i], float(self.rates[i, i])
         closest = self._rate(place.job, self.gpu_type[i], len(place.gpu_ids), Span.NODE)
-        if closest <= own * (1 + _TOLERANCE):
+        if place.span <= Span.NODE or closest <= own * (1 + _TOLERANCE):
             return
         for j, other in enumerate(self.moment.places):
             if j != i and self.gpu_type[j] == self.gpu_type[i]:
                 yield from self._divisions_with(i, place, j, other)
 
     def _divisions_with(self, i: int, place: Place, j: int, other: Place) -> Iterator[Exchange]:
-        pool, gpu_type = [*place.gpu_ids, *other.gpu_ids], self.gpu_type[i]
-        regions = list(_regions(pool, self.moment.machines))
-        mine = [self._rate(place.job, gpu_type, len(place.gpu_ids), one.span) / self.rates[i, i] - 1 for one in regions]
-        its = [self._rate(other.job, gpu_type, len(other.gpu_ids), one.span) / self.rates[j, j] - 1 for one in regions]
-        for a, s in enumerate(regions):
-            if mine[a] <= _TOLERANCE or len(s.gpu_ids) < len(place.gpu_ids):
+        pool = {*place.gpu_ids, *other.gpu_ids}
+        regions = list(_regions(sorted(pool), self.moment.machines))
+        for mine in regions:
+            if len(mine) < len(place.gpu_ids):
                 continue
-            for b, t in enumerate(regions):
-                together = s.gpu_ids | t.gpu_ids
-                if its[b] < -_TOLERANCE or len(t.gpu_ids) < len(other.gpu_ids) or len(together) < len(pool):
+            for its in regions:
+                if len(its) < len(other.gpu_ids) or len(mine | its) < len(pool):
                     continue
                 # First what the other cannot use, so that enough is left for it.
-                takes = sorted(s.gpu_ids, key=lambda gpu: (gpu in t.gpu_ids, gpu))[: len(place.gpu_ids)]
-                yield Exchange(
-                    place.job, float(mine[a]), place.gpu_ids, tuple(sorted(takes)), other.job, float(its[b])
-                )
+                ordered = sorted(mine, key=lambda gpu: (gpu in its, gpu))
+                takes = tuple(sorted(ordered[: len(place.gpu_ids)]))
+                gain, others = self._gain(i, takes), self._gain(j, sorted(pool - set(takes)))
+                if gain > _TOLERANCE and others > -_TOLERANCE:
+                    yield Exchange(place.job, gain, place.gpu_ids, takes, other.job, others)
 
 
-@dataclass(frozen=True)
-class _Region:
-    gpu_ids: frozenset[int]
-    span: Span
-
-
-def _regions(pool: list[int], machines: Machines) -> Iterator[_Region]:
+def _regions(pool: list[int], machines: Machines) -> Iterator[frozenset[int]]:
     """Machines, racks and all, cut to the GPUs of a pool."""
     if not pool:
         return
     machine = machines.of_gpu[pool]
     rack = machines.rack[machine]
-    for span, group in ((Span.NODE, machine), (Span.RACK, rack), (Span.CLUSTER, np.zeros_like(rack))):
+    for group in (machine, rack, np.zeros_like(rack)):
         for number in np.unique(group).tolist():
-            here = np.flatnonzero(group == number)
-            yield _Region(frozenset(pool[k] for k in here.tolist()), span)
+            yield frozenset(pool[k] for k in np.flatnonzero(group == number).tolist())

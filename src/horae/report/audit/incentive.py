@@ -64,8 +64,8 @@ def _verdict(name: str, claim: str, one: str, symbol: str, names: list[str], rho
         symbol: vars(Fairness.of(rho)),
         "worst": offenders,
     }
-    of_all = f"{len(slower):,} of {count(known, one)} above 1"
-    summary = f"{of_all}; worst {symbol} {number(float(np.nanmax(rho)))}" if known else f"no {one} finished"
+    worst_of_all = f"worst {symbol} {number(float(np.nanmax(rho)))}" if known else ""
+    summary = f"above 1: {len(slower):,} of {count(known, one)}; {worst_of_all}" if known else f"no {one} finished"
     return Verdict(name, claim, not len(slower), summary, numbers, _sentence(one, symbol, offenders))
 
 

@@ -74,17 +74,22 @@ def _record(history: History, probe: Probe) -> dict[str, Any]:
     }
 
 
+def gpus(speed: float) -> str:
+    """A speed in words."""
+    return f"{number(speed)} GPU{'' if speed == 1 else 's'}"
+
+
 def _summary(numbers: dict[str, Any], best: Probe | None) -> str:
     tried = f"{count(numbers['probes'], 'lie')} at {count(numbers['decisions'], 'decision')}"
     if best is None:
         return f"no gain found, {tried}"
-    return f"{numbers['gained']:,} of {tried} paid, one by the speed of {number(gain(best))} GPUs"
+    return f"{numbers['gained']:,} of {tried} paid, one by the speed of {gpus(gain(best))}"
 
 
 def _sentence(record: dict[str, Any]) -> str:
     rho = [number(record[key]) if np.isfinite(record[key]) else "?" for key in ("rho_honest", "rho_lying")]
-    speed = [number(record[key]) for key in ("speed_honest", "speed_lying")]
+    honest, lying = record["speed_honest"], record["speed_lying"]
     return (
-        f"At {record['at_s']:,.0f} s {record['app']} would have had the speed of {speed[1]} GPUs instead of {speed[0]} "
-        f"(rho {rho[1]} instead of {rho[0]}) if it had claimed: {record['lie']}."
+        f"At {record['at_s']:,.0f} s app {record['app']} would have had the speed of {gpus(lying)} instead of "
+        f"{number(honest)} (rho {rho[1]} instead of {rho[0]}) if it had claimed: {record['lie']}."
     )
