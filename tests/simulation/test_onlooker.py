@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.builders import Cell, Script, cluster, job
 
 from horae.core.cluster import Span
 from horae.core.commands import Decided
@@ -25,7 +26,6 @@ from horae.simulate.idleness import idle_now
 from horae.simulate.lies import Lie, tell
 from horae.simulate.observer import Observer, sample_times
 from horae.simulate.run import simulate
-from tests.builders import Cell, Script, cluster, job
 
 TWO_TYPES = "v100:1x4,k80:2x2"
 
@@ -59,14 +59,15 @@ def observed(jobs: list[JobSpec], spec: str, policy: str, samples: int = 6, **mo
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_run_is_the_same_whether_somebody_looks_on_or_not(policy: str) -> None:
     faults = Faults(node_losses_per_day=20, launch_failures=0.1)
-    jobs = workload(max_restarts=5)
+    jobs = workload(count=8, max_restarts=5)
     alone = simulate(jobs, cluster(TWO_TYPES), policy=policy, faults=faults)
-    watched, seen = observed(jobs, TWO_TYPES, policy, faults=faults)
+    watched, seen = observed(jobs, TWO_TYPES, policy, samples=3, faults=faults)
     np.testing.assert_array_equal(alone.end_s, watched.end_s)
     np.testing.assert_array_equal(alone.attempts.gpu_ids, watched.attempts.gpu_ids)
     np.testing.assert_array_equal(alone.attempts.begin_s, watched.attempts.begin_s)
     assert seen.moments
     assert len(seen.probes) > 6
+    assert seen.decisions > 8
 
 
 class Twin:
