@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,27 +13,16 @@ from horae.cli import STARTED_S, generation, inputs, options
 from horae.cli.files import check_outputs, written_whole
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.progress import progress_bar
+from horae.cli.sources import Asked
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from horae.cli.runs import Outcome, Run, Source
-    from horae.core.job import JobSpec
+    from horae.cli.runs import Outcome, Run
 
 #: What is compared when nobody says otherwise.
 DEFAULT_POLICIES = ("fifo", "fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice", "isolated")
-
-
-@dataclass(frozen=True)
-class TraceSource:
-    """The jobs of a trace, whatever the seed."""
-
-    trace: tuple[JobSpec, ...]
-
-    def jobs(self, seed: int) -> Sequence[JobSpec]:
-        """All jobs of the trace."""
-        return self.trace
 
 
 def command(
@@ -83,7 +71,6 @@ def command(
     """Run several policies on the same jobs, in parallel processes, and show them side by side."""
     from horae.cli.runs import World, run_all
     from horae.workload.clusters import cluster_file, parse_cluster
-    from horae.workload.skew import profiled
 
     # Whatever can be wrong is found before anything takes time.
     check_outputs([html], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
@@ -92,17 +79,8 @@ def command(
     speeds = inputs.read_throughputs(throughputs)
     trouble = inputs.read_faults(faults or ())
     tree = inputs.read_queues(queues, cluster)
-    source: Source
-    if trace is not None and generate is None:
-        shaping = {"--jobs": jobs, "--load": load, "--rate": rate, "--hours-from": hours_from, "--workload": workload}
-        _refuse({**shaping, "--seeds": seeds if seeds > 1 else None}, "--generate", "--trace")
-        source = TraceSource(profiled(inputs.read_trace(trace, format, skip_bad, speeds).jobs))
-    elif generate is not None and trace is None:
-        _refuse({"--format": format, "--skip-bad": skip_bad or None}, "--trace", "--generate")
-        settings = generation.read_workload(generate, jobs, load, rate, hours_from, workload or (), speeds)
-        source = generation.GeneratedSource(settings, machines, speeds)
-    else:
-        raise UserError("Name either a trace with --trace FILE or a workload with --generate PRESET.")
+    asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
+    source = asked.source(machines, speeds, {"--seeds": seeds if seeds > 1 else None})
     world = World(source, machines, placement, restart_cost, speeds, tree, trouble, measure_from, measure_to)
     runs = _plan(chosen, range(seed, seed + seeds), keep_history=html is not None)
     with progress_bar(f"{len(runs)} runs", output) as advance:
@@ -152,13 +130,6 @@ def split_policies(text: str) -> list[tuple[str, list[str]]]:
         else:
             found.append((name, [first] if first else []))
     return found
-
-
-def _refuse(given: dict[str, object], where: str, here: str) -> None:
-    """An option that would change nothing is a mistake worth telling."""
-    for option, value in given.items():
-        if value is not None:
-            raise UserError(f"{option} does nothing with {here}; leave it out, or use {where} instead.")
 
 
 def _plan(chosen: Sequence[tuple[str, dict[str, str]]], seeds: Sequence[int], keep_history: bool) -> list[Run]:

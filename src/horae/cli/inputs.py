@@ -71,6 +71,17 @@ def read_throughputs(path: Path | None) -> Throughputs | None:
     return load_throughputs(path)
 
 
+def read_profile(speeds: Throughputs | None, share: float, noise: float, seed: int) -> Throughputs | None:
+    """What the policy believes of the speeds: all of it, unless only a profile was asked for."""
+    if share == 1 and noise == 0:
+        return speeds
+    if speeds is None:
+        raise UserError("--profile-share and --profile-noise hide measured speeds: name those with --throughputs FILE.")
+    from horae.workload.profiles import hide
+
+    return hide(speeds, share, noise, seed)
+
+
 def read_queues(path: Path | None, cluster: str) -> tuple[Queue, ...]:
     """Load the queues of a file; without one, those that the cluster's own YAML file holds."""
     from horae.workload.clusters import cluster_queues, load_queues

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from horae import __version__
-from horae.cli import auction, catalogue, compare, policies, simulate, skew, solve, sweep, trace
+from horae.cli import auction, audit, catalogue, compare, policies, simulate, skew, solve, sweep, trace
 from horae.cli.usage import is_help, usage_sentence
 from horae.core.errors import UserError
 
@@ -30,6 +30,9 @@ app = typer.Typer(
 app.command("simulate", short_help="One policy on one trace.")(simulate.command)
 app.command("compare", short_help="Many policies on one workload, side by side.")(compare.command)
 app.command("sweep", short_help="Policies at many input rates or round lengths, as curves.")(sweep.command)
+app.command("audit", short_help="One policy on one workload, judged: fairness, waste, envy, and whether lies pay.")(
+    audit.command
+)
 app.add_typer(trace.app, name="trace")
 app.command("solve", short_help="One allocation problem: who spends which share of its time on which GPU type.")(
     solve.command

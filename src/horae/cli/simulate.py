@@ -11,11 +11,9 @@ from horae.cli import STARTED_S, inputs, options
 from horae.cli.files import check_outputs, written_whole
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.progress import progress_bar
-from horae.core.errors import UserError
 
 if TYPE_CHECKING:
     from horae.core.history import History
-    from horae.core.throughputs import Throughputs
     from horae.report.metrics import Report
 
 
@@ -59,7 +57,7 @@ def command(
     trouble = inputs.read_faults(faults or ())
     tree = inputs.read_queues(queues, cluster)
     speeds = inputs.read_throughputs(throughputs)
-    believed = _profiled(speeds, profile_share, profile_noise, seed)
+    believed = inputs.read_profile(speeds, profile_share, profile_noise, seed)
     jobs = profiled(inputs.read_trace(trace, format, skip_bad, speeds).jobs)
     with progress_bar(f"{policy}, {len(jobs):,} jobs", output) as advance:
         history = simulate(
@@ -82,17 +80,6 @@ def command(
     note_unfinished(policy, [history.waiting])
     if getattr(chosen, "space_sharing", False) and not report.shared_gpu_share:
         note(f"{policy}: no two jobs shared GPUs; none gain by it, or their speeds together are not known.")
-
-
-def _profiled(speeds: Throughputs | None, share: float, noise: float, seed: int) -> Throughputs | None:
-    """What the policy believes of the speeds: all of it, unless only a profile was asked for."""
-    if share == 1 and noise == 0:
-        return speeds
-    if speeds is None:
-        raise UserError("--profile-share and --profile-noise hide measured speeds: name those with --throughputs FILE.")
-    from horae.workload.profiles import hide
-
-    return hide(speeds, share, noise, seed)
 
 
 def _write_files(history: History, report: Report, jobs_out: Path | None, html: Path | None) -> None:

@@ -54,6 +54,15 @@ class Machines:
     rack: NDArray[np.int64]
     of_gpu: NDArray[np.int64]
 
+    def span(self, gpu_ids: Sequence[int]) -> Span:
+        """How far apart GPUs lie."""
+        on = np.unique(self.of_gpu[list(gpu_ids)])
+        if len(gpu_ids) == 1:
+            return Span.GPU
+        if len(on) == 1:
+            return Span.NODE
+        return Span.RACK if len(np.unique(self.rack[on])) == 1 else Span.CLUSTER
+
 
 @dataclass(frozen=True)
 class Cluster:

@@ -9,6 +9,7 @@ and decisions gives the same state again, without asking any policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from math import isfinite
 from typing import Any, assert_never
@@ -474,7 +475,7 @@ class Engine:
         """Ask the policy, place its wishes, and write the difference down as a record."""
         jobs = self.jobs
         self.memory.fit(len(jobs), len(jobs.gpu_types))
-        snapshot = Snapshot(self.now_s, self._candidates(), jobs, self.gpus, self.queues, self._placement.flat)
+        snapshot = self.snapshot()
         wishes = self.policy.plan(snapshot, self.memory)
         writes = self.memory.drain()
         plan = self._placement.fit(snapshot, wishes)
@@ -502,6 +503,20 @@ class Engine:
             wake_s=self._next_wake(wishes, plan),
             heed_starts=wishes.heed_starts,
         )
+
+    def snapshot(self) -> Snapshot:
+        """What a policy is shown; valid until the next event or decision."""
+        return Snapshot(self.now_s, self._candidates(), self.jobs, self.gpus, self.queues, self._placement.flat)
+
+    def fork(self) -> Engine:
+        """An engine of its own that stands where this one does, to ask what it would decide if things were otherwise.
+
+        What never changes is shared; so are speeds, unless they are learnt.
+        """
+        shared: list[object] = [self.gpus.cluster, *self.jobs.specs]
+        if not self._learn:
+            shared.append(self._speeds)
+        return deepcopy(self, {id(one): one for one in shared})
 
     def _candidates(self) -> Any:
         """Active rows, less those that their apps pause and those whose launch failed a moment ago."""

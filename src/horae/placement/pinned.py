@@ -12,7 +12,6 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.cluster import Span
 from horae.core.gpus import NOBODY
 from horae.core.plan import Pins, Placement, Plan, Snapshot, Wishes
 from horae.core.queues import QueueTree
@@ -115,7 +114,7 @@ class _Floor:
         self._owner[mine] = row
         state = int(self._table.state[row])
         idle = bool((self._ledger.occupants[0, mine] == NOBODY).all())
-        return Placement(row, tuple(mine), self._span(mine), idle and state in (int(WAITING), int(PLACED)))
+        return Placement(row, tuple(mine), self._now.machines.span(mine), idle and state in (int(WAITING), int(PLACED)))
 
     def taker(self, row: int) -> int:
         """Who gets the GPUs that a job lost, or nobody."""
@@ -183,16 +182,6 @@ class _Floor:
                 if sharer not in self.wanted:
                     self._queues.add(int(self._table.queue[sharer]), -len(gpu_ids))
         self._owner[gpu_ids] = NOBODY
-
-    def _span(self, gpu_ids: list[int]) -> Span:
-        """How far apart GPUs lie, by the machines of the placement rule."""
-        machines = self._now.machines
-        on = np.unique(self._machine_of[gpu_ids])
-        if len(gpu_ids) == 1:
-            return Span.GPU
-        if len(on) == 1:
-            return Span.NODE
-        return Span.RACK if len(np.unique(machines.rack[on])) == 1 else Span.CLUSTER
 
 
 class _Usage:

@@ -94,7 +94,7 @@ class Views:
         row = int(self.now.rows[i])
         gpu_ids = list(self.now.gpu_ledger.held[row])
         gpu_type = int(self.now.cluster.gpu_type[gpu_ids[0]])
-        return self.now.table.rate_on(row, gpu_type, len(gpu_ids), span_of(self.now, gpu_ids))
+        return self.now.table.rate_on(row, gpu_type, len(gpu_ids), self.now.machines.span(gpu_ids))
 
     def view(self, app: int) -> AppView:
         """One app, for its agent."""
@@ -133,13 +133,3 @@ class Views:
             for machine in now.machines.of_gpu[list(now.gpu_ledger.held[int(now.rows[i])])].tolist():
                 near[machine] = near.get(machine, 0) + 1
         return near
-
-
-def span_of(now: Snapshot, gpu_ids: list[int]) -> Span:
-    """How far apart GPUs lie, by the machines of the placement rule."""
-    machines = np.unique(now.machines.of_gpu[gpu_ids])
-    if len(gpu_ids) == 1:
-        return Span.GPU
-    if len(machines) == 1:
-        return Span.NODE
-    return Span.RACK if len(np.unique(now.machines.rack[machines])) == 1 else Span.CLUSTER

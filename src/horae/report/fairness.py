@@ -19,6 +19,8 @@ from horae.report.series import Floats, Ints, overlap
 
 #: What rounding alone may add to a ratio that is exactly 1.
 TOLERANCE = 1e-9
+#: A moment, in seconds.
+_JUST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,34 @@ class Apps:
     rho: Floats
     #: T_sh / (T_cluster * contention), the paper's.
     rho_paper: Floats
+
+
+@dataclass(frozen=True)
+class Lives:
+    """When every app came and went; those that have not ended are there to the end of the run."""
+
+    of_job: Ints
+    first_job: Ints
+    begin_s: Floats
+    end_s: Floats
+
+    @staticmethod
+    def of(history: History) -> Lives:
+        """From the first submission to the last end of each app's jobs."""
+        names: dict[str, int] = {}
+        of_job = np.array([names.setdefault(job.app_id, len(names)) for job in history.jobs], dtype=np.int64)
+        first_job = np.full(len(names), len(of_job), dtype=np.int64)
+        np.minimum.at(first_job, of_job, np.arange(len(of_job)))
+        last_s = np.where(np.isnan(history.end_s), _horizon_s(history), history.end_s)
+        begin_s = _smallest(history.submit_s, of_job, len(names))
+        return Lives(of_job, first_job, begin_s, _largest(last_s, of_job, len(names)))
+
+    def __len__(self) -> int:
+        return len(self.first_job)
+
+    def contention(self, until_s: Floats) -> Floats:
+        """Apps there on average, from when each came to some time of its life."""
+        return np.maximum(overlap(self.begin_s, self.end_s).means(self.begin_s, until_s), 1.0)
 
 
 @dataclass(frozen=True)
@@ -69,25 +99,27 @@ def finish_time_fairness(history: History) -> Apps:
     gave up count towards its life, and so to the contention others saw, but not
     towards what it was owed.
     """
-    names: dict[str, int] = {}
-    of_job = np.array([names.setdefault(job.app_id, len(names)) for job in history.jobs], dtype=np.int64)
-    first_job = np.full(len(names), len(of_job), dtype=np.int64)
-    np.minimum.at(first_job, of_job, np.arange(len(of_job)))
-
-    begin_s = _smallest(history.submit_s, of_job, len(names))
-    last_s = np.where(np.isnan(history.end_s), _horizon_s(history), history.end_s)
-    end_s = _largest(last_s, of_job, len(names))
-    contention = np.maximum(overlap(begin_s, end_s).means(begin_s, end_s), 1.0)
-
+    lives = Lives.of(history)
+    of_job, contention = lives.of_job, lives.contention(lives.end_s)
     done = history.finished
-    shared_s = _largest(history.end_s[done], of_job[done], len(names)) - begin_s
+    shared_s = _largest(history.end_s[done], of_job[done], len(lives)) - lives.begin_s
     shared_s[of_job[np.isnan(history.end_s)]] = np.nan
     shared_s[~np.isfinite(shared_s)] = np.nan
-    demand = _owed(history, of_job, len(names))
+    demand = _owed(history, of_job, len(lives))
     capacity = history.cluster.gpus_by_type.astype(np.float64)
     fair_s = demand.time_on(capacity / contention[:, None])
-    cluster_s = demand.time_on(np.broadcast_to(capacity, (len(names), len(capacity))))
-    return Apps(of_job, first_job, contention, shared_s / fair_s, shared_s / (cluster_s * contention))
+    cluster_s = demand.time_on(np.broadcast_to(capacity, (len(lives), len(capacity))))
+    return Apps(of_job, lives.first_job, contention, shared_s / fair_s, shared_s / (cluster_s * contention))
+
+
+def alone_until(history: History, app: str, at_s: float) -> float:
+    """T_id of an app as it stands at some time: with as many others as there have been on average until then."""
+    lives = Lives.of(history)
+    number = next(k for k, job in enumerate(lives.first_job.tolist()) if history.jobs[job].app_id == app)
+    # Somebody who has just come has seen those that are there now.
+    until_s = np.maximum(lives.begin_s + _JUST, at_s)
+    capacity = history.cluster.gpus_by_type / lives.contention(until_s)[:, None]
+    return float(_owed(history, lives.of_job, len(lives)).time_on(capacity)[number])
 
 
 def _owed(history: History, of_job: Ints, apps: int) -> Demand:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import numpy as np
 
@@ -41,6 +41,19 @@ Progress = Callable[[int, int], None]
 #: Called after every event applied and every decision made, with the engine as it then is.
 Watch = Callable[[Engine, Event | Decided], None]
 
+
+class Onlooker(Protocol):
+    """Somebody who looks on while a run goes by, and changes nothing."""
+
+    def expect(self, engine: Engine, now_s: float) -> None:
+        """A decision is about to be made."""
+        ...
+
+    def see(self, engine: Engine, what: Event | Decided) -> None:
+        """An event was applied, or a decision made."""
+        ...
+
+
 _REPORT_EVERY = 500
 #: So many reports without any gain, and a run is given up.
 _LOOKS_WITHOUT_GAIN = 100
@@ -70,12 +83,14 @@ def simulate(
     faults: Faults | None = None,
     progress: Progress | None = None,
     until: int | None = None,
+    onlooker: Onlooker | None = None,
 ) -> History:
     """Run a workload on a cluster under a policy, in virtual time, to the end.
 
     With `until`, to the moment when the first so many jobs have ended, while the others still keep the cluster busy.
     With `truth`, jobs really run at those speeds, while the scheduler believes `throughputs` until it sees better.
     A policy that draws at random draws from `seed`, unless its settings name another.
+    An `onlooker` is told of every event and decision; the run is the same without.
     """
     throughputs, queues = throughputs or Throughputs(), tuple(queues)
     settings = with_seed(policy, settings or {}, seed)
@@ -90,7 +105,9 @@ def simulate(
         engine.policy.check(cluster.gpu_types, throughputs.knows_pairs)
     world = World(engine.jobs, cluster, restart_cost_s, faults, seed, truth)
     ordered = sorted(jobs, key=lambda job: job.submit_s)
-    driver = Driver(engine, world, [JobSubmitted(job.submit_s, job) for job in ordered], until=until)
+    script = [JobSubmitted(job.submit_s, job) for job in ordered]
+    watch, expect = (onlooker.see, onlooker.expect) if onlooker else (None, None)
+    driver = Driver(engine, world, script, watch, until, expect)
     driver.run(progress)
     return driver.history(
         {"placement": placement, "restart_cost_s": f"{restart_cost_s:g}", "seed": str(seed), **settings}
@@ -129,8 +146,10 @@ class Driver:
         script: Sequence[Event],
         watch: Watch | None = None,
         until: int | None = None,
+        expect: Callable[[Engine, float], None] | None = None,
     ) -> None:
         self.engine, self._world, self._watch, self._until = engine, world, watch, until
+        self._expect = expect
         #: What users and operators do: submissions, and whatever else a test wants to happen.
         self._script = sorted(script, key=lambda event: (event.at_s, PRECEDENCE[type(event)]))
         self._next = 0
@@ -195,6 +214,8 @@ class Driver:
             self._watch(self.engine, event)
 
     def _decide(self, now_s: float) -> None:
+        if self._expect:
+            self._expect(self.engine, now_s)
         record = self.engine.decide(now_s)
         if self._watch:
             self._watch(self.engine, record)

@@ -1,0 +1,116 @@
+"""`horae audit`: one policy on one workload, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horae.cli import STARTED_S, generation, inputs, options
+from horae.cli.output import Output, note_unfinished, print_csv, print_json, print_rich, table
+from horae.cli.progress import progress_bar
+from horae.cli.sources import Asked
+
+if TYPE_CHECKING:
+    from horae.report.audit.verdict import Verdict
+
+
+def command(
+    cluster: options.ClusterOption,
+    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Who runs; `horae policies` lists them.")],
+    trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Jobs to run.")] = None,
+    format: options.FormatOption = None,  # noqa: A002, the option is called so
+    generate: Annotated[
+        str | None, typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {generation.PRESET_HELP}.")
+    ] = None,
+    jobs: generation.JobsOption = None,
+    load: generation.LoadOption = None,
+    rate: generation.RateOption = None,
+    hours_from: generation.HoursOption = None,
+    workload: generation.WorkloadOption = None,
+    set: Annotated[  # noqa: A002
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
+    ] = None,
+    placement: options.PlacementOption = "best-effort",
+    restart_cost: options.RestartCostOption = 30.0,
+    throughputs: options.ThroughputsOption = None,
+    profile_share: options.ProfileShareOption = 1.0,
+    profile_noise: options.ProfileNoiseOption = 0.0,
+    queues: options.QueuesOption = None,
+    faults: options.FaultsOption = None,
+    seed: options.SeedOption = 0,
+    skip_bad: options.SkipBadOption = False,
+    samples: Annotated[
+        int,
+        typer.Option(
+            "--samples", metavar="N", min=1, help="Decisions to look at closely: exchanges, and what lies would bring."
+        ),
+    ] = 20,
+    output: options.OutputOption = Output.TABLE,
+) -> None:
+    """Run a workload under one policy and judge it: sharing incentive, Pareto efficiency, envy, strategy-proofness.
+
+    Every verdict has its numbers, and a counter-example where the property does not hold. The run is the same as
+    that of `horae simulate`; docs/reference/audit.md defines each property.
+    """
+    from horae.core.throughputs import Throughputs
+    from horae.policies import make_policy
+    from horae.report.audit.judgement import judge
+    from horae.simulate.observer import Observer, sample_times
+    from horae.simulate.run import simulate
+    from horae.workload.clusters import parse_cluster
+
+    # Whatever can be wrong is found before anything takes time.
+    settings = inputs.read_pairs("--set quantum=600", set or ())
+    make_policy(policy, settings)
+    machines = parse_cluster(cluster)
+    trouble = inputs.read_faults(faults or ())
+    tree = inputs.read_queues(queues, cluster)
+    speeds = inputs.read_throughputs(throughputs)
+    believed = inputs.read_profile(speeds, profile_share, profile_noise, seed)
+    asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
+    specs = asked.source(machines, speeds, {}).jobs(seed)
+    true = speeds or Throughputs()
+    onlooker = Observer(sample_times(specs, machines, true, samples, seed), true, seed)
+    with progress_bar(f"{policy}, {len(specs):,} jobs", output) as advance:
+        history = simulate(
+            specs,
+            machines,
+            policy=policy,
+            settings=settings,
+            placement=placement,
+            restart_cost_s=restart_cost,
+            throughputs=believed,
+            truth=None if believed is speeds else speeds,
+            queues=tree,
+            seed=seed,
+            faults=trouble,
+            progress=advance,
+            onlooker=onlooker,
+        )
+    verdicts = judge(history, onlooker.observations(), true, seed)
+    _print_verdicts(policy, history.settings, verdicts, output)
+    note_unfinished(policy, [history.waiting])
+
+
+def _print_verdicts(policy: str, settings: dict[str, str], verdicts: Sequence[Verdict], output: Output) -> None:
+    match output:
+        case Output.JSON:
+            from horae.report.cost import process_cost
+
+            print_json({"policy": policy, "settings": settings, **_record(verdicts), **process_cost(STARTED_S)})
+        case Output.CSV:
+            print_csv(
+                {"property": v.name, "holds": v.holds, "summary": v.summary, "counter_example": v.counter_example}
+                for v in verdicts
+            )
+        case Output.TABLE:
+            rows = [(v.claim, "yes" if v.holds else "NO", v.summary) for v in verdicts]
+            print_rich(table(["property", "holds", "in numbers"], rows, title=f"Audit of {policy}"))
+            print_rich(*(f"- {v.counter_example}" for v in verdicts if not v.holds))
+
+
+def _record(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    return {"holds": all(v.holds for v in verdicts), "verdicts": [v.as_dict() for v in verdicts]}

@@ -1,0 +1,67 @@
+"""Where a command's jobs come from: a trace, or a workload that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horae.cli import generation, inputs
+from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from horae.cli.runs import Source
+    from horae.core.cluster import Cluster
+    from horae.core.job import JobSpec
+    from horae.core.throughputs import Throughputs
+
+
+@dataclass(frozen=True)
+class TraceSource:
+    """The jobs of a trace, whatever the seed."""
+
+    trace: tuple[JobSpec, ...]
+
+    def jobs(self, seed: int) -> Sequence[JobSpec]:
+        """All jobs of the trace."""
+        return self.trace
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user said about the jobs; None where nothing was said."""
+
+    trace: Path | None
+    format: str | None
+    skip_bad: bool
+    generate: str | None
+    jobs: int | None
+    load: float | None
+    rate: float | None
+    hours_from: Path | None
+    workload: Sequence[str] | None
+
+    def source(self, cluster: Cluster, speeds: Throughputs | None, only_generated: Mapping[str, object]) -> Source:
+        """The jobs; options that would do nothing with them, such as those in `only_generated`, are refused."""
+        if self.trace is not None and self.generate is None:
+            return self._read(self.trace, speeds, only_generated)
+        if self.generate is not None and self.trace is None:
+            _refuse({"--format": self.format, "--skip-bad": self.skip_bad or None}, "--trace", "--generate")
+            more = self.jobs, self.load, self.rate, self.hours_from, self.workload or ()
+            return generation.GeneratedSource(generation.read_workload(self.generate, *more, speeds), cluster, speeds)
+        raise UserError("Name either a trace with --trace FILE or a workload with --generate PRESET.")
+
+    def _read(self, trace: Path, speeds: Throughputs | None, only_generated: Mapping[str, object]) -> TraceSource:
+        from horae.workload.skew import profiled
+
+        shaping = {"--jobs": self.jobs, "--load": self.load, "--rate": self.rate, "--hours-from": self.hours_from}
+        _refuse({**shaping, "--workload": self.workload, **only_generated}, "--generate", "--trace")
+        return TraceSource(profiled(inputs.read_trace(trace, self.format, self.skip_bad, speeds).jobs))
+
+
+def _refuse(given: Mapping[str, object], where: str, here: str) -> None:
+    """An option that would change nothing is a mistake worth telling."""
+    for option, value in given.items():
+        if value is not None:
+            raise UserError(f"{option} does nothing with {here}; leave it out, or use {where} instead.")
