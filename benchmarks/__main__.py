@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.arbiter import measure_arbiter
 from benchmarks.auction import measure_auctions
 from benchmarks.bench import Bench
 from benchmarks.decision import measure_decisions, measure_snapshots
@@ -30,6 +31,7 @@ PARTS: dict[str, Callable[[Bench], Part]] = {
     "snapshots": measure_snapshots,
     "solver": measure_solver,
     "auctions": measure_auctions,
+    "arbiter": measure_arbiter,
 }
 
 

@@ -49,6 +49,8 @@ class _Floor:
         ledger = now.gpu_ledger
         self._now, self._table, self._ledger = now, now.table, ledger
         self._machine_of = now.machines.of_gpu
+        self._in_order = np.argsort(self._machine_of, kind="stable")
+        self._first = np.searchsorted(self._machine_of[self._in_order], np.arange(len(now.machines.names) + 1)).tolist()
         self._owner = ledger.holders[0].copy()
         self._queues = _Usage(now.queues)
         for row, gpu_ids in ledger.held.items():
@@ -82,11 +84,11 @@ class _Floor:
         taken: list[int] = []
         for machine, gpus in sorted(needed.items()):
             for row in self._idlers(machine):
-                if self._free(machine).sum() >= gpus:
+                if len(self._free(machine)) >= gpus:
                     break
                 taken.append(row)
                 self._lose(row)
-            free = int(self._free(machine).sum())
+            free = len(self._free(machine))
             assert free >= gpus, f"{gpus} GPUs of machine {self._now.machines.names[machine]} are wished, {free} free"
         for row in taken:
             self._spare(row, needed)
@@ -97,7 +99,7 @@ class _Floor:
         if (self._owner[gpu_ids] != NOBODY).any():
             return
         mine = self._by_machine(self._ledger.held[row])
-        if all(int(self._free(machine).sum()) - gpus >= needed[machine] for machine, gpus in mine.items()):
+        if all(len(self._free(machine)) - gpus >= needed[machine] for machine, gpus in mine.items()):
             self._owner[gpu_ids] = self._ledger.holders[0, gpu_ids]
             for sharer in self._sharers(gpu_ids):
                 self.losers.remove(sharer)
@@ -107,7 +109,7 @@ class _Floor:
         """Give a job GPU numbers: those that nobody sits on first, then the lowest."""
         mine: list[int] = []
         for machine, gpus in sorted(self.wanted[row].items()):
-            free = np.flatnonzero(self._free(machine))
+            free = self._free(machine)
             idle_first = np.argsort(self._ledger.occupants[0, free] != NOBODY, kind="stable")
             mine += free[idle_first[:gpus]].tolist()
         mine.sort()
@@ -157,13 +159,22 @@ class _Floor:
     def _by_machine(self, gpu_ids: tuple[int, ...]) -> dict[int, int]:
         return dict(Counter(self._machine_of[list(gpu_ids)].tolist()))
 
-    def _free(self, machine: int) -> NDArray[np.bool_]:
-        free: NDArray[np.bool_] = (self._machine_of == machine) & (self._owner == NOBODY) & self._ledger.gpu_open
+    def _gpus(self, machine: int) -> Ints:
+        """GPU numbers of a machine, in order."""
+        return self._in_order[self._first[machine] : self._first[machine + 1]]
+
+    def _free(self, machine: int) -> Ints:
+        """GPUs of a machine that nobody has."""
+        gpus = self._gpus(machine)
+        free: Ints = gpus[(self._owner[gpus] == NOBODY) & self._ledger.gpu_open[gpus]]
         return free
 
     def _idlers(self, machine: int) -> list[int]:
         """Jobs on a machine that nobody wished for and that may lose their GPUs, the last first; pairs go together."""
-        seats = self._ledger.holders[:, (self._machine_of == machine) & (self._owner != NOBODY)]
+        gpus = self._gpus(machine)
+        seats = self._ledger.holders[:, gpus[self._owner[gpus] != NOBODY]]
+        if not seats.size:
+            return []
         rows = [row for row in np.unique(seats).tolist() if row != NOBODY]
         stay = {*self.kept, *self.wanted, *self.losers}
         shares_with_stayer = {row for pair in seats.T.tolist() if stay & set(pair) for row in pair}

@@ -44,11 +44,12 @@ def kick(market: Market, prices: Priced, now: Allocation, begin: int, work: int)
 def refill(market: Market, out: int, prices: Priced, now: Allocation, column: int, work: int) -> None:
     """The same for columns that would have some of what one column left, those first that lose least."""
     found, loss, count = np.empty(len(market.gain), np.int64), np.empty(len(market.gain), np.int64), 0
-    known, before = np.zeros(len(market.gain), np.bool_), now.choice.copy()
+    known, before, most = np.zeros(len(market.gain), np.bool_), now.choice.copy(), shortfall(prices, out, now)
     for e in range(market.start[column], market.start[column + 1]):
         for n in range(market.of_row[market.row[e]], market.of_row[market.row[e] + 1]):
             c = market.column[n]
-            if not known[c] and market.app[c] != out:
+            # What loses as much as is missing in all cannot help.
+            if not known[c] and market.app[c] != out and prices.loss[c] < most:
                 known[c] = True
                 found[count], loss[count] = c, prices.loss[c]
                 count += 1
