@@ -26,7 +26,7 @@ def _keep_compiled_code_apart() -> None:
     would be old.
     """
     here = Path(__file__).parent
-    sources = sorted(path for part in ("core", "placement", "solve") for path in (here / part).glob("*.py"))
+    sources = sorted(path for part in ("core", "placement", "solve") for path in (here / part).rglob("*.py"))
     seen = [(path.name, stat.st_size, stat.st_mtime_ns) for path in sources for stat in [path.stat()]]
     version = hashlib.sha1(repr(seen).encode(), usedforsecurity=False).hexdigest()[:16]
     chosen = os.environ.get("NUMBA_CACHE_DIR")

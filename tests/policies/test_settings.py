@@ -41,6 +41,11 @@ VALUES: list[tuple[str, str, str, Any]] = [
     ("las", "quantum", "12.5", 12.5),
     ("time-slice", "quantum", "1e3", 1000.0),
     ("isolated", "round", "60", 60.0),
+    ("themis", "f", "0.5", 0.5),
+    ("themis", "lease", "60", 60.0),
+    ("themis", "denominator", "isolated", "isolated"),
+    ("themis", "bid-error", "0.1", 0.1),
+    ("themis", "seed", "7", 7),
 ]
 
 

@@ -121,9 +121,7 @@ def test_short_jobs_do_not_wait_for_the_end_of_the_longest_under_makespan() -> N
         ("1x4", (86_400, 86_400, 86_400, 86_400, 86_400, 100, 100, 100)),
     ],
 )
-def test_short_jobs_pass_long_ones_that_need_nearly_all_the_time(
-    cluster_spec: str, works: tuple[float, ...]
-) -> None:
+def test_short_jobs_pass_long_ones_that_need_nearly_all_the_time(cluster_spec: str, works: tuple[float, ...]) -> None:
     """Long jobs take turns in giving way, and the end comes at most two rounds later."""
     history = run([job(f"j{k}", work=work) for k, work in enumerate(works)], cluster_spec, "makespan")
     assert measure(history).isolated_rho.max < 1.1

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from horae import __version__
-from horae.cli import catalogue, compare, policies, simulate, solve, sweep, trace
+from horae.cli import auction, catalogue, compare, policies, simulate, solve, sweep, trace
 from horae.cli.usage import is_help, usage_sentence
 from horae.core.errors import UserError
 
@@ -33,6 +33,9 @@ app.command("sweep", short_help="Policies at many input rates or round lengths, 
 app.add_typer(trace.app, name="trace")
 app.command("solve", short_help="One allocation problem: who spends which share of its time on which GPU type.")(
     solve.command
+)
+app.command("auction", short_help="One auction of free GPUs: who wins, pays and keeps what, and who has the rest.")(
+    auction.command
 )
 app.command("policies", short_help="What each policy does, its parameters, its paper.")(policies.command)
 app.command("catalogue", short_help="GPU types and models, and how fast the one should train the other.")(

@@ -46,6 +46,16 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Machines:
+    """Groups of GPUs of one type that a gang is together in: columns by machine, and the machine of each GPU."""
+
+    names: tuple[str, ...]
+    gpu_type: NDArray[np.int64]
+    rack: NDArray[np.int64]
+    of_gpu: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Cluster:
     """All nodes. GPUs are numbered node by node, so a node is a range of GPU numbers."""
 
@@ -126,3 +136,14 @@ class Cluster:
     def gpus_by_type(self) -> NDArray[np.int64]:
         """How many GPUs of each type there are."""
         return np.bincount(self.gpu_type, minlength=len(self.gpu_types)).astype(np.int64)
+
+    @cached_property
+    def nodes_as_machines(self) -> Machines:
+        """The nodes."""
+        return Machines(tuple(node.name for node in self.nodes), self.node_type, self.node_rack, self.gpu_node)
+
+    @cached_property
+    def types_as_machines(self) -> Machines:
+        """All GPUs of a type as one machine, for when only the count matters."""
+        types = np.arange(len(self.gpu_types), dtype=np.int64)
+        return Machines(self.gpu_types, types, np.zeros_like(types), self.gpu_type)

@@ -443,7 +443,7 @@ class Engine:
         """Ask the policy, place its wishes, and write the difference down as a record."""
         jobs = self.jobs
         self.memory.fit(len(jobs), len(jobs.gpu_types))
-        snapshot = Snapshot(self.now_s, self._candidates(), jobs, self.gpus, self.queues)
+        snapshot = Snapshot(self.now_s, self._candidates(), jobs, self.gpus, self.queues, self._placement.flat)
         wishes = self.policy.plan(snapshot, self.memory)
         writes = self.memory.drain()
         plan = self._placement.fit(snapshot, wishes)

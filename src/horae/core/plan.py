@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.cluster import Cluster, Span
+from horae.core.cluster import Cluster, Machines, Span
 from horae.core.commands import MemoryWrite
 from horae.core.gpus import GpuLedger
 from horae.core.queues import QueueTree
@@ -28,10 +28,13 @@ class Snapshot:
     Columns are gathered when first asked for, so a policy pays for what it uses.
     """
 
-    def __init__(self, now_s: float, rows: Ints, table: JobTable, gpus: GpuLedger, queues: QueueTree) -> None:
+    def __init__(
+        self, now_s: float, rows: Ints, table: JobTable, gpus: GpuLedger, queues: QueueTree, flat: bool = False
+    ) -> None:
         self.now_s = now_s
         self.rows = rows
         self.table, self.gpu_ledger, self.queues = table, gpus, queues
+        self._flat = flat
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -40,6 +43,11 @@ class Snapshot:
     def cluster(self) -> Cluster:
         """The machines."""
         return self.gpu_ledger.cluster
+
+    @property
+    def machines(self) -> Machines:
+        """What a gang is together in, by the placement rule: nodes, or GPU types where only the count matters."""
+        return self.cluster.types_as_machines if self._flat else self.cluster.nodes_as_machines
 
     @property
     def open_gpus(self) -> Ints:
@@ -239,6 +247,15 @@ def _no_floats() -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
+class Pins:
+    """Where wishes must be placed: wish i on `gpus[k]` GPUs of `machine[k]`, k from first[i] to first[i + 1]."""
+
+    first: Ints
+    machine: Ints
+    gpus: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class Wishes:
     """Who should run, as columns: position i wishes GPUs for the job in row `job[i]`.
 
@@ -255,6 +272,8 @@ class Wishes:
     gpus_max: Ints = field(default_factory=_no_ints)
     #: Row of the job that shares the GPUs, or -1.
     partner: Ints = field(default_factory=_no_ints)
+    #: For policies that choose the machines themselves. Jobs without a wish keep theirs unless somebody needs them.
+    pins: Pins | None = None
     #: Whether running jobs may lose their GPUs to wishes that go before theirs.
     preempt: bool = True
     #: Whether the first wish that cannot be placed stops all behind it.
@@ -331,6 +350,11 @@ class Relaxing(Protocol):
 
 class PlacementRule(Protocol):
     """Where they run. Pure: wishes and GPUs in, plan out."""
+
+    @property
+    def flat(self) -> bool:
+        """Whether only the count matters: all GPUs of a type are one big machine."""
+        ...
 
     def fit(self, now: Snapshot, wishes: Wishes) -> Plan:
         """Turn wishes into GPUs."""

@@ -16,6 +16,7 @@ from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
 from horae.placement.columns import CLOSED, Asked, Columns, Pools, Quotas, Result
 from horae.placement.fit import fit
+from horae.placement.pinned import fit_pinned
 
 _RULES = {
     "consolidated": (CONSOLIDATED, False),
@@ -72,8 +73,15 @@ class GangPlacement:
         self._columns: Columns | None = None
         self._seen: tuple[GpuLedger, int] | None = None
 
+    @property
+    def flat(self) -> bool:
+        """Whether only the count matters."""
+        return self._flat
+
     def fit(self, now: Snapshot, wishes: Wishes) -> Plan:
         """Give GPUs to the wishes in order, within quotas, preempting only for jobs that are then placed."""
+        if wishes.pins is not None:
+            return fit_pinned(now, wishes, wishes.pins)
         ledger, table = now.gpu_ledger, now.table
         if len(self._slot) < len(table.state):
             self._slot = np.full(len(table.state), -1, np.int64)

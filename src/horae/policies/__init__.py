@@ -22,6 +22,7 @@ from horae.policies.settings import Parameter, build, parameters_of
 from horae.policies.shortest_first import ShortestRemainingService, ShortestRemainingTime
 from horae.policies.smallest_first import SmallestFirst
 from horae.policies.strategy_proof import StrategyProof
+from horae.policies.themis import Themis
 from horae.policies.time_slice import TimeSlice
 from horae.policies.total_throughput import TotalThroughput
 from horae.policies.water_filling import WaterFilling
@@ -45,6 +46,7 @@ _CLASSES: dict[str, type] = {
     "strategy-proof": StrategyProof,
     "cost": Cost,
     "cost-deadline": CostDeadline,
+    "themis": Themis,
     "fifo-aware": FifoAware,
     "sjf-aware": ShortestAware,
     "allox": AlloX,

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.plan import Memory, MemorySpec, Snapshot
-from horae.policies.allocation import AllocationPolicy, problem_of
+from horae.policies.allocation import AllocationPolicy
+from horae.policies.isolated_time import COLUMNS, isolated_s
 from horae.policies.rounds import MEMORY
 from horae.solve.problem import Problem, Solution
 
@@ -18,16 +19,14 @@ from horae.solve.problem import Problem, Solution
 class FinishTime(AllocationPolicy):
     """Lower the largest ratio of finish time here to finish time alone on 1/N of the cluster, then the next.
 
-    Gavel's form of Themis' finish-time fairness (section 4.2). The time alone is kept as it
-    evolves: what a job does between two looks would have taken it that work over its isolated
-    throughput of then.
+    Gavel's form of Themis' finish-time fairness (section 4.2). The time alone is kept as it evolves.
     """
 
     objective: ClassVar = "largest rho = finish time here / finish time alone, lowered lexicographically"
     unit: ClassVar = "rho"
     timeless: ClassVar = False
     memory: ClassVar[MemorySpec] = MemorySpec(
-        columns={**MEMORY.columns, "isolated_s": 0, "left": 0, "isolated_rate": 0},
+        columns={**MEMORY.columns, **COLUMNS},
         by_type=MEMORY.by_type,
         scalars=MEMORY.scalars,
     )
@@ -39,12 +38,4 @@ class FinishTime(AllocationPolicy):
         return finish_time(problem)
 
     def _isolated_s(self, now: Snapshot, memory: Memory) -> NDArray[np.float64]:
-        isolated_s = memory.column("isolated_s", now.rows)
-        rate = memory.column("isolated_rate", now.rows)
-        known = rate > 0
-        done = memory.column("left", now.rows) - now.work_left
-        isolated_s[known] += np.maximum(done[known], 0.0) / rate[known]
-        memory.put("isolated_s", now.rows, isolated_s)
-        memory.put("left", now.rows, now.work_left)
-        memory.put("isolated_rate", now.rows, problem_of(now, isolated_s).isolated_throughput)
-        return isolated_s
+        return isolated_s(now, memory)

@@ -1,0 +1,199 @@
+"""Wishes that name their machines: a policy has chosen, and what is left is to give out GPU numbers.
+
+A job that has the GPUs wished keeps them. Others get free ones of the machines named, or those of jobs that
+nobody wished for: the last such job first, none that is protected, and none for nothing. Quotas hold here, too:
+a wish beyond the maximum of its queue is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.cluster import Span
+from horae.core.gpus import NOBODY
+from horae.core.plan import Pins, Placement, Plan, Snapshot, Wishes
+from horae.core.queues import QueueTree
+from horae.core.reasons import Reason
+from horae.core.states import PLACED, STOPPING, WAITING
+
+Ints = NDArray[np.int64]
+
+
+def fit_pinned(now: Snapshot, wishes: Wishes, pins: Pins) -> Plan:
+    """Place every wish on the machines it names."""
+    floor = _Floor(now)
+    for i, row in enumerate(wishes.job.tolist()):
+        at = slice(int(pins.first[i]), int(pins.first[i + 1]))
+        floor.want(row, dict(zip(pins.machine[at].tolist(), pins.gpus[at].tolist(), strict=True)))
+    floor.make_room()
+    placed = tuple(floor.place(row) for row in floor.wanted)
+    reason_rows, reason_codes = floor.reasons(wishes.waiting, placed)
+    return Plan(
+        stopped=tuple((row, floor.taker(row)) for row in floor.losers),
+        placed=placed,
+        renewed=tuple(row for row in floor.kept if now.table.lease_until_s[row] <= now.now_s),
+        reason_rows=reason_rows,
+        reason_codes=reason_codes,
+        node_free=floor.node_free(),
+        head=NOBODY,
+        unprotected_s=floor.unprotected_s(),
+    )
+
+
+class _Floor:
+    """Who has which GPUs while a plan is made."""
+
+    def __init__(self, now: Snapshot) -> None:
+        ledger = now.gpu_ledger
+        self._now, self._table, self._ledger = now, now.table, ledger
+        self._machine_of = now.machines.of_gpu
+        self._owner = ledger.holders[0].copy()
+        self._queues = _Usage(now.queues)
+        for row, gpu_ids in ledger.held.items():
+            self._queues.add(int(self._table.queue[row]), len(gpu_ids))
+        #: GPUs by machine of every job that gets others than it has, and who keeps or loses what it has.
+        self.wanted: dict[int, dict[int, int]] = {}
+        self.kept: list[int] = []
+        self.losers: list[int] = []
+        self._over_quota: set[int] = set()
+
+    def want(self, row: int, machines: dict[int, int]) -> None:
+        """Write down a wish, unless the job has just that or its queue is full."""
+        has = self._ledger.held.get(row, ())
+        if has and self._by_machine(has) == machines:
+            self.kept.append(row)
+            return
+        queue, more = int(self._table.queue[row]), sum(machines.values()) - len(has)
+        if not self._queues.allows(queue, more):
+            self._over_quota.add(row)
+            return
+        self._queues.add(queue, more)
+        self.wanted[row] = machines
+        if has:
+            self._lose(row)
+
+    def make_room(self) -> None:
+        """Take from jobs that nobody wished for what the wishes need beyond what is free."""
+        needed: Counter[int] = Counter()
+        for machines in self.wanted.values():
+            needed.update(machines)
+        for machine, gpus in sorted(needed.items()):
+            for row in self._idlers(machine):
+                if self._free(machine).sum() >= gpus:
+                    break
+                self._lose(row)
+            free = int(self._free(machine).sum())
+            assert free >= gpus, f"{gpus} GPUs of machine {self._now.machines.names[machine]} are wished, {free} free"
+
+    def place(self, row: int) -> Placement:
+        """Give a job GPU numbers: those that nobody sits on first, then the lowest."""
+        mine: list[int] = []
+        for machine, gpus in sorted(self.wanted[row].items()):
+            free = np.flatnonzero(self._free(machine))
+            idle_first = np.argsort(self._ledger.occupants[0, free] != NOBODY, kind="stable")
+            mine += free[idle_first[:gpus]].tolist()
+        mine.sort()
+        self._owner[mine] = row
+        state = int(self._table.state[row])
+        idle = bool((self._ledger.occupants[0, mine] == NOBODY).all())
+        return Placement(row, tuple(mine), self._span(mine), idle and state in (int(WAITING), int(PLACED)))
+
+    def taker(self, row: int) -> int:
+        """Who gets the GPUs that a job lost, or nobody."""
+        takers = {int(self._owner[gpu]) for gpu in self._ledger.held[row]} - {row, NOBODY}
+        return min(takers, default=NOBODY)
+
+    def reasons(self, waiting: Reason, placed: tuple[Placement, ...]) -> tuple[Ints, NDArray[np.uint8]]:
+        """Rows whose reason changes, and the new codes."""
+        now, table = self._now, self._table
+        most = np.where(now.rates > 0, now.open_gpus, 0).max(axis=1, initial=0)
+        code = np.where(most < table.gpus_min[now.rows], int(Reason.CLUSTER_TOO_SMALL), int(waiting))
+        number = {row: i for i, row in enumerate(now.rows.tolist())}
+        for row in self._over_quota:
+            code[number[row]] = int(Reason.OVER_QUOTA)
+        for row in self._ledger.held.keys() - set(self.losers):
+            if row in number:
+                vacating = int(table.state[row]) in (int(PLACED), int(STOPPING))
+                code[number[row]] = int(Reason.VACATING if vacating else Reason.NONE)
+        for one in placed:
+            code[number[one.row]] = int(Reason.NONE if one.ready else Reason.VACATING)
+        changed = np.flatnonzero(table.reason[now.rows] != code)
+        return now.rows[changed], code[changed].astype(np.uint8)
+
+    def node_free(self) -> Ints:
+        """Free GPUs by node when all is placed."""
+        cluster = self._now.cluster
+        free = cluster.gpu_node[(self._owner == NOBODY) & self._ledger.gpu_open]
+        return np.bincount(free, minlength=len(cluster.nodes)).astype(np.int64)
+
+    def unprotected_s(self) -> float:
+        """When the first job that is protected is so no more, if anybody waits for that."""
+        if set(self._now.rows.tolist()) <= (self._ledger.held.keys() - set(self.losers)) | self.wanted.keys():
+            return np.inf
+        until_s = [float(self._table.protected_until_s[row]) for row in self._ledger.held]
+        return min((when_s for when_s in until_s if when_s > self._now.now_s), default=np.inf)
+
+    def _protected(self, row: int) -> bool:
+        return bool(self._table.protected_until_s[row] > self._now.now_s)
+
+    def _by_machine(self, gpu_ids: tuple[int, ...]) -> dict[int, int]:
+        return dict(Counter(self._machine_of[list(gpu_ids)].tolist()))
+
+    def _free(self, machine: int) -> NDArray[np.bool_]:
+        free: NDArray[np.bool_] = (self._machine_of == machine) & (self._owner == NOBODY) & self._ledger.gpu_open
+        return free
+
+    def _idlers(self, machine: int) -> list[int]:
+        """Jobs on a machine that nobody wished for and that may lose their GPUs, the last first; pairs go together."""
+        seats = self._ledger.holders[:, (self._machine_of == machine) & (self._owner != NOBODY)]
+        rows = [row for row in np.unique(seats).tolist() if row != NOBODY]
+        stay = {*self.kept, *self.wanted, *self.losers}
+        shares_with_stayer = {row for pair in seats.T.tolist() if stay & set(pair) for row in pair}
+        return [row for row in reversed(rows) if row not in stay | shares_with_stayer and not self._protected(row)]
+
+    def _lose(self, row: int) -> None:
+        """Take a job's GPUs away; whoever shares them loses them, too."""
+        gpu_ids = list(self._ledger.held[row])
+        for sharer in np.unique(self._ledger.holders[:, gpu_ids]).tolist():
+            if sharer != NOBODY and sharer not in self.losers:
+                self.losers.append(sharer)
+                if sharer not in self.wanted:
+                    self._queues.add(int(self._table.queue[sharer]), -len(gpu_ids))
+        self._owner[gpu_ids] = NOBODY
+
+    def _span(self, gpu_ids: list[int]) -> Span:
+        """How far apart GPUs lie, by the machines of the placement rule."""
+        machines = self._now.machines
+        on = np.unique(self._machine_of[gpu_ids])
+        if len(gpu_ids) == 1:
+            return Span.GPU
+        if len(on) == 1:
+            return Span.NODE
+        return Span.RACK if len(np.unique(machines.rack[on])) == 1 else Span.CLUSTER
+
+
+class _Usage:
+    """GPUs that every queue and those above it have, against their maximum."""
+
+    def __init__(self, queues: QueueTree) -> None:
+        self._parent, _, self._top = queues.columns()
+        self._used = np.zeros(len(self._top), np.int64)
+
+    def allows(self, queue: int, gpus: int) -> bool:
+        """Whether a queue may have so many more."""
+        return all(self._used[above] + gpus <= self._top[above] for above in self._path(queue))
+
+    def add(self, queue: int, gpus: int) -> None:
+        """Count GPUs."""
+        for above in self._path(queue):
+            self._used[above] += gpus
+
+    def _path(self, queue: int) -> list[int]:
+        path = []
+        while queue >= 0:
+            path.append(queue)
+            queue = int(self._parent[queue])
+        return path

@@ -1,0 +1,193 @@
+"""Agents: each speaks for one app, and sees nothing but that app and what is offered.
+
+An agent answers two questions: how unfairly is the app treated now (its rho), and which parts of an
+offer would it like, with the rho that each would bring. To write another, give an object with these
+two methods; the arbiter asks nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import gcd
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.cluster import Machines, Span
+from horae.policies.bundles import Stock, bundles_of
+from horae.solve.auction.bids import Bid, Bundles, Offer, Taker
+from horae.solve.auction.gangs import words_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+#: GPUs must be so many times faster before a job gives up a lease for them.
+_WORTH_MOVING = 1.1
+
+
+@dataclass(frozen=True)
+class AppView:
+    """An app as its agent sees it. Columns by job, in the order in which the app wants them run.
+
+    Speeds are told in GPUs of a job's best type: 4 GPUs that are half as fast are a speed of 2.
+    """
+
+    name: str
+    #: Time since the app came, its finish time alone on its share of the cluster, and the length of a lease.
+    elapsed_s: float
+    alone_s: float
+    lease_s: float
+    gpus: Ints
+    #: GPU-seconds left by job and GPU type; infinite where it cannot run.
+    serial_s: Floats
+    #: Slow-down by GPU type and span.
+    slowdown: Floats
+    #: Speed at which each job runs on GPUs that stay its own; 0 for those that want some.
+    speed: Floats
+    #: GPUs by machine that the app has had until now: it is best off there.
+    near: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def asking(self) -> Ints:
+        """Positions of the jobs that GPUs are wanted for: those that have none; or, if all have, the slowest first.
+
+        A job that has GPUs asks for others only if these could be much faster; then it gives its own back.
+        """
+        without = np.flatnonzero(self.speed == 0)
+        if len(without):
+            return without
+        best = self.gpus * (self.work_s[:, None] / self.serial_s).max(axis=1)
+        slow = np.flatnonzero(self.speed * _WORTH_MOVING < best)
+        return slow[np.argsort((self.speed / best)[slow], kind="stable")]
+
+    @cached_property
+    def wanting(self) -> Ints:
+        """GPUs of each job that asks, in order."""
+        return self.gpus[self.asking]
+
+    @cached_property
+    def speed_without(self) -> Floats:
+        """Speed in all without the first so many of those that ask."""
+        return float(self.speed.sum()) - np.append(0.0, np.cumsum(self.speed[self.asking]))
+
+    @cached_property
+    def work_s(self) -> Floats:
+        """GPU-seconds left of each job on its best type."""
+        return np.asarray(self.serial_s.min(axis=1))
+
+    @cached_property
+    def type_speed(self) -> Floats:
+        """Speed of one GPU of each type, over the jobs that can use it; 0 where none can."""
+        usable = np.isfinite(self.serial_s)
+        work_s = np.where(usable, self.work_s[:, None], 0.0).sum(axis=0)
+        serial_s = np.where(usable, self.serial_s, 0.0).sum(axis=0)
+        return np.divide(work_s, serial_s, out=np.zeros_like(serial_s), where=serial_s > 0)
+
+    def finish_s(self, speed: Floats) -> Floats:
+        """Seconds until the app is done at some speeds in all: jobs take turns, but the longest takes its time."""
+        longest_s = float((self.work_s / self.gpus).max(initial=0.0))
+        with np.errstate(divide="ignore"):
+            finish_s: Floats = np.maximum(float(self.work_s.sum()) / speed, longest_s)
+        return finish_s
+
+    def rho(self, speed: Floats) -> Floats:
+        """Finish time in the shared cluster over that alone, at some speeds in all."""
+        rho: Floats = (self.elapsed_s + self.finish_s(speed)) / self.alone_s
+        return rho
+
+    @property
+    def rho_now(self) -> float:
+        """Rho with what the app holds for sure; with nothing, it gets its best gang when a lease is over."""
+        speed = float(self.speed.sum())
+        if speed > 0:
+            return float(self.rho(np.array([speed]))[0])
+        best_gang = float(self.type_speed.max() * self.gpus.max())
+        return float((self.elapsed_s + self.lease_s + self.finish_s(np.array([best_gang]))[0]) / self.alone_s)
+
+    def speed_of(self, gpu_type: int, gpus: int, span: Span) -> float:
+        """Speed of one gang somewhere."""
+        return float(gpus * self.type_speed[gpu_type] / self.slowdown[gpu_type, int(span)])
+
+
+class Agent(Protocol):
+    """Speaks for an app."""
+
+    def rho(self, app: AppView) -> float:
+        """The app's rho with what it holds now."""
+        ...
+
+    def bid(self, app: AppView, offer: Offer, machines: Machines) -> Bid:
+        """The bundles of an offer that the app would like; positions in both are the same machines."""
+        ...
+
+
+class TruthfulAgent:
+    """The built-in agent: says what it expects, for every number of gangs, on each type and where they are best."""
+
+    def rho(self, app: AppView) -> float:
+        """As the reference says."""
+        return app.rho_now
+
+    def bid(self, app: AppView, offer: Offer, machines: Machines) -> Bid:
+        """One row for each number of gangs and way to place them that could matter; see `bundles.py`."""
+        priced = list(bundles_of(app, Stock(offer, machines)))
+        speed = np.array([app.speed_without[gangs] + more for _, more, gangs in priced])
+        table = zip((pieces for pieces, _, _ in priced), app.rho(speed).tolist(), strict=True)
+        return Bid(app_taker(app, machines), Bundles.of(table), app.rho_now)
+
+
+@dataclass(frozen=True)
+class ErringAgent:
+    """Means well, but every rho it says is off by a factor from 1 - error to 1 + error."""
+
+    agent: Agent
+    error: float
+    #: Errors are drawn from the seed and the name of the app.
+    seed: tuple[int, ...]
+
+    def rho(self, app: AppView) -> float:
+        """The other agent's, and an error."""
+        return self.agent.rho(app) * float(self._factors(app, "rho", 1)[0])
+
+    def bid(self, app: AppView, offer: Offer, machines: Machines) -> Bid:
+        """The other agent's, with an error in every row."""
+        bid = self.agent.bid(app, offer, machines)
+        nothing, *rows = self._factors(app, "bid", 1 + len(bid.bundles)).tolist()
+        rho = None if bid.rho is None else bid.rho * nothing
+        return replace(bid, rho=rho, bundles=replace(bid.bundles, rho=bid.bundles.rho * np.array(rows)))
+
+    def _factors(self, app: AppView, what: str, count: int) -> Floats:
+        rng = np.random.default_rng(np.random.SeedSequence(words_of(self.seed, what, app.name)))
+        return rng.uniform(1.0 - self.error, 1.0 + self.error, count)
+
+
+def app_taker(app: AppView, machines: Machines, typical: Floats | None = None) -> Taker:
+    """The app as somebody who takes GPUs, a gang at a time, on types that its jobs can use.
+
+    Fast types are best; or, where `typical` says how fast each is for others, those that are fast for this app
+    above all.
+    """
+    gang = gcd(*app.wanting.tolist())
+    # Who has GPUs already takes none that are not much faster.
+    least = _WORTH_MOVING * float(app.speed[app.asking[0]] / app.wanting[0])
+    usable = np.flatnonzero((app.type_speed > least)[machines.gpu_type])
+    rank = _rank(app.type_speed, typical)[machines.gpu_type]
+    return Taker(app.name, gang, int(app.wanting.sum()) // gang, usable, rank, app.near)
+
+
+def job_taker(app: AppView, job: int, machines: Machines, typical: Floats | None, near: Mapping[int, int]) -> Taker:
+    """One job of an app as somebody who takes its gang, and no more."""
+    gpus = int(app.gpus[job])
+    speed = app.work_s[job] / app.serial_s[job]
+    usable = np.flatnonzero((speed > _WORTH_MOVING * float(app.speed[job]) / gpus)[machines.gpu_type])
+    return Taker(app.name, gpus, 1, usable, _rank(speed, typical)[machines.gpu_type], near)
+
+
+def _rank(speed: Floats, typical: Floats | None) -> Ints:
+    """Types from the best, 0, to the worst."""
+    goodness = speed if typical is None else speed / np.maximum(typical, 1e-9)
+    return np.argsort(np.argsort(-goodness, kind="stable"))

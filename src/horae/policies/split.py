@@ -1,0 +1,70 @@
+"""How an app divides the GPUs it won among its jobs.
+
+A job whose old GPUs are among them stays where it is. The others come in the app's order; each goes to the
+machine of its fastest type that it fills best, or else over the fewest machines.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.plan import Snapshot
+
+Ints = NDArray[np.int64]
+Counts = dict[int, int]
+
+
+def divide(now: Snapshot, jobs: Ints, won: Mapping[int, int]) -> dict[int, Counts]:
+    """GPUs by machine for some jobs (positions in the snapshot) of one app; jobs that get nothing are left out."""
+    left = Counter(won)
+    given: dict[int, Counts] = {}
+    for i in jobs.tolist():
+        has = _held(now, i)
+        if has and all(left[machine] >= gpus for machine, gpus in has.items()):
+            given[i] = has
+            left.subtract(has)
+    for i in jobs.tolist():
+        if i not in given and (places := _places(now, i, left)):
+            given[i] = places
+            left.subtract(places)
+    return given
+
+
+def _held(now: Snapshot, i: int) -> Counts:
+    gpu_ids = now.gpu_ledger.held.get(int(now.rows[i]), ())
+    usable = now.gpu_ledger.gpu_open[list(gpu_ids)].all()
+    return dict(Counter(now.machines.of_gpu[list(gpu_ids)].tolist())) if gpu_ids and usable else {}
+
+
+def _places(now: Snapshot, i: int, left: Mapping[int, int]) -> Counts:
+    """Machines for a job, of the fastest type that has enough."""
+    gpus, machine_type = int(now.gpus[i]), now.machines.gpu_type
+    for gpu_type in np.argsort(-now.rates[i], kind="stable").tolist():
+        here = {m: count for m, count in sorted(left.items()) if count > 0 and machine_type[m] == gpu_type}
+        if now.rates[i, gpu_type] <= 0 or sum(here.values()) < gpus:
+            continue
+        enough = [m for m, count in here.items() if count >= gpus]
+        if enough:
+            return {min(enough, key=lambda m: (here[m], m)): gpus}
+        return _spread(now, here, gpus)
+    return {}
+
+
+def _spread(now: Snapshot, here: Mapping[int, int], gpus: int) -> Counts:
+    """The fullest machines of a rack that has enough, or else of all."""
+    by_rack: Counter[int] = Counter()
+    for machine, count in here.items():
+        by_rack[int(now.machines.rack[machine])] += count
+    racks = [rack for rack, count in sorted(by_rack.items()) if count >= gpus]
+    among = [m for m in here if not racks or int(now.machines.rack[m]) == racks[0]]
+    taken: Counts = {}
+    for machine in sorted(among, key=lambda m: (-here[m], m)):
+        taken[machine] = min(gpus, here[machine])
+        gpus -= taken[machine]
+        if not gpus:
+            break
+    return taken

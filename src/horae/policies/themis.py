@@ -1,0 +1,184 @@
+"""Themis: GPUs are leased, and those that come free are auctioned among the apps that are worst off."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.gpus import NOBODY
+from horae.core.plan import Memory, MemorySpec, Pins, Snapshot, Wishes
+from horae.core.reasons import Reason
+from horae.policies.agent import Agent, AppView, ErringAgent, TruthfulAgent, app_taker, job_taker
+from horae.policies.app_views import Views
+from horae.policies.finish_fairness import MEMORY, Apps, alone_s, look, whole_demand
+from horae.policies.isolated_time import COLUMNS, isolated_in_all_s
+from horae.policies.quanta import next_quantum_s
+from horae.policies.settings import BadSetting, setting
+from horae.policies.split import Counts, divide
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_DENOMINATORS = ("share", "isolated")
+
+
+@dataclass(frozen=True)
+class Themis:
+    """Lease GPUs; offer free ones to the apps that are worst off, who bid, and pay by giving a part back.
+
+    Finish-time fairness by partial allocation auction (Themis, NSDI '20, sections 4 and 5). Nobody loses
+    GPUs before the lease is over; then they are offered again, and who wins them back keeps running.
+    """
+
+    objective: ClassVar = "rho = finish time here / finish time alone on 1/N, by auction"
+    unit: ClassVar = "rho"
+    paper: ClassVar = "Themis, NSDI '20"
+    memory: ClassVar[MemorySpec] = MemorySpec(
+        columns={**MEMORY.columns, **COLUMNS}, scalars={**MEMORY.scalars, "auctions": 0.0, "won": 0.0, "paid": 0.0}
+    )
+    f: float = setting(0.8, "offers go to the worst 1 - f of all apps, at least to one", least=0)
+    lease: float = setting(1200.0, "seconds for which won GPUs are safe", least=1)
+    denominator: str = setting("share", "time alone: share, on 1/N of the GPUs, or isolated, on 1/N of each type")
+    bid_error: float = setting(0.0, "how far off bids are: each rho times 1 plus or minus at most this", least=0)
+    seed: int = setting(0, "seed of lots and bid errors", least=0)
+
+    def __post_init__(self) -> None:
+        if self.f > 1:
+            raise BadSetting(f"f={self.f:g} is no share: use a number from 0 to 1.")
+        if self.bid_error >= 1:
+            raise BadSetting(f"bid-error={self.bid_error:g} would make rho negative: use a number below 1.")
+        if self.denominator not in _DENOMINATORS:
+            raise BadSetting(f"denominator={self.denominator} is not known: choose {' or '.join(_DENOMINATORS)}.")
+
+    def plan(self, now: Snapshot, memory: Memory) -> Wishes:
+        """Hold an auction if there is anything to sell and anybody to buy."""
+        apps = look(now, memory)
+        views = Views(now, apps, self._alone_s(now, memory, apps), self.lease)
+        free = _free(now, views)
+        given = self._auction(now, memory, views, free) if free.any() and views.wants.any() else {}
+        return Wishes(
+            job=now.rows[list(given)] if given else np.empty(0, np.int64),
+            pins=_pins(given),
+            lease_until_s=next_quantum_s(now.now_s, self.lease),
+            waiting=Reason.BEHIND_SHARE,
+            wake_s=self._next_lease_end_s(now, bool(given)),
+        )
+
+    def _next_lease_end_s(self, now: Snapshot, leases: bool) -> float:
+        """When the first lease is over: its GPUs are offered again, even to their holder alone."""
+        until_s = now.table.protected_until_s[now.rows[now.has_gpus]]
+        soonest_s = float(until_s[until_s > now.now_s].min(initial=math.inf))
+        return min(soonest_s, next_quantum_s(now.now_s, self.lease)) if leases else soonest_s
+
+    def _alone_s(self, now: Snapshot, memory: Memory, apps: Apps) -> Floats:
+        """T_id of each app."""
+        if self.denominator == "share":
+            return alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention)
+        longest_s = np.zeros(len(apps))
+        np.maximum.at(longest_s, apps.of_job, isolated_in_all_s(now, memory))
+        return longest_s
+
+    def _auction(self, now: Snapshot, memory: Memory, views: Views, free: Ints) -> dict[int, Counts]:
+        """GPUs by machine for each job (by position) that gets some."""
+        from horae.solve.auction.auction import hold_auction
+        from horae.solve.auction.bids import Offer
+
+        number = int(memory.scalar("auctions"))
+        memory.put_scalar("auctions", number + 1)
+        offer = Offer(now.machines.names, free, now.machines.gpu_type)
+        agent = self._agent(number)
+        shown = {app: view for app in np.flatnonzero(views.wants).tolist() if len((view := views.view(app)).asking)}
+        bidders = self._visible(agent, shown, len(views.apps))
+        bids = [agent.bid(shown[app], offer, now.machines) for app in bidders]
+        typical = _typical(shown, int(free.sum()))
+        others = [app_taker(view, now.machines, typical) for app, view in shown.items() if app not in bidders]
+        outcome = hold_auction(offer, bids, others, (self.seed, number))
+        memory.put_scalar("won", memory.scalar("won") + outcome.won)
+        memory.put_scalar("paid", memory.scalar("paid") + outcome.paid)
+        shares = _Shares(now, views, shown)
+        shares.hand_out(outcome.holdings())
+        shares.hand_on(free, typical, (self.seed, number))
+        return shares.given
+
+    def _agent(self, auction: int) -> Agent:
+        """Who speaks for the apps."""
+        truthful = TruthfulAgent()
+        return ErringAgent(truthful, self.bid_error, (self.seed, auction)) if self.bid_error else truthful
+
+    def _visible(self, agent: Agent, shown: Mapping[int, AppView], apps: int) -> list[int]:
+        """The apps that may bid: those with the highest rho."""
+        rho = {app: agent.rho(view) for app, view in shown.items()}
+        worst_first = sorted(shown, key=lambda app: (-round(rho[app], 9), app))
+        return worst_first[: max(1, math.ceil(round((1.0 - self.f) * apps, 9)))]
+
+
+class _Shares:
+    """Who of the jobs gets which GPUs, as apps divide what they won."""
+
+    def __init__(self, now: Snapshot, views: Views, shown: Mapping[int, AppView]) -> None:
+        self._now, self._views, self._shown = now, views, shown
+        self._number = {view.name: app for app, view in shown.items()}
+        #: GPUs by machine, by position of the job.
+        self.given: dict[int, Counts] = {}
+
+    def hand_out(self, won: Mapping[str, Counts]) -> None:
+        """Let apps divide GPUs among their jobs that ask and have got none yet."""
+        for name, counts in won.items():
+            app = self._number[name]
+            asking = self._views.jobs_of[app][self._shown[app].asking]
+            self.given |= divide(self._now, asking[~np.isin(asking, list(self.given))], counts)
+
+    def hand_on(self, free: Ints, typical: Floats | None, seed: tuple[int, int]) -> None:
+        """What apps could not use, and what their jobs leave behind, goes to jobs that still ask, by lot."""
+        from horae.solve.auction.leftovers import give_leftovers
+
+        left = free.copy()
+        for i, counts in self.given.items():
+            left[list(counts)] -= list(counts.values())
+            if self._views.leased[i]:
+                np.add.at(left, self._now.machines.of_gpu[list(self._now.gpu_ledger.held[int(self._now.rows[i])])], 1)
+        takers = {
+            f"{view.name}\0{k}": (int(i), job_taker(view, k, self._now.machines, typical, self._held(int(i))))
+            for app, view in self._shown.items()
+            for k, i in zip(view.asking.tolist(), self._views.jobs_of[app][view.asking], strict=True)
+            if int(i) not in self.given
+        }
+        if takers and left.any():
+            named = [replace(taker, app=name) for name, (_, taker) in takers.items()]
+            given = give_leftovers(left, named, (), {}, (*seed, 1))
+            self.given |= {takers[name][0]: counts for name, counts in given.items()}
+
+    def _held(self, i: int) -> Counts:
+        """GPUs by machine that a job has, or had until now."""
+        gpu_ids = list(self._now.gpu_ledger.held.get(int(self._now.rows[i]), ()))
+        return dict(Counter(self._now.machines.of_gpu[gpu_ids].tolist()))
+
+
+def _typical(shown: Mapping[int, AppView], free: int) -> Floats | None:
+    """The mean speed of each GPU type for those that ask, if there are not enough for all; none, if there are."""
+    if not shown or sum(int(view.wanting.sum()) for view in shown.values()) <= free:
+        return None
+    return np.asarray(np.mean([view.type_speed for view in shown.values()], axis=0))
+
+
+def _free(now: Snapshot, views: Views) -> Ints:
+    """GPUs by machine that nobody has for sure."""
+    ledger = now.gpu_ledger
+    open_gpus = ledger.gpu_open & (ledger.holders[0] == NOBODY)
+    for i in np.flatnonzero(now.has_gpus & ~views.leased).tolist():
+        mine = list(ledger.held[int(now.rows[i])])
+        open_gpus[mine] = ledger.gpu_open[mine]
+    return np.bincount(now.machines.of_gpu[open_gpus], minlength=len(now.machines.names)).astype(np.int64)
+
+
+def _pins(given: Mapping[int, Counts]) -> Pins:
+    first = np.append(0, np.cumsum([len(counts) for counts in given.values()])).astype(np.int64)
+    machine = [machine for counts in given.values() for machine in counts]
+    gpus = [count for counts in given.values() for count in counts.values()]
+    return Pins(first, np.array(machine, np.int64), np.array(gpus, np.int64))

@@ -1,0 +1,225 @@
+"""What is offered, and what apps say that they would make of it.
+
+An **offer** is free GPUs by machine. Machines may stand in pools: those of a pool are the same
+to every bidder. A **bundle** is pieces: so many GPUs on this machine, or some times so many
+on machines of a pool, whichever, each time on one. So an app that wants any four machines of a rack says that in one
+piece and need not list them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.errors import UserError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: What winning nothing is worth to an app that does not say.
+NO_VALUE = 1e-9
+
+
+class BadBid(UserError):
+    """A bid that asks for what is not there, or says something impossible."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Free GPUs by machine; machines stand in the order of their names, which settles ties."""
+
+    machines: tuple[str, ...]
+    free: Ints
+    #: The pool of each machine, from 0; by default each is its own.
+    pool: Ints
+
+    @staticmethod
+    def of(free: Mapping[str, int], pools: Mapping[str, str] | None = None) -> Offer:
+        """An offer by machine name; machines with the same word in `pools` are one pool."""
+        machines = tuple(sorted(free))
+        words = list(machines) if pools is None else [pools[name] for name in machines]
+        number = {word: n for n, word in enumerate(dict.fromkeys(words))}
+        counts = np.array([free[name] for name in machines], np.int64)
+        return Offer(machines, counts, np.array([number[word] for word in words], np.int64))
+
+    @property
+    def gpus(self) -> int:
+        """All free GPUs."""
+        return int(self.free.sum())
+
+    @cached_property
+    def pools(self) -> int:
+        """How many pools there are."""
+        return int(self.pool.max()) + 1 if len(self.pool) else 0
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """The position of each machine."""
+        return {name: m for m, name in enumerate(self.machines)}
+
+    def place_of_pool(self, pool: int) -> int:
+        """How a piece says 'any machine of this pool'; a machine's own place is its position."""
+        return len(self.machines) + pool
+
+    def named(self, counts: Mapping[int, int]) -> dict[str, int]:
+        """GPUs by machine name."""
+        return {self.machines[m]: counts[m] for m in sorted(counts)}
+
+
+@dataclass(frozen=True)
+class Bundles:
+    """A table of bundles as columns: bundle b has the pieces start[b]:start[b + 1]."""
+
+    #: Slow-down that the app would have with each bundle.
+    rho: Floats
+    start: Ints
+    #: Where a piece is: the position of a machine, or `Offer.place_of_pool`.
+    place: Ints
+    #: GPUs of a piece on each of its machines.
+    gpus: Ints
+    #: On how many machines; 1 where the machine is named.
+    spread: Ints
+
+    @staticmethod
+    def of(table: Iterable[tuple[Sequence[tuple[int, int, int]], float]]) -> Bundles:
+        """Bundles as ([(place, GPUs on each machine, machines), ...], rho)."""
+        rows = list(table)
+        pieces = np.array([piece for bundle, _ in rows for piece in bundle], np.int64).reshape(-1, 3)
+        start = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(bundle) for bundle, _ in rows], out=start[1:])
+        rho = np.array([rho for _, rho in rows], np.float64)
+        return Bundles(rho, start, *(np.ascontiguousarray(column) for column in pieces.T))
+
+    @staticmethod
+    def named(offer: Offer, table: Iterable[tuple[Mapping[str, int], float]]) -> Bundles:
+        """Bundles as (GPUs by machine name, rho)."""
+        number = offer.number
+        return Bundles.of(
+            ([(number[name], count, 1) for name, count in gpus.items() if count], rho) for gpus, rho in table
+        )
+
+    def __len__(self) -> int:
+        return len(self.rho)
+
+    @cached_property
+    def total(self) -> Ints:
+        """GPUs of each bundle."""
+        whole = np.append(0, np.cumsum(self.gpus * self.spread))
+        return np.asarray(whole[self.start[1:]] - whole[self.start[:-1]])
+
+
+@dataclass(frozen=True)
+class Taker:
+    """An app that can use GPUs one gang at a time, and where."""
+
+    app: str
+    gang: int = 1
+    #: Gangs that it can use in all, beside what it holds; None: any number.
+    most: int | None = None
+    #: Positions of the machines it can use; None: all.
+    usable: Ints | None = None
+    #: By position of the machine, how bad it is for the app, whole numbers from 0; None: all are alike.
+    rank: Ints | None = None
+    #: GPUs that it holds, or held until now, by position of the machine: it is best off there.
+    near: Mapping[int, int] = field(default_factory=dict)
+    #: Whether a gang may span machines.
+    spans: bool = True
+
+
+@dataclass(frozen=True)
+class Bid:
+    """What one app says: who it is, its slow-down if it wins nothing, and its bundles."""
+
+    taker: Taker
+    bundles: Bundles
+    #: None: winning nothing is worth `NO_VALUE`.
+    rho: float | None = None
+
+    @property
+    def app(self) -> str:
+        """Whose bid it is."""
+        return self.taker.app
+
+    @property
+    def gang(self) -> int:
+        """GPUs that only serve together."""
+        return self.taker.gang
+
+    @property
+    def rho_of_nothing(self) -> float:
+        """Slow-down if nothing is won."""
+        return 1.0 / NO_VALUE if self.rho is None else self.rho
+
+
+def check_bid(offer: Offer, bid: Bid) -> None:
+    """Refuse a bid that cannot be meant, in one sentence."""
+    whose, bundles = f"The bid of app {bid.app!r}", bid.bundles
+    if bid.gang < 1:
+        raise BadBid(f"{whose} has a gang of {bid.gang} GPUs: it must be at least 1.")
+    if not (np.isfinite(bid.rho_of_nothing) and bid.rho_of_nothing > 0):
+        raise BadBid(f"{whose} has a rho of {bid.rho} for winning nothing: it must be a number above 0.")
+    wrong = np.flatnonzero(~(np.isfinite(bundles.rho) & (bundles.rho > 0)))
+    if len(wrong):
+        raise BadBid(f"{whose} has a rho of {bundles.rho[wrong[0]]} in row {wrong[0]}: it must be a number above 0.")
+    empty = np.flatnonzero(np.diff(bundles.start) == 0)
+    if len(empty):
+        raise BadBid(
+            f"{whose} has no GPUs in row {empty[0]}: leave it out, and say as the bid's rho what nothing is worth."
+        )
+    _check_pieces(offer, bundles, whose)
+    uneven = np.flatnonzero(bundles.total % bid.gang)
+    if len(uneven):
+        row, total = uneven[0], bundles.total[uneven[0]]
+        raise BadBid(
+            f"{whose} has {total} GPUs in row {row}, which are no whole gangs of {bid.gang}: leave the row out."
+        )
+
+
+def _check_pieces(offer: Offer, bundles: Bundles, whose: str) -> None:
+    """Pieces are somewhere, of a size that can be there."""
+    places = len(offer.machines) + offer.pools
+    row = np.repeat(np.arange(len(bundles)), np.diff(bundles.start))
+    astray = np.flatnonzero((bundles.place < 0) | (bundles.place >= places) | (bundles.gpus < 1) | (bundles.spread < 1))
+    if len(astray):
+        raise BadBid(
+            f"{whose} has a piece in row {row[astray[0]]} that is nowhere or empty: name machines of the offer."
+        )
+    largest, fits = _largest(offer), _times_that_fit(offer, bundles)
+    too_much = np.flatnonzero((bundles.gpus > largest[bundles.place]) | (bundles.spread > fits))
+    if len(too_much):
+        piece = too_much[0]
+        gpus, most = bundles.gpus[piece], largest[bundles.place[piece]]
+        where = place_name(offer, int(bundles.place[piece]))
+        raise BadBid(
+            f"{whose} asks in row {row[piece]} for {bundles.spread[piece]} times {gpus} GPUs of {where}, where "
+            f"{fits[piece]} times that are free, at most {most} on one machine: bid for what is offered."
+        )
+    named = bundles.place < len(offer.machines)
+    if len(np.unique(row[named] * places + bundles.place[named])) < named.sum():
+        raise BadBid(f"{whose} names a machine twice in one row: give each machine one count.")
+
+
+def place_name(offer: Offer, place: int) -> str:
+    """A place in words."""
+    machines = len(offer.machines)
+    return offer.machines[place] if place < machines else f"pool {place - machines}"
+
+
+def _largest(offer: Offer) -> Ints:
+    """The most GPUs on one machine, by place."""
+    largest = np.zeros(offer.pools, np.int64)
+    np.maximum.at(largest, offer.pool, offer.free)
+    return np.append(offer.free, largest)
+
+
+def _times_that_fit(offer: Offer, bundles: Bundles) -> Ints:
+    """How often each piece's GPUs are there, each time on one machine."""
+    pool = bundles.place - len(offer.machines)
+    fits = np.ones(len(pool), np.int64)
+    for piece in np.flatnonzero(pool >= 0).tolist():
+        fits[piece] = int((offer.free[offer.pool == pool[piece]] // bundles.gpus[piece]).sum())
+    return fits

@@ -1,0 +1,230 @@
+"""Leases and auctions of Themis, as the engine runs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import Cell, cluster, job, run, times
+from horae.core.cluster import Machines
+from horae.core.commands import Decided
+from horae.core.engine import Engine
+from horae.core.events import Event, JobFinished, JobSubmitted
+from horae.core.job import JobSpec
+from horae.core.states import State
+from horae.placement.rules import make_placement
+from horae.policies import make_policy
+from horae.policies.agent import AppView, ErringAgent, TruthfulAgent
+from horae.policies.settings import BadSetting
+from horae.policies.themis import Themis
+from horae.report.metrics import measure
+from horae.simulate.run import Driver
+from horae.simulate.world import World
+from horae.solve.auction.bids import Offer, check_bid
+
+LEASE_S = 100.0
+SHORT = {"lease": f"{LEASE_S:g}"}
+
+
+def view(jobs: int = 1, gpus: int = 2, **more: object) -> AppView:
+    """An app of equal jobs with 1,000 GPU-seconds each on the first of two types, twice that on the second."""
+    about = {
+        "name": "a",
+        "elapsed_s": 0.0,
+        "alone_s": 1000.0,
+        "lease_s": LEASE_S,
+        "gpus": np.full(jobs, gpus),
+        "serial_s": np.tile([1000.0, 2000.0], (jobs, 1)),
+        "slowdown": np.array([[1.0, 1.0, 1.5, 2.0]] * 2),
+        "speed": np.zeros(jobs),
+    }
+    return AppView(**{**about, **more})  # type: ignore[arg-type]
+
+
+def offer(*free: int) -> tuple[Offer, Machines]:
+    """Machines of one type in racks of two."""
+    numbers = np.arange(len(free))
+    names = tuple(f"m{number}" for number in numbers)
+    machines = Machines(names, np.zeros_like(numbers), numbers // 2, np.repeat(numbers, free))
+    return Offer(names, np.array(free), np.zeros_like(numbers)), machines
+
+
+# ----------------------------------------------------------------- the agent
+
+
+def test_rho_of_nothing_is_that_of_the_best_gang_a_lease_from_now() -> None:
+    assert view(elapsed_s=50.0).rho_now == pytest.approx((50 + LEASE_S + 1000 / 2) / 1000)
+
+
+def test_an_app_ends_no_sooner_than_its_longest_job() -> None:
+    app = view(jobs=3)
+    assert app.rho(np.array([2.0, 4.0, 6.0, 600.0])) == pytest.approx([1.5, 0.75, 0.5, 0.5])
+
+
+def test_a_bid_has_a_row_for_every_number_of_gangs_that_fit() -> None:
+    offered, machines = offer(4, 2, 2)
+    bid = TruthfulAgent().bid(view(jobs=9), offered, machines)
+    check_bid(offered, bid)
+    assert bid.bundles.total.tolist() == [2, 4, 6, 8]
+    assert bid.bundles.rho == pytest.approx(9000 / np.array([2, 4, 6, 8]) / 1000)
+    assert bid.gang == 2 and bid.taker.most == 9
+
+
+def test_a_gang_that_no_machine_holds_is_spread_over_a_rack_at_a_cost() -> None:
+    offered, machines = offer(1, 1, 1, 1)
+    bid = TruthfulAgent().bid(view(), offered, machines)
+    check_bid(offered, bid)
+    assert bid.bundles.rho == pytest.approx([1000 / (2 / 1.5) / 1000] * 2)
+
+
+def test_who_holds_gpus_bids_only_for_much_faster_ones_and_gives_its_own_back() -> None:
+    offered, machines = offer(4)
+    assert len(view(speed=np.array([2.0])).asking) == 0
+    slow = view(speed=np.array([1.0]))
+    bid = TruthfulAgent().bid(slow, offered, machines)
+    assert bid.rho == pytest.approx(1.0)
+    assert bid.bundles.rho == pytest.approx([0.5])
+
+
+def test_errors_are_bounded_and_the_same_for_the_same_seed() -> None:
+    offered, machines = offer(4, 4)
+    true = TruthfulAgent().bid(view(jobs=4), offered, machines)
+    agents = [ErringAgent(TruthfulAgent(), 0.2, (seed, 0)) for seed in (1, 1, 2)]
+    bids = [agent.bid(view(jobs=4), offered, machines) for agent in agents]
+    for bid in bids:
+        assert (np.abs(bid.bundles.rho / true.bundles.rho - 1) <= 0.2).all()
+    assert (bids[0].bundles.rho == bids[1].bundles.rho).all()
+    assert (bids[0].bundles.rho != bids[2].bundles.rho).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=6), st.integers(1, 5), st.integers(1, 6), st.floats(0, 1e4))
+def test_more_gpus_never_hurt(free: list[int], jobs: int, gpus: int, elapsed_s: float) -> None:
+    if not any(free):
+        return
+    offered, machines = offer(*free)
+    bid = TruthfulAgent().bid(view(jobs=jobs, gpus=gpus, elapsed_s=elapsed_s), offered, machines)
+    check_bid(offered, bid)
+    order = np.argsort(bid.bundles.total, kind="stable")
+    assert (np.diff(bid.bundles.rho[order]) <= 1e-12).all()
+
+
+# ------------------------------------------------------------------ the runs
+
+
+def test_an_app_alone_has_a_rho_of_exactly_1_and_is_never_stopped() -> None:
+    history = run([job("a", gpus=4, work=1000)], "1x4", "themis", settings=SHORT)
+    assert times(history)["a"] == (0, 1000)
+    assert measure(history).rho.max == 1.0
+
+
+@pytest.mark.parametrize("restart_s", [0.0, 10.0])
+def test_sharing_incentive_of_equal_apps(restart_s: float) -> None:
+    """The bound of the reference: each app could use the whole cluster, and they take turns."""
+    apps, gpus, work = 4, 8, 2000.0
+    jobs = [
+        job(f"{app}-{k}", app=app, work=work, restore_s=restart_s)
+        for app in (f"app-{number}" for number in range(apps))
+        for k in range(gpus)
+    ]
+    history = run(jobs, "1x8", "themis", settings=SHORT)
+    bound = (1 + restart_s / LEASE_S) * (1 + LEASE_S / work)
+    assert measure(history).rho.max <= bound + 1 / gpus
+
+
+def test_seen_are_the_worst_and_at_least_one() -> None:
+    shown = {number: replace(view(), elapsed_s=float(number)) for number in range(10)}
+    for f, seen in ((0.0, 10), (0.8, 2), (0.99, 1), (1.0, 1)):
+        visible = Themis(f=f)._visible(TruthfulAgent(), shown, len(shown))
+        assert visible == list(range(9, 9 - seen, -1))
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    for settings_, words in (
+        ({"f": "2"}, "from 0 to 1"),
+        ({"bid-error": "1"}, "below 1"),
+        ({"denominator": "x"}, "isol"),
+    ):
+        with pytest.raises(BadSetting, match=words):
+            make_policy("themis", settings_)
+
+
+def test_a_job_on_slow_gpus_exchanges_them_for_fast_ones_that_come_free() -> None:
+    cell = Cell("fast:1x1,slow:1x1", "themis", {"lease": "10000"})
+    speeds = {"fast": 10.0, "slow": 1.0}
+    cell.submit(0, job("a", work=1000, throughput=speeds), job("b", work=1e5, throughput=speeds))
+    first = "a" if cell.gpus("a") == (0,) else "b"
+    other = "b" if first == "a" else "a"
+    assert cell.gpus(first) == (0,) and cell.gpus(other) == (1,)
+    cell.at(50, JobFinished(50, first, cell.attempt(first)))
+    assert cell.gpus(other) == (0,)
+
+
+def test_a_freed_gpu_is_auctioned_at_once() -> None:
+    history = run([job("a", work=30), job("b", work=100)], "1x1", "themis", settings=SHORT)
+    begin = sorted(start for start, _ in times(history).values())
+    assert begin[0] == 0 and begin[1] <= 100
+
+
+class Watcher:
+    """Checks, after every decision, that nobody idles and that no lease is broken."""
+
+    def __init__(self) -> None:
+        self.leases: dict[tuple[str, int], float] = {}
+
+    def __call__(self, engine: Engine, event: Event | Decided) -> None:
+        if not isinstance(event, Decided):
+            return
+        for stop in event.stops:
+            assert self.leases.get((stop.job, stop.attempt), -np.inf) <= event.at_s or stop.why.value == "moved"
+        if event.planned and not event.stops:
+            self._nobody_idles(engine)
+        for row in event.leased:
+            name = engine.jobs.specs[row].id
+            self.leases[name, int(engine.jobs.attempt[row])] = event.lease_until_s
+
+    def _nobody_idles(self, engine: Engine) -> None:
+        free = engine.gpus.holders[0] < 0
+        waiting = [row for row in engine.jobs.active.tolist() if State(int(engine.jobs.state[row])) == State.WAITING]
+        for gpu_type in range(len(engine.gpus.cluster.gpu_types)):
+            idle = int((free & (engine.gpus.cluster.gpu_type == gpu_type)).sum())
+            for row in waiting:
+                assert not engine.jobs.types[row] >> gpu_type & 1 or engine.jobs.gpus[row] > idle
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 0.8, 1.0]), st.booleans())
+def test_leases_hold_nothing_idles_and_everybody_finishes(seed: int, f: float, hetero: bool) -> None:
+    rng = np.random.default_rng(seed)
+    machines = cluster("fast:2x4,slow:3x2" if hetero else "3x4", nodes_per_rack=2)
+    specs = [_random_job(rng, number) for number in range(int(rng.integers(2, 14)))]
+    policy = {"f": str(f), "lease": "200", "seed": str(seed)}
+    engine = Engine(machines, make_policy, "themis", policy, make_placement("best-effort"))
+    world = World(engine.jobs, machines, 20.0, None, 0)
+    Driver(engine, world, [JobSubmitted(spec.submit_s, spec) for spec in specs], watch=Watcher()).run()
+    assert (engine.jobs.state[: len(specs)] == int(State.FINISHED)).all()
+
+
+def _random_job(rng: np.random.Generator, number: int) -> JobSpec:
+    return JobSpec(
+        id=f"j{number}",
+        submit_s=float(rng.integers(0, 1500)),
+        gpus=int(rng.choice([1, 2, 4])),
+        work=float(rng.integers(10, 2000)),
+        app=f"app-{int(rng.integers(0, 4))}" if rng.random() < 0.7 else "",
+        slowdown=(1.0, 1.1, 1.5, 2.0) if rng.random() < 0.5 else (1.0, 1.0, 1.0, 1.0),
+    )
+
+
+def test_bid_errors_do_little_harm() -> None:
+    rng = np.random.default_rng(5)
+    specs = [replace(_random_job(rng, number), submit_s=float(30 * number)) for number in range(40)]
+    worst = {}
+    for error in (0.0, 0.2, 0.4):
+        settings_ = {"lease": "120", "bid-error": str(error)}
+        worst[error] = measure(run(specs, "3x4", "themis", settings=settings_)).rho.max
+    assert worst[0.2] <= 2 * worst[0.0] and worst[0.4] <= 3 * worst[0.0]
