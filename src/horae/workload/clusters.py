@@ -40,7 +40,8 @@ _HOW_TO = "write nodes x GPUs such as 15x4, v100:2x4,k80:24x1 or 48x4/12 (12 nod
 def parse_cluster(spec: str) -> Cluster:
     """Build a cluster from `15x4`, `v100:2x4,p100:4x4/2`, a YAML file or a Tiresias CSV.
 
-    The short form is type:nodes x GPUs / nodes a rack, all in one rack if that is left out. A spec that could be both is the short form; `./15x4` names a file.
+    The short form is type:nodes x GPUs / nodes a rack, all in one rack where that is left out.
+    A spec that could be both is the short form; `./15x4` names a file.
     """
     groups = _groups(spec)
     if all(groups):
