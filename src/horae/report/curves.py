@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SHOWN = {
     "avg_jct_s": ("Average completion time", "From submission to the end of a job, over the measured jobs."),
     "p95_jct_s": ("Slowest jobs", "95 of 100 measured jobs were done within this time."),
-    "app_completion_s.avg": ("Apps' completion time", "From an app's first submission to the end of its last job."),
+    "app_completion_s.avg": ("Completion time of apps", "From an app's first submission to the end of its last job."),
     "rho.max": ("Worst slowdown versus fair share", "The app that fared worst against 1/N of the cluster (rho)."),
     "rho.jain": ("Evenness of slowdowns", "Jain's index of rho: 1 when all are slowed down alike."),
     "rho.over_1": ("Better off alone", "Share of the apps whose rho is above 1."),
