@@ -124,7 +124,8 @@ def command(
             "--measure-from",
             metavar="JOB",
             min=0,
-            help=f"Measure from this job on, counted by submission.  [default: 0; {MEASURE_FROM} beside {MEASURE_TO}]",
+            help="Measure from this job on, counted by submission.  "
+            f"[default: {MEASURE_FROM} where --measure-to is {MEASURE_TO} by default, else 0]",
         ),
     ] = None,
     measure_to: Annotated[
