@@ -31,7 +31,10 @@ SHOWN = {
     "rho.max": ("Worst slowdown versus fair share", "The app that fared worst against 1/N of the cluster (rho)."),
     "rho.jain": ("Evenness of slowdowns", "Jain's index of rho: 1 when all are slowed down alike."),
     "rho.over_1": ("Better off alone", "Share of the apps whose rho is above 1."),
-    "isolated_rho.max": ("Worst slowdown", "The measured job that fared worst against an ideal equal division."),
+    "isolated_rho.max": (
+        "Worst slowdown versus isolated run",
+        "The measured job that fared worst against an ideal equal division.",
+    ),
     "gpu_hours": ("GPU time", "GPU-hours that the measured jobs held: for the same jobs, less is more efficient."),
     "utilization": ("GPUs in use", "Share of all GPU-time that jobs held while measured ones were there."),
     "preemptions": ("Preemptions", "How often measured jobs lost their GPUs, wholly or to move elsewhere."),
