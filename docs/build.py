@@ -32,8 +32,10 @@ Exit codes: 0 ok, 1 failure, 2 wrong usage, 130 interrupted.
 `horae simulate -o json` prints one object: the [metrics](metrics.md) of the run, and what the whole process has cost
 (`cpu_s` with its children, imports and compilation; `wall_s`; `peak_rss_mb` of the largest process). `horae compare
 -o json` prints `seeds`, the same cost, and `policies`, a list of such objects; with several seeds each holds means, and
-`ci95` the half-widths of their 95 % confidence intervals in the same shape. A number that could not be measured is
-`null`. In CSV, what is nested becomes a column such as `rho.max`.
+`ci95` the half-widths of their 95 % confidence intervals in the same shape. `horae sweep -o json` prints `points`
+instead: such objects with what is varied (`vary`), its `value` (`null` for a policy that does not have it and was run
+once) and the policy's `label`. A number that could not be measured is `null`. In CSV, what is nested becomes a column
+such as `rho.max`.
 """
 PAGE = """\
 <!doctype html>

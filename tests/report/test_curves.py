@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from horae.report.curves import SHOWN, Axis, Curve, Panel, _draw, render_page, spread, write_plot
+from horae.report.curves import COLUMNS, SHOWN, Axis, Curve, Panel, _draw, render_page, spread, write_plot
 from horae.report.tables import MEASURES
 
 from .test_page import EVIL, Outline
 
-RATES = Axis("rate_per_hour", "input rate (jobs/hour)", (4.0, 5.2, 5.6))
-ROUNDS = Axis("round_s", "round length (minutes)", (60.0, 360.0, 2880.0), unit=60.0, logarithmic=True)
+RATES = Axis("input rate (jobs/hour)", (4.0, 5.2, 5.6))
+ROUNDS = Axis("round length (minutes)", (60.0, 360.0, 2880.0), unit=60.0)
 HOUR_S = 3600.0
 
 
@@ -38,7 +38,7 @@ def drawn(axis: Axis, shown: Panel):
 
 
 def test_everything_shown_is_a_measure_of_reports() -> None:
-    assert set(SHOWN) <= {measure.path for measure in MEASURES}
+    assert set(SHOWN) | set(COLUMNS) <= {measure.path for measure in MEASURES}
 
 
 def test_times_are_in_hours_even_where_they_are_days() -> None:
@@ -86,6 +86,33 @@ def test_marks_stand_at_what_was_run_in_units_for_people() -> None:
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "6", "48"]
     assert axes.get_xscale() == "log"
     assert axes.get_xlabel() == "round length (minutes)"
+
+
+def test_an_axis_is_logarithmic_where_values_lie_far_apart() -> None:
+    assert not Axis("f", (0.0, 0.001, 0.9)).logarithmic
+    assert not Axis("load", (0.5, 3.0)).logarithmic
+    assert Axis("lease", (300.0, 3600.0)).logarithmic
+
+
+def test_a_policy_that_nothing_changes_is_a_dotted_line_without_marks() -> None:
+    flat = Curve("b", np.full(3, 2e5), np.full(3, np.nan), flat=True)
+    first, second = drawn(RATES, panel(curve("a", 1e5, 2e5, 3e5), flat)).get_lines()
+    assert (first.get_marker(), first.get_linestyle()) == ("o", "-")
+    assert (second.get_marker(), second.get_linestyle()) == ("None", ":")
+    assert second.get_ydata() == pytest.approx(np.full(3, 2e5 / HOUR_S))
+
+
+@pytest.mark.parametrize(("path", "lines"), [("rho.max", 2), ("isolated_rho.max", 2), ("rho.jain", 1)])
+def test_a_line_at_1_says_what_is_fair(path: str, lines: int) -> None:
+    axes = drawn(RATES, panel(curve("a", 1.2, 1.3, 1.4), path=path))
+    assert len(axes.get_lines()) == lines
+    assert [list(line.get_ydata()) for line in axes.get_lines()[1:]] == [[1, 1]] * (lines - 1)
+
+
+def test_any_measure_has_a_panel() -> None:
+    panels = [Panel.of(measure.path, [curve("a", 1.0)]) for measure in MEASURES]
+    assert all(shown.title and shown.y_label for shown in panels)
+    assert {shown.path: shown.title for shown in panels}["makespan_s"] == "Makespan"
 
 
 def test_curves_close_together_stand_on_a_scale_from_0() -> None:

@@ -162,6 +162,15 @@ def test_failed_and_cancelled_jobs_end_without_a_completion_time():
     assert [row[4] for row in job_rows(history)] == ["100", "", ""]
 
 
+def test_an_app_takes_from_its_first_submission_to_the_end_of_its_last_job():
+    jobs = [JobSpec("a", 0.0, 1, 100.0, app="x"), JobSpec("b", 10.0, 1, 50.0), JobSpec("c", 20.0, 1, 300.0, app="x")]
+    report = measure(history_of(jobs, NODE4, start_s=[0.0, 10.0, 20.0], end_s=[100.0, 60.0, 320.0]))
+    assert report.app_completion_s.avg == (320 + 50) / 2
+    assert report.jobs_in_company == 1
+    running = history_of(jobs, NODE4, start_s=[0.0, 10.0, 20.0], end_s=[100.0, 60.0, np.nan])
+    assert measure(running).app_completion_s.avg == 50
+
+
 def test_a_run_that_was_cut_off_counts_what_still_runs_as_held():
     history = Loop(random_jobs(3, 10, MIXED.gpu_types), MIXED).run(until_s=500.0)
     report = measure(history)

@@ -37,6 +37,13 @@ def test_one_type_may_come_in_nodes_of_several_sizes() -> None:
     assert names == [("rtx3090-0", 8), ("rtx3090-1", 4), ("rtx3090-2", 4)]
 
 
+def test_the_short_form_may_say_how_many_nodes_a_rack_has() -> None:
+    nodes = parse_cluster("3x4/2,2x1,v100:2x8/1").nodes
+    assert [node.name for node in nodes[:5]] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4"]
+    racks = [node.rack for node in nodes]
+    assert racks == ["gpu-rack-0", "gpu-rack-0", "gpu-rack-1", "rack-0", "rack-0", "v100-rack-2", "v100-rack-3"]
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
@@ -48,6 +55,8 @@ def test_one_type_may_come_in_nodes_of_several_sizes() -> None:
         ("-1x4", "'-1x4' .* such as 15x4"),
         ("1.5x4", "'1.5x4' .* such as 15x4"),
         ("0x4", "'0x4' .* no GPUs"),
+        ("4x4/0", "'4x4/0' .* racks without nodes"),
+        ("4x4/-1", "no cluster file 4x4/-1"),
         ("v100:1x1,k80:4x0", "'k80:4x0' .* no GPUs"),
         ("1x99999999", "at most 1,000,000"),
         ("99999999x1", "at most 1,000,000"),

@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 app.command("simulate", short_help="One policy on one trace.")(simulate.command)
 app.command("compare", short_help="Many policies on one workload, side by side.")(compare.command)
-app.command("sweep", short_help="Policies at many input rates or round lengths, as curves.")(sweep.command)
+app.command("sweep", short_help="Policies as load, cluster size or a setting changes, as curves.")(sweep.command)
 app.command("audit", short_help="One policy on one workload, judged: fairness, waste, envy, and whether lies pay.")(
     audit.command
 )

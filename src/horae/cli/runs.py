@@ -63,6 +63,8 @@ class Run:
     keep_history: bool = False
     #: Jobs of its own; by default those of the world.
     source: Source | None = None
+    #: A cluster of its own, likewise.
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def _perform(number: int, run: Run) -> Outcome:
         began_s = time.process_time()
         history = simulate(
             jobs,
-            _world.cluster,
+            run.cluster or _world.cluster,
             policy=run.policy,
             settings=run.settings,
             placement=_world.placement,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +23,29 @@ from horae.report.tables import MEASURES, Kind, Row
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: What is drawn, by the path of the measure: a title, and what to know when reading it. The first is the plot.
+#: What a page draws, by the path of the measure: a title, and what to know when reading it.
 SHOWN = {
     "avg_jct_s": ("Average completion time", "From submission to the end of a job, over the measured jobs."),
     "p95_jct_s": ("Slowest jobs", "95 of 100 measured jobs were done within this time."),
-    "isolated_rho.max": ("Worst slowdown", "The measured job that fared worst against an ideal equal division."),
+    "app_completion_s.avg": ("Completion time of apps", "From an app's first submission to the end of its last job."),
+    "rho.max": ("Worst slowdown versus fair share", "The app that fared worst against 1/N of the cluster (rho)."),
+    "rho.jain": ("Evenness of slowdowns", "Jain's index of rho: 1 when all are slowed down alike."),
+    "rho.over_1": ("Better off alone", "Share of the apps whose rho is above 1."),
+    "isolated_rho.max": (
+        "Worst slowdown versus isolated run",
+        "The measured job that fared worst against an ideal equal division.",
+    ),
+    "gpu_hours": ("GPU time", "GPU-hours that the measured jobs held: for the same jobs, less is more efficient."),
     "utilization": ("GPUs in use", "Share of all GPU-time that jobs held while measured ones were there."),
     "preemptions": ("Preemptions", "How often measured jobs lost their GPUs, wholly or to move elsewhere."),
     "restart_overhead.share": ("Time lost to restarts", "Share of the GPU-time of measured jobs that did no work."),
 }
+
+#: What a table of points shows.
+COLUMNS = ("avg_jct_s", "rho.max", "rho.jain", "isolated_rho.max", "gpu_hours", "utilization", "preemptions")
+
+#: Slow-downs, of which 1 is a fair one.
+_SLOWDOWNS = ("rho.avg", "rho.max", "isolated_rho.avg", "isolated_rho.max")
 
 #: An axis that spans more than this is logarithmic: on a linear one the low curves would lie on each other.
 _WIDE = 8.0
@@ -47,13 +61,15 @@ _LABEL_HEIGHT = 0.06
 class Axis:
     """What changes along a sweep."""
 
-    #: Name of the values in records, with their unit.
-    key: str
     label: str
     values: tuple[float, ...]
     #: How many of the values' unit make one of the unit that people read.
     unit: float = 1.0
-    logarithmic: bool = False
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether the values lie too far apart for equal distances."""
+        return self.values[0] > 0 and self.values[-1] >= _WIDE * self.values[0]
 
     def text(self, value: float) -> str:
         """A value as it stands at its mark."""
@@ -67,16 +83,19 @@ class Curve:
     label: str
     mean: Floats
     half_width: Floats
+    #: Whether what changes means nothing to this policy: it was run once, and has one mean everywhere.
+    flat: bool = False
 
     def scaled(self, unit: float) -> Curve:
         """The same curve in a unit that is `unit` times larger."""
-        return Curve(self.label, self.mean / unit, self.half_width / unit)
+        return replace(self, mean=self.mean / unit, half_width=self.half_width / unit)
 
 
 @dataclass(frozen=True)
 class Panel:
     """One measure of all policies, in a unit for people."""
 
+    path: str
     title: str
     note: str
     y_label: str
@@ -85,15 +104,15 @@ class Panel:
 
     @staticmethod
     def of(path: str, curves: Sequence[Curve]) -> Panel:
-        """A measure of `SHOWN` with its curves, which are in the units of reports."""
-        title, note = SHOWN[path]
+        """A measure with its curves, which are in the units of reports."""
         measure = next(measure for measure in MEASURES if measure.path == path)
+        title, note = SHOWN.get(path, (measure.label[:1].upper() + measure.label[1:], ""))
         label = measure.label
         if measure.kind is Kind.TIME:
             longest_s = max((float(np.nanmax(c.mean)) for c in curves if not np.isnan(c.mean).all()), default=0.0)
             unit = time_unit(min(longest_s, _LONGEST_S))
             label, curves = f"{label} ({unit.plural})", [curve.scaled(unit.seconds) for curve in curves]
-        return Panel(title, note, label, measure.kind, tuple(curves))
+        return Panel(path, title, note, label, measure.kind, tuple(curves))
 
     def text(self, value: float) -> str:
         """A value as people write it."""
@@ -179,9 +198,13 @@ def _draw(figure: Figure, axis: Axis, panel: Panel, labelled: bool) -> None:
 
     axes = figure.subplots()
     for k, curve in enumerate(panel.curves):
-        axes.plot(axis.values, curve.mean, marker="o", markersize=4, **_line(k))
+        # A mark says that a run was made there.
+        look = {"linestyle": "dotted"} if curve.flat else {"marker": "o", "markersize": 4}
+        axes.plot(axis.values, curve.mean, **{**_line(k), **look})
         low, high = curve.mean - curve.half_width, curve.mean + curve.half_width
         axes.fill_between(axis.values, low, high, color=line_colour(k), alpha=0.14, linewidth=0)
+    if panel.path in _SLOWDOWNS:
+        axes.axhline(1.0, color=MUTED, linewidth=0.8, zorder=0.9)
     _value_axis(axes, panel)
     _swept_axis(axes, axis)
     if labelled:

@@ -37,6 +37,8 @@ class Apps:
     rho: Floats
     #: T_sh / (T_cluster * contention), the paper's.
     rho_paper: Floats
+    #: T_sh: from its first submission to the end of the last of its jobs that finished.
+    shared_s: Floats
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def finish_time_fairness(history: History) -> Apps:
     capacity = history.cluster.gpus_by_type.astype(np.float64)
     fair_s = demand.time_on(capacity / contention[:, None])
     cluster_s = demand.time_on(np.broadcast_to(capacity, (len(lives), len(capacity))))
-    return Apps(of_job, lives.first_job, contention, shared_s / fair_s, shared_s / (cluster_s * contention))
+    paper = shared_s / (cluster_s * contention)
+    return Apps(of_job, lives.first_job, contention, shared_s / fair_s, paper, shared_s)
 
 
 def alone_until(history: History, app: str, at_s: float) -> float:

@@ -108,6 +108,7 @@ class Report:
     rho: Fairness
     isolated_rho: Fairness
     rho_paper: Fairness
+    app_completion_s: Delay
     queueing_delay_s: Delay
     waiting_s: Delay
     restart_overhead: Overhead
@@ -123,6 +124,11 @@ class Report:
     counters: dict[str, int]
     #: Every job of the run, inside the window or not; kept for the jobs file and the page.
     outcomes: Outcomes = field(repr=False, compare=False)
+
+    @property
+    def jobs_in_company(self) -> int:
+        """Jobs that are not the first of their app; none where every job is an app of its own."""
+        return self.jobs - self.apps
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts and numbers, ready for JSON: what is not a finite number is None."""
@@ -166,6 +172,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         rho=Fairness.of(result.apps.rho[apps]),
         isolated_rho=Fairness.of(result.isolated_rho[inside]),
         rho_paper=Fairness.of(result.apps.rho_paper[apps]),
+        app_completion_s=Delay.of(result.apps.shared_s[apps]),
         queueing_delay_s=Delay.of(result.queueing_s[inside]),
         waiting_s=Delay.of(result.waiting_s[inside]),
         restart_overhead=Overhead(overhead_gpu_s, overhead_gpu_s / gpu_seconds if gpu_seconds else 0.0),

@@ -60,6 +60,8 @@ MEASURES = (
     Measure("median_jct_s", "JCT, median", Kind.TIME),
     Measure("p95_jct_s", "JCT, p95", Kind.TIME),
     Measure("p99_jct_s", "JCT, p99", Kind.TIME),
+    Measure("app_completion_s.avg", "app completion time, average", Kind.TIME, if_any="jobs_in_company"),
+    Measure("app_completion_s.p95", "app completion time, p95", Kind.TIME, if_any="jobs_in_company"),
     Measure("makespan_s", "makespan", Kind.TIME),
     Measure("queueing_delay_s.avg", "wait for first start, average", Kind.TIME),
     Measure("queueing_delay_s.p95", "wait for first start, p95", Kind.TIME),

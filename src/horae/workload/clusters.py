@@ -30,13 +30,17 @@ NODES_EXAMPLE = "nodes: [{type: v100, count: 8, gpus: 4}]"
 FILE_KEYS = ("nodes", "queues")
 SWITCH_COLUMNS = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
 
-_GROUP = re.compile(r"(?:(?P<type>[A-Za-z0-9_.-]+):)?(?P<nodes>\d{1,12})x(?P<gpus>\d{1,12})", re.IGNORECASE | re.ASCII)
-_HOW_TO = "write nodes x GPUs such as 15x4 or v100:2x4,k80:24x1, or name a YAML or CSV file"
+_GROUP = re.compile(
+    r"(?:(?P<type>[A-Za-z0-9_.-]+):)?(?P<nodes>\d{1,12})x(?P<gpus>\d{1,12})(?:/(?P<rack>\d{1,12}))?",
+    re.IGNORECASE | re.ASCII,
+)
+_HOW_TO = "write nodes x GPUs such as 15x4, v100:2x4,k80:24x1 or 48x4/12 (12 nodes a rack), or name a YAML or CSV file"
 
 
 def parse_cluster(spec: str) -> Cluster:
-    """Build a cluster from `15x4`, `v100:2x4,p100:4x4` (type:nodes x GPUs), a YAML file or a Tiresias CSV.
+    """Build a cluster from `15x4`, `v100:2x4,p100:4x4/2`, a YAML file or a Tiresias CSV.
 
+    The short form is type:nodes x GPUs / nodes a rack, all in one rack where that is left out.
     A spec that could be both is the short form; `./15x4` names a file.
     """
     groups = _groups(spec)
@@ -84,16 +88,27 @@ def _groups(spec: str) -> list[re.Match[str] | None]:
 
 
 def _from_short_form(spec: str, groups: Sequence[re.Match[str]]) -> Cluster:
-    """The cluster of `type:nodes x GPUs` groups; one type may stand in several."""
+    """The cluster of `type:nodes x GPUs / nodes a rack` groups; one type may stand in several."""
     nodes: list[Node] = []
     numbers: Counter[str] = Counter()
-    for group in groups:
-        gpu_type, many, gpus = group["type"] or DEFAULT_TYPE, int(group["nodes"]), int(group["gpus"])
-        if many < 1 or gpus < 1:
-            raise BadCluster(f"{group[0]!r} in the cluster {spec!r} has no GPUs; give at least 1x1.")
-        _check_size(spec, many * gpus)
-        nodes.extend(Node(name, gpu_type, gpus, DEFAULT_RACK) for name in _names(gpu_type, many, numbers))
+    racks = count()
+    for written in groups:
+        nodes.extend(_nodes(_group(spec, written), numbers, racks))
     return Cluster(tuple(nodes))
+
+
+def _group(spec: str, written: re.Match[str]) -> dict[str, Any]:
+    """A group of a short form, as a YAML file would have it."""
+    group: dict[str, Any] = {"type": written["type"] or DEFAULT_TYPE}
+    group |= {"count": int(written["nodes"]), "gpus": int(written["gpus"])}
+    if group["count"] < 1 or group["gpus"] < 1:
+        raise BadCluster(f"{written[0]!r} in the cluster {spec!r} has no GPUs; give at least 1x1.")
+    _check_size(spec, group["count"] * group["gpus"])
+    if written["rack"] is None:
+        return group
+    if int(written["rack"]) < 1:
+        raise BadCluster(f"{written[0]!r} in the cluster {spec!r} has racks without nodes; give at least 1 a rack.")
+    return {**group, "nodes_per_rack": int(written["rack"])}
 
 
 def _names(prefix: str, many: int, numbers: Counter[str]) -> Iterator[str]:
