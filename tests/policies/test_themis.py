@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,9 +23,13 @@ from horae.policies.agent import AppView, ErringAgent, TruthfulAgent
 from horae.policies.settings import BadSetting
 from horae.policies.themis import Themis
 from horae.report.metrics import measure
-from horae.simulate.run import Driver
+from horae.simulate.run import Driver, simulate
 from horae.simulate.world import World
 from horae.solve.auction.bids import Offer, check_bid
+from horae.workload.clusters import parse_cluster
+from horae.workload.generator import generate, preset
+from horae.workload.speeds import load_throughputs
+from horae.workload.traces import load_trace
 
 LEASE_S = 100.0
 SHORT = {"lease": f"{LEASE_S:g}"}
@@ -232,3 +237,47 @@ def test_bid_errors_do_little_harm() -> None:
         worst[error] = measure(run(specs, "3x4", "themis", settings=settings_)).rho.max
     assert worst[0.2] <= 2 * worst[0.0]
     assert worst[0.4] <= 3 * worst[0.0]
+
+
+# ----------------------------------------------------------------- workloads
+
+
+def test_the_papers_mix_is_shared_far_more_fairly_than_by_others_and_for_no_more_gpu_time() -> None:
+    machines = parse_cluster("gpu:12x4,gpu:6x2,gpu:4x1")
+    jobs = generate(preset("themis", jobs=300, load=1.2), machines, None, 0)
+    reports = {
+        policy: measure(simulate(jobs, machines, policy=policy)) for policy in ("themis", "tiresias", "gandiva", "slaq")
+    }
+    themis = reports.pop("themis")
+    for policy, report in reports.items():
+        assert report.rho.max >= 2.25 * themis.rho.max, policy
+        assert themis.gpu_hours <= 1.05 * report.gpu_hours, policy
+
+
+def test_gavels_trace_with_each_job_its_own_app(shared_data: Path) -> None:
+    speeds = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")
+    jobs = load_trace(shared_data / "gavel" / "max_min_fairness.trace", throughputs=speeds).jobs
+    machines = parse_cluster("v100:8x1,p100:16x1,k80:24x1")
+    for seed in ("0", "1"):
+        history = simulate(
+            jobs,
+            machines,
+            policy="themis",
+            settings={"denominator": "isolated", "seed": seed},
+            placement="anywhere",
+            restart_cost_s=0.0,
+            throughputs=speeds,
+        )
+        report = measure(history)
+        assert report.isolated_rho.max <= 1.10
+        assert report.avg_jct_s <= 14_500
+
+
+def test_trials_that_stop_early_are_bid_for_in_their_order() -> None:
+    machines = parse_cluster("4x4")
+    settings_ = preset("themis", jobs=60, load=2.0, app_scheduler="halving:eta=3")
+    history = simulate(generate(settings_, machines, None, 0), machines, policy="themis", settings=SHORT)
+    report = measure(history)
+    assert report.given_up > 10
+    assert history.counters["auctions"] > 0
+    assert (~np.isnan(history.end_s)).all()

@@ -48,6 +48,8 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "executing": (np.float64, 0),
     # Moments.
     "launched_s": (np.float64, -np.inf),
+    # How long the job takes to come up, by what was seen of it: 0 until then.
+    "load_s": (np.float64, 0),
     "first_started_s": (np.float64, np.inf),
     "ended_s": (np.float64, np.inf),
     "waiting_since_s": (np.float64, 0),
@@ -115,6 +117,7 @@ class JobTable:
     executed_s: NDArray[np.float64]
     executing: NDArray[np.float64]
     launched_s: NDArray[np.float64]
+    load_s: NDArray[np.float64]
     first_started_s: NDArray[np.float64]
     ended_s: NDArray[np.float64]
     waiting_since_s: NDArray[np.float64]
