@@ -135,7 +135,7 @@ def test_a_large_auction_is_near_the_best_and_the_same_every_time() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.lists(st.integers(0, 8), min_size=2, max_size=5), st.integers(0, 10_000), st.sampled_from([(1, 2, 4), (1, 3, 2)])
+    st.lists(st.integers(0, 8), min_size=1, max_size=5), st.integers(0, 10_000), st.sampled_from([(1, 2, 4), (1, 3, 2)])
 )
 def test_what_is_won_of_a_pool_finds_machines(free: list[int], seed: int, sizes: tuple[int, ...]) -> None:
     """Whatever sizes pieces have, and whether machines are named beside: nothing is given twice."""
@@ -147,9 +147,9 @@ def test_what_is_won_of_a_pool_finds_machines(free: list[int], seed: int, sizes:
         rows = []
         for _ in range(4):
             size, machine = int(rng.choice(sizes)), int(rng.integers(len(free)))
-            room = [m for m in range(len(free)) if free[m] >= size]
+            room = any(count >= size for count in free)
             spread = int(rng.integers(1, 4))
-            if room and spread <= len(free):
+            if room and spread <= sum(count // size for count in free):
                 rows.append(([(pool, size, spread)], float(rng.uniform(0.1, 1)) / (size * spread)))
             if free[machine] >= size:
                 rows.append(([(machine, size, 1)], float(rng.uniform(0.1, 1)) / size))
@@ -212,5 +212,5 @@ def test_more_of_a_pool_than_it_has_is_refused() -> None:
     offer = racks(1, 3)
     pool = offer.place_of_pool(0)
     for piece in ((pool, 5, 1), (pool, 4, 4)):
-        with pytest.raises(BadBid, match="of pool 0, where at most 4 are free"):
+        with pytest.raises(BadBid, match=r"of pool 0(, where at most 4 are free| 4 times, and 3 times)"):
             check_bid(offer, Bid(Taker("a"), Bundles.of([([piece], 1.0)])))

@@ -189,16 +189,13 @@ def _check_pieces(offer: Offer, bundles: Bundles, whose: str) -> None:
         raise BadBid(
             f"{whose} has a piece in row {row[astray[0]]} that is nowhere or empty: name machines of the offer."
         )
-    largest, fits = _largest(offer), _times_that_fit(offer, bundles)
-    too_much = np.flatnonzero((bundles.gpus > largest[bundles.place]) | (bundles.spread > fits))
-    if len(too_much):
-        piece = too_much[0]
-        gpus, most = bundles.gpus[piece], largest[bundles.place[piece]]
-        where = place_name(offer, int(bundles.place[piece]))
-        raise BadBid(
-            f"{whose} asks in row {row[piece]} for {bundles.spread[piece]} times {gpus} GPUs of {where}, where "
-            f"{fits[piece]} times that are free, at most {most} on one machine: bid for what is offered."
-        )
+    largest, fits = _largest(offer)[bundles.place], _times_that_fit(offer, bundles)
+    for piece in np.flatnonzero((bundles.gpus > largest) | (bundles.spread > fits))[:1].tolist():
+        gpus, where = bundles.gpus[piece], place_name(offer, int(bundles.place[piece]))
+        asked = f"{whose} asks in row {row[piece]} for {gpus} GPUs of {where}"
+        if gpus > largest[piece]:
+            raise BadBid(f"{asked}, where at most {largest[piece]} are free on one machine: bid for what is offered.")
+        raise BadBid(f"{asked} {bundles.spread[piece]} times, and {fits[piece]} times that are free: bid for less.")
     named = bundles.place < len(offer.machines)
     if len(np.unique(row[named] * places + bundles.place[named])) < named.sum():
         raise BadBid(f"{whose} names a machine twice in one row: give each machine one count.")

@@ -120,6 +120,8 @@ def _gather(offer: Offer, bids: Sequence[Bid], begin: Ints) -> Pieces:
     bundle, place = bundle[order], place[order]
     pool = np.append(offer.pool, np.arange(offer.pools))[place]
     named, gpus, spread = place < len(offer.machines), joined("gpus")[order], joined("spread")[order]
+    # On one machine, some times so many are that many.
+    gpus, spread = np.where(named, gpus * spread, gpus), np.where(named, 1, spread)
     counted = gpus.copy()
     for loose in _by_pool(pool, ~named):
         counted[loose] = _counted(gpus[loose], spread[loose], int(offer.free[offer.pool == pool[loose[0]]].max()))
