@@ -99,3 +99,35 @@ class QueueTree:
                 np.array(tops, dtype=np.int64),
             )
         return self._columns
+
+
+class QueueUse:
+    """GPUs that every queue and those above it have, against their maximum."""
+
+    def __init__(self, queues: QueueTree) -> None:
+        self._parent, _, self._top = queues.columns()
+        self._used = np.zeros(len(self._top), np.int64)
+
+    def allows(self, queue: int, gpus: int) -> bool:
+        """Whether a queue may have so many more."""
+        return not self.full(queue, gpus)
+
+    def full(self, queue: int, gpus: int) -> set[int]:
+        """The queue and those above it that may not have so many more."""
+        return {above for above in self._path(queue) if self._used[above] + gpus > self._top[above]}
+
+    def within(self, queue: int, others: set[int]) -> bool:
+        """Whether a queue is one of some others or below one."""
+        return not others.isdisjoint(self._path(queue))
+
+    def add(self, queue: int, gpus: int) -> None:
+        """Count GPUs."""
+        for above in self._path(queue):
+            self._used[above] += gpus
+
+    def _path(self, queue: int) -> list[int]:
+        path = []
+        while queue >= 0:
+            path.append(queue)
+            queue = int(self._parent[queue])
+        return path

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from horae.core.gpus import NOBODY
 from horae.core.plan import Pins, Placement, Plan, Snapshot, Wishes
-from horae.core.queues import QueueTree
+from horae.core.queues import QueueUse
 from horae.core.reasons import Reason
 from horae.core.states import PLACED, STOPPING, WAITING
 
@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 def fit_pinned(now: Snapshot, wishes: Wishes, pins: Pins) -> Plan:
     """Place every wish on the machines it names."""
-    floor = _Floor(now)
+    floor = _Floor(now, set(wishes.job.tolist()))
     for i, row in enumerate(wishes.job.tolist()):
         at = slice(int(pins.first[i]), int(pins.first[i + 1]))
         floor.want(row, dict(zip(pins.machine[at].tolist(), pins.gpus[at].tolist(), strict=True)))
@@ -45,14 +45,15 @@ def fit_pinned(now: Snapshot, wishes: Wishes, pins: Pins) -> Plan:
 class _Floor:
     """Who has which GPUs while a plan is made."""
 
-    def __init__(self, now: Snapshot) -> None:
+    def __init__(self, now: Snapshot, wished: set[int]) -> None:
         ledger = now.gpu_ledger
+        self._wished = wished
         self._now, self._table, self._ledger = now, now.table, ledger
         self._machine_of = now.machines.of_gpu
         self._in_order = np.argsort(self._machine_of, kind="stable")
         self._first = np.searchsorted(self._machine_of[self._in_order], np.arange(len(now.machines.names) + 1)).tolist()
         self._owner = ledger.holders[0].copy()
-        self._queues = _Usage(now.queues)
+        self._queues = QueueUse(now.queues)
         for row, gpu_ids in ledger.held.items():
             self._queues.add(int(self._table.queue[row]), len(gpu_ids))
         #: GPUs by machine of every job that gets others than it has, and who keeps or loses what it has.
@@ -68,13 +69,24 @@ class _Floor:
             self.kept.append(row)
             return
         queue, more = int(self._table.queue[row]), sum(machines.values()) - len(has)
-        if not self._queues.allows(queue, more):
+        if not self._make_way(queue, more):
             self._over_quota.add(row)
             return
         self._queues.add(queue, more)
         self.wanted[row] = machines
         if has:
             self._lose(row)
+
+    def _make_way(self, queue: int, gpus: int) -> bool:
+        """Whether a queue may have so many more, once jobs of it that nobody wished for have lost theirs."""
+        for row in sorted(self._ledger.held.keys() - self._wished, reverse=True):
+            full = self._queues.full(queue, gpus)
+            if not full:
+                break
+            mine = self._queues.within(int(self._table.queue[row]), full)
+            if mine and row not in self.losers and not self._protected(row):
+                self._lose(row)
+        return self._queues.allows(queue, gpus)
 
     def make_room(self) -> None:
         """Take from jobs that nobody wished for what the wishes need beyond what is free."""
@@ -193,27 +205,3 @@ class _Floor:
                 if sharer not in self.wanted:
                     self._queues.add(int(self._table.queue[sharer]), -len(gpu_ids))
         self._owner[gpu_ids] = NOBODY
-
-
-class _Usage:
-    """GPUs that every queue and those above it have, against their maximum."""
-
-    def __init__(self, queues: QueueTree) -> None:
-        self._parent, _, self._top = queues.columns()
-        self._used = np.zeros(len(self._top), np.int64)
-
-    def allows(self, queue: int, gpus: int) -> bool:
-        """Whether a queue may have so many more."""
-        return all(self._used[above] + gpus <= self._top[above] for above in self._path(queue))
-
-    def add(self, queue: int, gpus: int) -> None:
-        """Count GPUs."""
-        for above in self._path(queue):
-            self._used[above] += gpus
-
-    def _path(self, queue: int) -> list[int]:
-        path = []
-        while queue >= 0:
-            path.append(queue)
-            queue = int(self._parent[queue])
-        return path

@@ -7,7 +7,6 @@ two methods; the arbiter asks nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
@@ -18,15 +17,12 @@ from numpy.typing import NDArray
 
 from horae.core.cluster import Machines, Span
 from horae.policies.bundles import Stock, bundles_of
+from horae.policies.split import WORTH_MOVING
 from horae.solve.auction.bids import Bid, Bundles, Offer, Taker
 from horae.solve.auction.gangs import words_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-#: GPUs must be so many times faster before a job gives up a lease for them.
-_WORTH_MOVING = 1.1
 
 
 @dataclass(frozen=True)
@@ -57,16 +53,14 @@ class AppView:
 
     @cached_property
     def asking(self) -> Ints:
-        """Positions of the jobs that GPUs are wanted for: those that have none; or, if all have, the slowest first.
+        """Positions of the jobs that GPUs are wanted for: those that have none, then those on slow ones, slowest first.
 
         A job that has GPUs asks for others only if these could be much faster; then it gives its own back.
         """
-        without = np.flatnonzero(self.speed == 0)
-        if len(without):
-            return without
         best = self.gpus * (self.work_s[:, None] / self.serial_s).max(axis=1)
-        slow = np.flatnonzero(self.speed * _WORTH_MOVING < best)
-        return slow[np.argsort((self.speed / best)[slow], kind="stable")]
+        slow = np.flatnonzero((self.speed > 0) & (self.speed * WORTH_MOVING < best))
+        slow = slow[np.argsort((self.speed / best)[slow], kind="stable")]
+        return np.append(np.flatnonzero(self.speed == 0), slow)
 
     @cached_property
     def wanting(self) -> Ints:
@@ -147,7 +141,7 @@ class TruthfulAgent:
     """The built-in agent: says what it expects, for every number of gangs, on each type and where they are best."""
 
     def rho(self, app: AppView) -> float:
-        """As the reference says."""
+        """How late the app is going to be, if it has its share from now on."""
         return app.rho_now
 
     def bid(self, app: AppView, offer: Offer, machines: Machines) -> Bid:
@@ -191,18 +185,18 @@ def app_taker(app: AppView, machines: Machines, typical: Floats | None = None) -
     """
     gang = gcd(*app.wanting.tolist())
     # Who has GPUs already takes none that are not much faster.
-    least = _WORTH_MOVING * float(app.speed[app.asking[0]] / app.wanting[0])
+    least = WORTH_MOVING * float(app.speed[app.asking[0]] / app.wanting[0])
     usable = np.flatnonzero((app.type_speed > least)[machines.gpu_type])
     rank = _rank(app.type_speed, typical)[machines.gpu_type]
     return Taker(app.name, gang, int(app.wanting.sum()) // gang, usable, rank, app.near)
 
 
-def job_taker(app: AppView, job: int, machines: Machines, typical: Floats | None, near: Mapping[int, int]) -> Taker:
-    """One job of an app as somebody who takes its gang, and no more."""
+def job_taker(app: AppView, job: int, machines: Machines, typical: Floats | None, speed: float) -> Taker:
+    """One job of an app as somebody who takes its gang, and no more; who has a speed already, on much faster types."""
     gpus = int(app.gpus[job])
-    speed = app.work_s[job] / app.serial_s[job]
-    usable = np.flatnonzero((speed > _WORTH_MOVING * float(app.speed[job]) / gpus)[machines.gpu_type])
-    return Taker(app.name, gpus, 1, usable, _rank(speed, typical)[machines.gpu_type], near)
+    by_type = app.work_s[job] / app.serial_s[job]
+    usable = np.flatnonzero((by_type * gpus > WORTH_MOVING * speed)[machines.gpu_type])
+    return Taker(app.name, gpus, 1, usable, _rank(by_type, typical)[machines.gpu_type])
 
 
 def _rank(speed: Floats, typical: Floats | None) -> Ints:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from horae.core.cluster import Span
 from horae.core.plan import Snapshot
+from horae.core.queues import QueueUse
 from horae.core.table import along
 from horae.policies.agent import AppView
 from horae.policies.finish_fairness import Apps
@@ -50,8 +51,23 @@ class Views:
 
     @cached_property
     def runs(self) -> NDArray[np.bool_]:
-        """Which jobs some type can hold now."""
-        return np.asarray(np.isfinite(self.serial_s).any(axis=1), np.bool_)
+        """Which jobs some type, and their queue, can hold now."""
+        runs: NDArray[np.bool_] = np.asarray(np.isfinite(self.serial_s).any(axis=1))
+        if self.now.queues.has_maximum:
+            use = self.use()
+            wanting = np.flatnonzero(~self.leased).tolist()
+            allowed = [use.allows(int(self.now.queue[i]), int(self.now.gpus[i])) for i in wanting]
+            runs[wanting] &= np.array(allowed, np.bool_)
+        return runs
+
+    def use(self) -> QueueUse:
+        """What queues have for sure."""
+        use, ledger = QueueUse(self.now.queues), self.now.gpu_ledger
+        unsure = set(self.now.rows[~self.leased].tolist())
+        for row, gpu_ids in ledger.held.items():
+            if row not in unsure:
+                use.add(int(self.now.table.queue[row]), len(gpu_ids))
+        return use
 
     @cached_property
     def jobs_of(self) -> list[Ints]:
@@ -106,7 +122,7 @@ class Views:
             lease_s=self.lease_s,
             gpus=now.gpus[jobs],
             serial_s=self.serial_s[jobs],
-            slowdown=self._slowdown(int(now.rows[jobs[0]])),
+            slowdown=self._slowdown(int(now.rows[jobs[np.argmax(now.gpus[jobs])]])),
             speed=self._speed[jobs],
             share=float(now.cluster.gpus / self.apps.contention[app]),
             resting_s=float(self._resting_s[app]),
@@ -114,7 +130,7 @@ class Views:
         )
 
     def _slowdown(self, row: int) -> Floats:
-        """Slow-down by type and span of an app, which is that of its first job."""
+        """Slow-down by type and span of an app, which is that of its largest gang."""
         table = self.now.table
         gpus = int(table.gpus[row])
         if gpus == 1:

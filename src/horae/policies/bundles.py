@@ -9,7 +9,7 @@ Every number of gangs up to 8 has a row, and about every sixth more from there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -50,6 +50,16 @@ class Stock:
     def gangs(self, gpu_type: int, gpus: int) -> int:
         """How many gangs machines of a type hold, each on one machine."""
         return int((self.offer.free[self.of_type[gpu_type]] // gpus).sum())
+
+    def holds(self, gpu_type: int, sizes: Mapping[int, int]) -> bool:
+        """Whether machines of a type hold so many gangs of each size, each on one machine: the largest first."""
+        free = self.offer.free[self.of_type[gpu_type]].copy()
+        for gpus, count in sorted(sizes.items(), reverse=True):
+            taken = np.diff(np.minimum(np.cumsum(free // gpus), count), prepend=0)
+            if taken.sum() < count:
+                return False
+            free -= taken * gpus
+        return True
 
     def anywhere(self, gpu_type: int, gpus: int, gangs: int) -> Piece:
         """So many gangs on machines of a type, whichever."""
@@ -98,7 +108,7 @@ def _on_one_type(app: AppView, stock: Stock, gpu_type: int) -> Iterator[Priced]:
     """The first so many gangs on one type."""
     for gangs in _numbers(len(app.wanting)):
         sizes = Counter(app.wanting[:gangs].tolist())
-        if any(stock.gangs(gpu_type, gpus) < count for gpus, count in sizes.items()):
+        if not stock.holds(gpu_type, sizes):
             break
         pieces = [stock.anywhere(gpu_type, gpus, count) for gpus, count in sizes.items()]
         speed = sum(count * app.speed_of(gpu_type, gpus, _alone(gpus)) for gpus, count in sizes.items())
@@ -117,7 +127,9 @@ def _over_types(app: AppView, stock: Stock, types: list[int]) -> Iterator[Priced
             return
         taken[gpu_type, gpus] += 1
         speed += app.speed_of(gpu_type, gpus, _alone(gpus))
-        if number in wanted and len({t for t, _ in taken}) > 1:
+        used = {t for t, _ in taken}
+        fits = all(stock.holds(t, {size: n for (of, size), n in taken.items() if of == t}) for t in used)
+        if number in wanted and len(used) > 1 and fits:
             pieces = [stock.anywhere(t, size, count) for (t, size), count in taken.items()]
             yield _joined(pieces, len(stock.offer.machines)), speed, number
 

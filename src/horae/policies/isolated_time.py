@@ -25,7 +25,8 @@ def isolated_s(now: Snapshot, memory: Memory) -> Floats:
     so_far_s[known] += np.maximum(done[known], 0.0) / rate[known]
     memory.put("isolated_s", now.rows, so_far_s)
     memory.put("left", now.rows, now.work_left)
-    memory.put("isolated_rate", now.rows, problem_of(now, so_far_s).isolated_throughput)
+    if len(now):
+        memory.put("isolated_rate", now.rows, problem_of(now, so_far_s).isolated_throughput)
     return so_far_s
 
 

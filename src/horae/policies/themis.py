@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -20,7 +19,8 @@ from horae.policies.finish_fairness import MEMORY, Apps, alone_s, look, whole_de
 from horae.policies.isolated_time import COLUMNS, isolated_in_all_s
 from horae.policies.quanta import next_quantum_s
 from horae.policies.settings import BadSetting, setting
-from horae.policies.split import Counts, divide
+from horae.policies.split import Counts, divide, held_by, rate_now
+from horae.solve.auction.bids import Taker
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,7 +44,9 @@ class Themis:
         scalars={**MEMORY.scalars, "auctions": 0.0, "gpus_won": 0.0, "gpus_paid": 0.0},
     )
     f: float = setting(0.8, "offers go to the worst 1 - f of all apps, at least to one", least=0)
-    lease: float = setting(1200.0, "seconds for which won GPUs are safe", least=1)
+    lease: float = setting(
+        1200.0, "seconds for which won GPUs are safe, give or take half, to end with others", least=1
+    )
     denominator: str = setting("share", "time alone: share, on 1/N of the GPUs, or isolated, on 1/N of each type")
     bid_error: float = setting(0.0, "how far off bids are: each rho times 1 plus or minus at most this", least=0)
     seed: int = setting(0, "seed of lots and bid errors", least=0)
@@ -66,7 +68,7 @@ class Themis:
         return Wishes(
             job=now.rows[list(given)] if given else np.empty(0, np.int64),
             pins=_pins(given),
-            lease_until_s=next_quantum_s(now.now_s, self.lease),
+            lease_until_s=self._lease_end_s(now.now_s),
             waiting=Reason.BEHIND_SHARE,
             wake_s=self._next_lease_end_s(now, bool(given)),
         )
@@ -79,7 +81,12 @@ class Themis:
         """When the first lease is over: its GPUs are offered again, even to their holder alone."""
         until_s = now.table.protected_until_s[now.rows[now.has_gpus]]
         soonest_s = float(until_s[until_s > now.now_s].min(initial=math.inf))
-        return min(soonest_s, next_quantum_s(now.now_s, self.lease)) if leases else soonest_s
+        return min(soonest_s, self._lease_end_s(now.now_s)) if leases else soonest_s
+
+    def _lease_end_s(self, now_s: float) -> float:
+        """Leases end together, so that there is a choice, after half to one and a half times their length."""
+        end_s = next_quantum_s(now_s, self.lease)
+        return end_s if end_s - now_s >= self.lease / 2 else end_s + self.lease
 
     def _alone_s(self, now: Snapshot, memory: Memory, apps: Apps) -> Floats:
         """T_id of each app."""
@@ -124,45 +131,74 @@ class Themis:
 
 
 class _Shares:
-    """Who of the jobs gets which GPUs, as apps divide what they won."""
+    """Who of the jobs gets which GPUs, as apps divide what they won. No queue gets more than its maximum."""
 
     def __init__(self, now: Snapshot, views: Views, shown: Mapping[int, AppView]) -> None:
         self._now, self._views, self._shown = now, views, shown
         self._number = {view.name: app for app, view in shown.items()}
+        self._use = views.use()
         #: GPUs by machine, by position of the job.
         self.given: dict[int, Counts] = {}
 
     def hand_out(self, won: Mapping[str, Counts]) -> None:
-        """Let apps divide GPUs among their jobs that ask and have got none yet."""
+        """Let apps divide GPUs among their jobs that ask."""
         for name, counts in won.items():
             app = self._number[name]
             asking = self._views.jobs_of[app][self._shown[app].asking]
-            self.given |= divide(self._now, asking[~np.isin(asking, list(self.given))], counts)
+            for i, places in divide(self._now, asking, counts, self._views.leased).items():
+                self._give(i, places)
 
     def hand_on(self, free: Ints, typical: Floats | None, seed: tuple[int, int]) -> None:
         """What apps could not use, and what their jobs leave behind, goes to jobs that still ask, by lot."""
         from horae.solve.auction.leftovers import give_leftovers
 
+        # Every pass gives somebody GPUs, or much faster ones; so there is a last.
+        for attempt in range(len(self._now) + 1):
+            left, takers = self._left(free), self._takers(typical)
+            if not takers or not left.any():
+                return
+            named = [replace(taker, app=str(i)) for i, taker in takers.items()]
+            found = give_leftovers(left, named, (), {}, (*seed, attempt))
+            granted = [self._give(int(name), places) for name, places in found.items()]
+            if not any(granted):
+                return
+
+    def _give(self, i: int, places: Counts) -> bool:
+        """Give a job GPUs, or others than it was given before; False if its queue has all it may."""
+        if i not in self.given and not self._views.leased[i]:
+            queue, gpus = int(self._now.queue[i]), int(self._now.gpus[i])
+            if not self._use.allows(queue, gpus):
+                return False
+            self._use.add(queue, gpus)
+        self.given[i] = places
+        return True
+
+    def _left(self, free: Ints) -> Ints:
+        """GPUs by machine that nobody has been given; those that a job with a lease leaves are among them."""
         left = free.copy()
         for i, counts in self.given.items():
             left[list(counts)] -= list(counts.values())
             if self._views.leased[i]:
-                np.add.at(left, self._now.machines.of_gpu[list(self._now.gpu_ledger.held[int(self._now.rows[i])])], 1)
-        takers = {
-            f"{view.name}\0{k}": (int(i), job_taker(view, k, self._now.machines, typical, self._held(int(i))))
-            for app, view in self._shown.items()
-            for k, i in zip(view.asking.tolist(), self._views.jobs_of[app][view.asking], strict=True)
-            if int(i) not in self.given
-        }
-        if takers and left.any():
-            named = [replace(taker, app=name) for name, (_, taker) in takers.items()]
-            given = give_leftovers(left, named, (), {}, (*seed, 1))
-            self.given |= {takers[name][0]: counts for name, counts in given.items()}
+                has = held_by(self._now, i)
+                left[list(has)] += list(has.values())
+        return left
 
-    def _held(self, i: int) -> Counts:
-        """GPUs by machine that a job has, or had until now."""
-        gpu_ids = list(self._now.gpu_ledger.held.get(int(self._now.rows[i]), ()))
-        return dict(Counter(self._now.machines.of_gpu[gpu_ids].tolist()))
+    def _takers(self, typical: Floats | None) -> dict[int, Taker]:
+        """Jobs that still ask, by position: those with nothing, and those on slow GPUs that have not moved yet."""
+        takers = {}
+        for app, view in self._shown.items():
+            for k, i in zip(view.asking.tolist(), self._views.jobs_of[app][view.asking].tolist(), strict=True):
+                stays = i not in self.given or self.given[i] == held_by(self._now, i)
+                allowed = self._views.leased[i] or i in self.given
+                if stays and (allowed or self._use.allows(int(self._now.queue[i]), int(self._now.gpus[i]))):
+                    takers[i] = job_taker(view, k, self._now.machines, typical, self._speed(i))
+        return takers
+
+    def _speed(self, i: int) -> float:
+        """Speed of a job that keeps its GPUs, in GPUs of its best type; 0 for one that has none."""
+        if i not in self.given and not self._views.leased[i]:
+            return 0.0
+        return rate_now(self._now, i) * int(self._now.gpus[i]) / float(self._now.rates[i].max())
 
 
 def _typical(shown: Mapping[int, AppView], free: int) -> Floats | None:
