@@ -7,9 +7,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from builders import job
 from horae.core.cluster import Span
 from horae.core.errors import UserError
-from horae.core.job import JobSpec
+from horae.core.job import NO_SLOWDOWN, JobSpec
 from horae.workload.catalogue import MODELS, model
 from horae.workload.observations import observed
 from horae.workload.skew import (
@@ -19,6 +20,7 @@ from horae.workload.skew import (
     declared_skew,
     fit_limit,
     known_skew,
+    profiled,
     slowdown_when_spread,
 )
 from horae.workload.speeds import load_throughputs
@@ -145,3 +147,27 @@ def test_the_published_speeds_teach_a_limit(shared_data: Path) -> None:
     """On the slow network of the published table models of .2 suffer, too, and the more the larger the skew."""
     table = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")
     assert fit_limit(observed(table)) == pytest.approx(0.147, abs=0.01)
+
+
+# What jobs get of it
+
+
+def test_a_skew_that_a_job_declares_costs_what_the_same_skew_of_the_catalogue_does() -> None:
+    declared, known, even, plain = profiled(
+        [
+            job("a", skew=0.9, job_class="mine"),
+            job("b", job_class="vgg16"),
+            job("c", skew=0.0, job_class="vgg16"),
+            job("d", job_class="mine"),
+        ]
+    )
+    assert declared.slowdown == slowdown_when_spread(0.9)
+    assert known.skew is not None
+    assert known.slowdown == slowdown_when_spread(known.skew)
+    assert (even.skew, even.slowdown) == (0.0, NO_SLOWDOWN), "what a job says goes before the catalogue"
+    assert (plain.skew, plain.slowdown) == (None, NO_SLOWDOWN)
+
+
+def test_a_slowdown_that_a_job_declares_stays() -> None:
+    own = (1.0, 1.0, 1.1, 1.2)
+    assert [one.slowdown for one in profiled([job("a", skew=0.9, slowdown=own)])] == [own]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -64,23 +65,18 @@ def slowdown_when_spread(skew: float, limit: float = PACKLIMIT, oversubscription
 
 
 def profiled(jobs: Iterable[JobSpec]) -> tuple[JobSpec, ...]:
-    """The same jobs, with skew and cost of spreading of those whose model the catalogue knows.
+    """The same jobs, with the skew of those whose model the catalogue knows, and what spreading costs a known skew.
 
     What a job says itself stays, and so does whatever speed was measured.
     """
-    profiles: dict[str, tuple[float, Slowdown] | None] = {}
+    known = cache(known_skew)
+    cost = cache(slowdown_when_spread)
 
     def look(job: JobSpec) -> JobSpec:
-        if not job.job_class or job.skew is not None:
+        skew = known(job.job_class) if job.skew is None and job.job_class else job.skew
+        if not skew:
             return job
-        if job.job_class not in profiles:
-            known = known_skew(job.job_class)
-            profiles[job.job_class] = (known, slowdown_when_spread(known)) if known else None
-        profile = profiles[job.job_class]
-        if profile is None:
-            return job
-        skew, slowdown = profile
-        return replace(job, skew=skew, slowdown=slowdown if job.slowdown == NO_SLOWDOWN else job.slowdown)
+        return replace(job, skew=skew, slowdown=cost(skew) if job.slowdown == NO_SLOWDOWN else job.slowdown)
 
     return tuple(look(job) for job in jobs)
 
