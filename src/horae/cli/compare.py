@@ -87,8 +87,8 @@ def command(
 
     # Whatever can be wrong is found before anything takes time.
     check_outputs([html], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
-    chosen = read_policies(policy or (), policies)
     machines = parse_cluster(cluster)
+    chosen = [(name, inputs.with_prices(name, its, machines)) for name, its in read_policies(policy or (), policies)]
     speeds = inputs.read_throughputs(throughputs)
     trouble = inputs.read_faults(faults or ())
     tree = inputs.read_queues(queues, cluster)
@@ -97,6 +97,7 @@ def command(
         shaping = {"--jobs": jobs, "--load": load, "--rate": rate, "--hours-from": hours_from, "--workload": workload}
         _refuse({**shaping, "--seeds": seeds if seeds > 1 else None}, "--generate", "--trace")
         source = TraceSource(profiled(inputs.read_trace(trace, format, skip_bad, speeds).jobs))
+        speeds = inputs.with_estimates(speeds, source.trace, machines)
     elif generate is not None and trace is None:
         _refuse({"--format": format, "--skip-bad": skip_bad or None}, "--trace", "--generate")
         settings = generation.read_workload(generate, jobs, load, rate, hours_from, workload or (), speeds)

@@ -130,6 +130,7 @@ def command(
     steps = read_steps(rates, rounds, rate)
     _check_policies(chosen, steps)
     machines, speeds = parse_cluster(cluster), inputs.read_throughputs(throughputs)
+    chosen = [(name, inputs.with_prices(name, settings, machines)) for name, settings in chosen]
     sources = [
         generation.GeneratedSource(_workload(generate, count, step, workload or (), speeds), machines, speeds)
         for step in steps
