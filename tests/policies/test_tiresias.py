@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from builders import Cell, Script, ends, job, run, times
 from horae.core.commands import Decided
 from horae.core.engine import Engine
-from horae.core.events import JobStarted, JobSubmitted, NodeDraining
+from horae.core.events import JobCancelled, JobStarted, JobSubmitted, NodeDraining
 from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.placement import PLACEMENTS
@@ -261,18 +261,16 @@ def test_the_quantum_ends_with_the_queue(two_kinds: str) -> None:
 
 @pytest.mark.parametrize("index", ["quantum", "supremum"])
 def test_finished_jobs_of_this_cluster_are_samples(index: str) -> None:
-    past = [job(f"past-{k}", work=10 if k % 10 else 1000, submit_s=10 * k) for k in range(60)]
+    past = [job(f"past-{k}", work=10 if k % 10 else 1000, submit_s=10 * k) for k in range(120)]
     then = [job("old", work=1000, submit_s=90_000), job("new", work=10, submit_s=90_015)]
     history = run([*past, *then], "1x1", "tiresias-gittins", settings={"thresholds": "3000", "index": index})
     assert times(history)["new"] == (90_015, 90_025)
-    few = run([*past[:25], *then], "1x1", "tiresias-gittins", settings={"thresholds": "3000", "index": index})
-    # Those are too few to know anything: the least served goes first.
-    assert times(few)["new"] == (90_015, 90_025)
-    assert times(few)["old"] == (90_000, 91_010)
+    few = run([*past[:60], *then], "1x1", "tiresias-gittins", settings={"thresholds": "3000", "index": index})
+    assert times(few)["new"] == (91_000, 91_010), "too few to know anything: whoever started first goes first"
 
 
 def test_experience_has_only_what_had_finished() -> None:
-    jobs = [job(f"done-{k}", work=5 + k % 7, submit_s=20 * k) for k in range(40)] + [job("long", work=2000)]
+    jobs = [job(f"done-{k}", work=5 + k % 7, submit_s=20 * k) for k in range(120)] + [job("long", work=5000)]
     script = Script(sorted(jobs, key=lambda one: one.submit_s), "1x2", "tiresias-gittins")
     policy = script.engine.policy
     assert isinstance(policy, TiresiasGittins)
@@ -281,7 +279,27 @@ def test_experience_has_only_what_had_finished() -> None:
     ended = {one.id: end for one, end in zip(script.history.jobs, script.history.end_s.tolist(), strict=True)}
     wanted = sorted(one.work for one in jobs if ended[one.id] < learnt_s)
     assert sorted(known.samples.tolist()) == pytest.approx(wanted)
-    assert len(wanted) >= 30
+    assert len(wanted) >= 99
+
+
+def test_who_was_cancelled_is_no_experience() -> None:
+    cell = Cell("1x1", "tiresias-gittins")
+    for number in range(120):
+        cell.submit(number, job(f"gone-{number}", work=1e6, submit_s=number))
+        cell.at(number, JobCancelled(number, f"gone-{number}"))
+    cell.submit(200, job("old", work=1000, submit_s=200))
+    memory = cell.engine.memory
+    assert (memory.scalar("learnt_from"), memory.scalar("chosen_from")) == (0, 0)
+
+
+@pytest.mark.parametrize(("longest", "starts_s"), [(400, 400), (700, 101)])
+def test_who_holds_gpus_gives_way_only_to_twice_its_index(tmp_path: Path, longest: int, starts_s: float) -> None:
+    """Half the jobs take 100: a new one has index 1/200, one of age 101 has 1/299 if the others take 400."""
+    file = tmp_path / "samples.csv"
+    file.write_text(f"100\n{longest}\n")
+    by_index = {"thresholds": "3000", "samples": str(file), "index": "supremum"}
+    jobs = [job("old", work=longest), job("new", work=100, submit_s=101)]
+    assert times(run(jobs, "1x1", "tiresias-gittins", settings=by_index))["new"][0] == starts_s
 
 
 def own_samples(jobs: tuple[JobSpec, ...], path: Path) -> str:
@@ -351,17 +369,42 @@ def test_bounds_that_are_none_are_refused(policy: str, text: str) -> None:
         make_policy(policy, {"thresholds": text})
 
 
-def test_chosen_bounds_cut_all_service_so_far_into_fifths() -> None:
-    jobs = [job(str(k), work=10.0 * (1 + k % 13), submit_s=200.0 * k) for k in range(40)]
+def chosen_bounds(jobs: list[JobSpec]) -> tuple[float, list[float]]:
+    """When bounds were first chosen from jobs that run one by one, and which."""
     script = Script(jobs, "1x1", "tiresias")
     chosen = [record for record in script.records if any(name == "bound_1" for name, _, _ in record.memory)]
-    assert len(chosen) == 1, "the first choice is made when 30 have left; the next would be at 45"
-    bounds = [float(value) for name, _, value in chosen[0].memory if name.startswith("bound_")]
-    had = [one.work for one in jobs if one.submit_s < chosen[0].at_s]
+    assert len(chosen) == 1, "the first choice is made when 30 have finished; the next would be at 45"
+    return chosen[0].at_s, [float(value) for name, _, value in chosen[0].memory if name.startswith("bound_")]
+
+
+def test_chosen_bounds_cut_all_service_so_far_into_fifths() -> None:
+    jobs = [job(str(k), work=10_000.0 * 4 ** (k % 6), submit_s=2e7 * k) for k in range(40)]
+    at_s, bounds = chosen_bounds(jobs)
+    had = [one.work for one in jobs if one.submit_s < at_s]
     assert len(had) == 30
-    assert [sum(min(one, bound) for one in had) for bound in bounds] == pytest.approx(
-        [sum(had) * fifth / 5 for fifth in (1, 2, 3, 4)]
+    assert [sum(min(one, bound) for one in had) for bound in bounds[:3]] == pytest.approx(
+        [sum(had) * fifth / 5 for fifth in (1, 2, 3)]
     )
+    assert bounds[3] == math.inf, "the last fifth ends at less than twice the third bound, so that it is left out"
+
+
+@pytest.mark.parametrize(("work", "wanted"), [(100.0, [3250, 7200]), (30_000.0, [6000, 12_000])])
+def test_chosen_bounds_are_worth_a_restart(work: float, wanted: list[float]) -> None:
+    _, bounds = chosen_bounds([job(str(k), work=work, submit_s=40_000.0 * k) for k in range(40)])
+    assert bounds == pytest.approx([*wanted, *{100.0: [math.inf] * 2, 30_000.0: [24_000, math.inf]}[work]])
+
+
+@pytest.mark.parametrize(("trace", "machines"), [("60_job", "n4g4"), ("480gen_job", "n15g4")])
+@pytest.mark.parametrize("policy", BOTH)
+def test_queues_are_no_worse_than_none_where_restarts_cost(
+    shared_data: Path, trace: str, machines: str, policy: str
+) -> None:
+    folder, jct = shared_data / "tiresias", []
+    jobs, where = load_trace(folder / f"{trace}.csv").jobs, parse_cluster(str(folder / f"{machines}.csv"))
+    for name in (policy, "fifo-backfill"):
+        history = simulate(jobs, where, policy=name, placement="anywhere", restart_cost_s=30.0)
+        jct.append(float((history.end_s - history.submit_s).mean()))
+    assert jct[0] <= jct[1]
 
 
 def test_before_that_bounds_are_those_of_the_published_simulator() -> None:

@@ -28,6 +28,8 @@ Floats = NDArray[np.float64]
 _HISTORY = "history"
 #: Stands for an index of 0 among logarithms.
 _NEXT_TO_NOTHING = 1e-300
+#: Who holds GPUs gives way inside a queue only to an index this many times its own: a restart has a price.
+_HOLD = 2.0
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,14 @@ class Tiresias(FeedbackPolicy):
     paper: ClassVar = "Tiresias, NSDI '19, section 3"
 
     def order(self, now: Snapshot, memory: Memory, queues: Queues, attained: Floats) -> Floats:
-        """By first start; those that never started come last, by arrival."""
-        ago_s = now.now_s - now.first_started_s
-        return np.where(np.isinf(ago_s), 1.0, -ago_s)
+        """By first start."""
+        return by_first_start(now)
+
+
+def by_first_start(now: Snapshot) -> Floats:
+    """Those that started first go first; those that never started come last, by arrival."""
+    ago_s = now.now_s - now.first_started_s
+    return np.where(np.isinf(ago_s), 1.0, -ago_s)
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ class TiresiasGittins(FeedbackPolicy):
 
     Discretised 2D-Gittins (Tiresias, NSDI '19, section 3): inside a queue the highest Gittins index
     goes first. The distribution of total GPU time comes from a file or from the jobs that finished here;
-    before 30 have, the least served go first. `index=quantum` asks who ends before it leaves its queue,
+    before 100 have, those that started first go first. `index=quantum` asks who ends before it leaves its queue,
     `index=supremum` who ends soonest for any quantum.
     """
 
@@ -117,8 +124,9 @@ class TiresiasGittins(FeedbackPolicy):
         """By Gittins index, highest first."""
         known = self._given or self._experience.so_far(now, memory)
         if known is None:
-            return attained
+            return by_first_start(now)
         index = known.best_index(attained) if self.index == "supremum" else known.index(attained, queues.left)
+        index = np.where(now.launched, _HOLD * index, index)
         # Logarithms leave the same number of digits to small and large indices beside the number of the queue.
         return -np.log(np.maximum(index, _NEXT_TO_NOTHING))
 
