@@ -137,8 +137,9 @@ def split_policies(text: str) -> list[tuple[str, list[str]]]:
     """Policies and their settings from `las:quantum=300,reserve=60,cost:prices=v100:3,k80:1,fifo`.
 
     Commas stand between policies, settings and the parts of a value alike. What has an equals
-    sign is a setting of the policy before it; `k80:1`, where `k80` is no policy, goes on with
-    the value of the setting before it; everything else is a policy.
+    sign is a setting of the policy before it; `k80:1`, where `k80` is no policy, and the second
+    number of `tiresias:thresholds=3250,7200` go on with the value of the setting before them;
+    everything else is a policy.
     """
     from horae.policies import POLICIES
 
@@ -148,11 +149,19 @@ def split_policies(text: str) -> list[tuple[str, list[str]]]:
         settings = found[-1][1] if found else []
         if settings and name not in POLICIES and "=" in name:
             settings.append(part)
-        elif settings and name not in POLICIES and colon and "=" not in part:
+        elif settings and name not in POLICIES and "=" not in part and (colon or _is_number(part)):
             settings[-1] += f",{part}"
         else:
             found.append((name, [first] if first else []))
     return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse(given: dict[str, object], where: str, here: str) -> None:

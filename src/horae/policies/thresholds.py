@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.plan import Memory, Snapshot
+from horae.policies.feedback import LEAST_BOUND
 from horae.policies.service import attained
 from horae.policies.settings import BadSetting
 from horae.solve.gittins import ServiceDistribution
@@ -26,8 +27,6 @@ from horae.solve.gittins import ServiceDistribution
 Floats = NDArray[np.float64]
 
 AUTO = "auto"
-#: A bound must be reached by real work, or a job could be promoted and demoted without end.
-_LEAST = 1.0
 #: The bounds of Tiresias' published simulator, and how many times the bound before it a chosen one is at least.
 _PUBLISHED, _APART = (3250.0, 7200.0), 2.0
 #: Bounds are chosen when so many jobs have finished, and again whenever so many times as many have.
@@ -46,8 +45,8 @@ def read_bounds(text: str) -> Floats:
         bounds = np.zeros(1)
     if not (np.diff(bounds, prepend=0.0) > 0).all() or bounds[-1] == math.inf:
         raise BadSetting(f"thresholds={text} are not rising GPU-seconds such as 3250,7200: correct them, or use auto.")
-    if bounds[0] < _LEAST:
-        raise BadSetting(f"thresholds={text} begin too low: use at least {_LEAST:g} GPU-second.")
+    if bounds[0] < LEAST_BOUND:
+        raise BadSetting(f"thresholds={text} begin too low: use at least {LEAST_BOUND:g} GPU-second.")
     return np.append(bounds, math.inf)
 
 

@@ -37,12 +37,20 @@ class FeedbackPolicy(ABC):
     """What both policies share: the queues, and what is remembered of them."""
 
     unit: ClassVar = "GPU-s"
+    #: Whether promotion applies in the first queue, too.
+    anywhere: ClassVar[bool] = False
     memory: ClassVar[MemorySpec] = MemorySpec(columns=COLUMNS, scalars=BOUNDS)
     thresholds: str = setting(
         AUTO, "GPU-seconds after which a job leaves each queue, such as 3250,7200; auto chooses by what jobs have had"
     )
     promote_knob: float = setting(
         8.0, "a job that waits this many times as long as it worked is promoted; off for never", least=0.01, off=True
+    )
+    patience: float = setting(
+        3600.0,
+        "seconds after which a job that never ran goes before those that begin later; off for never",
+        0,
+        off=True,
     )
     normalise: bool = setting(False, NORMALISE)
     reserve: float = setting(math.inf, RESERVE, least=0)
@@ -51,17 +59,18 @@ class FeedbackPolicy(ABC):
         _ = self._given_bounds
 
     @abstractmethod
-    def order(self, now: Snapshot, memory: Memory, queues: Queues, attained: Floats) -> Floats:
+    def order(self, now: Snapshot, memory: Memory, queues: Queues) -> Floats:
         """Who goes first inside a queue: the lowest number."""
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """By queue, then by order; to be asked again when the queues next change."""
         service = attained(now, now.rows, self.normalise)
         bounds = choose_bounds(now, memory, self.normalise) if self._given_bounds is None else self._given_bounds
-        queues = stand(now, memory, service, pace(now, self.normalise), bounds, self.promote_knob)
+        growth = pace(now, self.normalise)
+        queues = stand(now, memory, service, growth, bounds, self.promote_knob, self.patience, self.anywhere)
         return Wishes(
             now.rows,
-            queues.key(self.order(now, memory, queues, service)),
+            queues.key(self.order(now, memory, queues)),
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_LESS_SERVED,
             wake_s=queues.next_change_s,
@@ -85,14 +94,14 @@ class Tiresias(FeedbackPolicy):
     objective: ClassVar = "queue by attained GPU time, then first start"
     paper: ClassVar = "Tiresias, NSDI '19, section 3"
 
-    def order(self, now: Snapshot, memory: Memory, queues: Queues, attained: Floats) -> Floats:
+    def order(self, now: Snapshot, memory: Memory, queues: Queues) -> Floats:
         """By first start."""
-        return by_first_start(now)
+        return by_first_start(queues)
 
 
-def by_first_start(now: Snapshot) -> Floats:
-    """Those that started first go first; those that never started come last, by arrival."""
-    ago_s = now.now_s - now.first_started_s
+def by_first_start(queues: Queues) -> Floats:
+    """Those that began first go first; those that never did come last, by arrival."""
+    ago_s = queues.now.now_s - queues.begun_s
     return np.where(np.isinf(ago_s), 1.0, -ago_s)
 
 
@@ -103,10 +112,12 @@ class TiresiasGittins(FeedbackPolicy):
     Discretised 2D-Gittins (Tiresias, NSDI '19, section 3): inside a queue the highest Gittins index
     goes first. The distribution of total GPU time comes from a file or from the jobs that finished here;
     before 100 have, those that started first go first. `index=quantum` asks who ends before it leaves its queue,
-    `index=supremum` who ends soonest for any quantum.
+    `index=supremum` who ends soonest for any quantum. A job's age in the index is what it has had since its
+    last promotion: a job that is old for all that is known would else stay behind every new one.
     """
 
     objective: ClassVar = "queue by attained GPU time, then Gittins index"
+    anywhere: ClassVar[bool] = True
     paper: ClassVar = "Tiresias, NSDI '19, section 3.3"
     memory: ClassVar[MemorySpec] = MemorySpec(columns=COLUMNS, scalars={**BOUNDS, **EXPERIENCE})
     samples: str = setting(
@@ -120,15 +131,18 @@ class TiresiasGittins(FeedbackPolicy):
             raise BadSetting(f"index={self.index} is not known: choose quantum or supremum.")
         _ = self._given
 
-    def order(self, now: Snapshot, memory: Memory, queues: Queues, attained: Floats) -> Floats:
-        """By Gittins index, highest first."""
+    def order(self, now: Snapshot, memory: Memory, queues: Queues) -> Floats:
+        """Those that waited too long, the longest owed first; then by Gittins index, highest first."""
         known = self._given or self._experience.so_far(now, memory)
         if known is None:
-            return by_first_start(now)
-        index = known.best_index(attained) if self.index == "supremum" else known.index(attained, queues.left)
+            return by_first_start(queues)
+        age = queues.service
+        index = known.best_index(age) if self.index == "supremum" else known.index(age, queues.left)
         index = np.where(now.launched, _HOLD * index, index)
         # Logarithms leave the same number of digits to small and large indices beside the number of the queue.
-        return -np.log(np.maximum(index, _NEXT_TO_NOTHING))
+        order = -np.log(np.maximum(index, _NEXT_TO_NOTHING))
+        owed_s = queues.owed_s
+        return np.where(np.isinf(owed_s), order, order.min(initial=0.0) - 2.0 + owed_s / (1.0 + now.now_s))
 
     @cached_property
     def _given(self) -> ServiceDistribution | None:
