@@ -325,7 +325,14 @@ def test_who_knows_the_distribution_does_at_least_as_well(tmp_path: Path, thresh
 
 @pytest.mark.parametrize(
     "text",
-    ["10\n20\n30\n", "gpu_seconds\n10\n20\n30\n", "total\n10\n\n20\n30", "job_id,gpu_seconds\na,10\nb,20\nc,30\n"],
+    [
+        "\ufeff10\n20\n30\n",
+        "\ufeffjob_id,gpu_seconds\na,10\nb,20\nc,30\n",
+        "10\n20\n30\n",
+        "gpu_seconds\n10\n20\n30\n",
+        "total\n10\n\n20\n30",
+        "job_id,gpu_seconds\na,10\nb,20\nc,30\n",
+    ],
 )
 def test_samples_are_read(tmp_path: Path, text: str) -> None:
     path = tmp_path / "samples.csv"
@@ -346,6 +353,8 @@ def test_samples_are_read(tmp_path: Path, text: str) -> None:
         ("10\ninf\n", "'inf', which gives no GPU-seconds above 0"),
         ("job_id,gpu_seconds\na,10\nb\n", "'b', which gives no GPU-seconds"),
         ("a,b\n1,2\n", "name one of them gpu_seconds"),
+        ('job_id,gpu_seconds\n"a,10\nb,20\n', "is not a CSV file"),
+        ("9" * 200_000, "is not a CSV file"),
     ],
 )
 def test_samples_that_cannot_be_used_are_refused(tmp_path: Path, text: str, wanted: str) -> None:
@@ -353,6 +362,19 @@ def test_samples_that_cannot_be_used_are_refused(tmp_path: Path, text: str, want
     path.write_text(text)
     with pytest.raises(BadSetting, match=wanted):
         make_policy("tiresias-gittins", {"samples": str(path)})
+
+
+def test_words_may_be_written_in_capitals() -> None:
+    words = {"thresholds": "Auto", "samples": "History", "index": "Supremum", "promote-knob": "OFF"}
+    policy = make_policy("tiresias-gittins", words)
+    assert isinstance(policy, TiresiasGittins)
+    assert policy.promote_knob == math.inf
+    assert times(run([job("a", work=10)], "1x1", "tiresias-gittins", settings=words)) == {"a": (0, 10)}
+
+
+def test_who_gives_too_little_hears_of_off() -> None:
+    with pytest.raises(BadSetting, match=r"use at least 0.01, or off"):
+        make_policy("tiresias", {"promote-knob": "0"})
 
 
 def test_a_file_of_samples_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from builders import job
 from horae.core.cluster import Span
 from horae.core.errors import UserError
 from horae.core.job import NO_SLOWDOWN, JobSpec
+from horae.placement import PACK_LIMIT
 from horae.workload.catalogue import MODELS, model
 from horae.workload.observations import observed
 from horae.workload.skew import (
-    PACKLIMIT,
     Observation,
     consolidates,
     declared_skew,
@@ -49,7 +49,7 @@ def test_vgg_and_alexnet_are_consolidated_and_resnets_are_not() -> None:
     consolidated = {name for name in MODELS if consolidates(model(name).skew)}
     assert consolidated >= {"vgg-11", "vgg-16", "vgg-19", "alexnet"}
     assert not consolidated & {"resnet-50", "resnet-152", "inception-v3", "inception-v4", "googlenet", "bert-base"}
-    assert not consolidates(PACKLIMIT)
+    assert not consolidates(PACK_LIMIT)
 
 
 # What spreading costs
@@ -57,7 +57,7 @@ def test_vgg_and_alexnet_are_consolidated_and_resnets_are_not() -> None:
 
 def test_spreading_costs_skewed_models_only() -> None:
     assert slowdown_when_spread(0.09) == (1, 1, 1, 1)
-    assert slowdown_when_spread(PACKLIMIT) == (1, 1, 1, 1)
+    assert slowdown_when_spread(PACK_LIMIT) == (1, 1, 1, 1)
     assert slowdown_when_spread(0.6) == (1, 1, 2, 2)
     assert slowdown_when_spread(0.6, limit=0.2, oversubscription=1.5) == pytest.approx((1, 1, 3, 4.5))
 
@@ -84,7 +84,7 @@ def test_the_limit_lies_between_those_that_suffer_and_those_that_do_not() -> Non
 
 
 def test_the_default_stays_where_it_is_as_good_as_any() -> None:
-    assert fit_limit(seen(0.1, 1.0) + seen(0.7, 0.4)) == PACKLIMIT
+    assert fit_limit(seen(0.1, 1.0) + seen(0.7, 0.4)) == PACK_LIMIT
     assert fit_limit(seen(0.1, 1.0) + seen(0.7, 0.4), default=0.5) == 0.5
 
 
@@ -99,7 +99,7 @@ def test_the_default_stays_where_it_is_as_good_as_any() -> None:
     ids=["nothing seen", "nobody suffers", "everybody suffers", "nobody seen both ways"],
 )
 def test_one_sided_observations_teach_nothing(observations: list[Observation]) -> None:
-    assert fit_limit(observations) == PACKLIMIT
+    assert fit_limit(observations) == PACK_LIMIT
 
 
 def test_kinds_are_compared_with_themselves_by_their_medians() -> None:
@@ -112,7 +112,7 @@ def test_kinds_are_compared_with_themselves_by_their_medians() -> None:
 def test_the_tolerance_decides_who_suffers() -> None:
     observations = seen(0.1, 1.0) + seen(0.2, 0.85) + seen(0.7, 0.5)
     assert fit_limit(observations, tolerance=0.1) == pytest.approx(0.15)
-    assert fit_limit(observations, tolerance=0.2) == PACKLIMIT
+    assert fit_limit(observations, tolerance=0.2) == PACK_LIMIT
 
 
 def test_an_observation_that_cannot_be() -> None:
@@ -138,7 +138,7 @@ def test_no_limit_makes_fewer_mistakes(kinds: list[tuple[float, bool]], random: 
     if len({suffers for _, suffers in kinds}) == 2:
         assert mistakes(limit) == min(mistakes(per_mille / 1000) for per_mille in range(1001))
     else:
-        assert limit == PACKLIMIT
+        assert limit == PACK_LIMIT
     random.shuffle(observations)  # type: ignore[attr-defined]
     assert fit_limit(observations) == limit
 

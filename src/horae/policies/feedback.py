@@ -11,8 +11,9 @@ be woken then, if anybody waits who could gain by it. And a job is promoted at t
 
 Two things are ours. A job that has never run is owed nothing by promotion, and a large gang may never find enough
 GPUs free at once while small jobs keep coming. So one that has not begun within `patience_s` of its submission
-counts as begun then, and goes before all that begin later. And a running job may have waited so long before that it would be promoted as soon as it lost
-its GPUs. To take them away and give them back would help nobody, so it is promoted without losing them.
+counts as begun then, and goes before all that begin later. And a running job may have waited so long before that
+it would be promoted as soon as it lost its GPUs. To take them away and give them back would help nobody, so it is
+promoted without losing them.
 
 Where jobs of a queue are ordered by something other than their start, one may wait in the first queue for ever, too.
 There `anywhere` lets promotion apply to all queues, and jobs that are owed it go first, the longest owed before others.

@@ -80,7 +80,7 @@ class FeedbackPolicy(ABC):
 
     @cached_property
     def _given_bounds(self) -> Floats | None:
-        return None if self.thresholds == AUTO else read_bounds(self.thresholds)
+        return None if self.thresholds.lower() == AUTO else read_bounds(self.thresholds)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class TiresiasGittins(FeedbackPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.index not in ("quantum", "supremum"):
+        if self.index.lower() not in ("quantum", "supremum"):
             raise BadSetting(f"index={self.index} is not known: choose quantum or supremum.")
         _ = self._given
 
@@ -137,7 +137,7 @@ class TiresiasGittins(FeedbackPolicy):
         if known is None:
             return by_first_start(queues)
         age = queues.service
-        index = known.best_index(age) if self.index == "supremum" else known.index(age, queues.left)
+        index = known.best_index(age) if self.index.lower() == "supremum" else known.index(age, queues.left)
         index = np.where(now.launched, _HOLD * index, index)
         # Logarithms leave the same number of digits to small and large indices beside the number of the queue.
         order = -np.log(np.maximum(index, _NEXT_TO_NOTHING))
@@ -146,7 +146,7 @@ class TiresiasGittins(FeedbackPolicy):
 
     @cached_property
     def _given(self) -> ServiceDistribution | None:
-        return None if self.samples == _HISTORY else ServiceDistribution(read_samples(self.samples))
+        return None if self.samples.lower() == _HISTORY else ServiceDistribution(read_samples(self.samples))
 
     @cached_property
     def _experience(self) -> Experience:

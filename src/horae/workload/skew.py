@@ -16,12 +16,10 @@ from typing import NamedTuple
 
 from horae.core.errors import UserError
 from horae.core.job import NO_SLOWDOWN, JobSpec
+from horae.placement import PACK_LIMIT
 from horae.train.skew import skew
 from horae.workload.catalogue import find_model
 from horae.workload.mixes import Slowdown
-
-#: Skew above which a job is put on the fewest nodes. VGG and AlexNet lie above .6, ResNet and Inception at .1.
-PACKLIMIT = 0.3
 
 
 class BadSkew(UserError):
@@ -42,12 +40,12 @@ def known_skew(job_class: str) -> float | None:
     return known.skew if known else None
 
 
-def consolidates(skew: float, limit: float = PACKLIMIT) -> bool:
+def consolidates(skew: float, limit: float = PACK_LIMIT) -> bool:
     """Whether a job of this skew should have the fewest nodes, and wait for them."""
     return skew > limit
 
 
-def slowdown_when_spread(skew: float, limit: float = PACKLIMIT, oversubscription: float = 1.0) -> Slowdown:
+def slowdown_when_spread(skew: float, limit: float = PACK_LIMIT, oversubscription: float = 1.0) -> Slowdown:
     """What spreading costs a model of this skew, by the span of its GPUs: GPU, node, rack, cluster.
 
     A step sends while it computes, and waits for whichever ends later. Sending ends with the
@@ -116,7 +114,7 @@ def compare_speeds(observations: Iterable[Observation], tolerance: float = 0.1) 
     return [Comparison(kind, skew, near, far, far < (1 - tolerance) * near) for skew, kind, near, far in both]
 
 
-def fit_limit(observations: Iterable[Observation], tolerance: float = 0.1, default: float = PACKLIMIT) -> float:
+def fit_limit(observations: Iterable[Observation], tolerance: float = 0.1, default: float = PACK_LIMIT) -> float:
     """The limit that best tells the kinds of job that suffer from being spread from those that do not.
 
     1. Compare the kinds that were seen both ways.
