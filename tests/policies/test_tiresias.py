@@ -80,6 +80,14 @@ def test_a_demotion_that_helps_nobody_wakes_nobody() -> None:
     assert cell.engine.wake_s == math.inf
 
 
+def test_who_waits_two_queues_below_wakes_nobody_at_the_first_bound() -> None:
+    cell = Cell("1x1", "tiresias", {"thresholds": "100,300", "promote-knob": "off"})
+    cell.submit(0, job("old", work=1000))
+    cell.submit(400, job("new", work=1000, submit_s=400))
+    assert cell.running == ["new"]
+    assert cell.engine.wake_s == 700, "old stands in the last queue, which new reaches with 300 GPU-seconds"
+
+
 def test_a_job_that_loads_long_is_demoted_by_what_it_worked() -> None:
     cell = Cell("1x1", "tiresias", {"thresholds": "100", "patience": "off"}, slow_starts=True)
     cell.submit(0, job("a", work=1000), job("b", work=1000, submit_s=0))
@@ -253,11 +261,15 @@ def test_a_job_that_is_likely_to_end_at_once_keeps_its_gpus(two_kinds: str) -> N
     assert ends(run(jobs, "1x1", "tiresias-gittins", settings=by_index)) == [10, 20]
 
 
-def test_the_quantum_ends_with_the_queue(two_kinds: str) -> None:
-    """Up to a bound of 8 nobody ends, so that all in the first queue are alike and the order of arrival decides."""
-    jobs = [job("old", work=7), job("new", work=7, submit_s=3)]
-    history = run(jobs, "1x1", "tiresias-gittins", settings={"thresholds": "8", "samples": two_kinds})
-    assert ends(history) == [7, 14]
+@pytest.mark.parametrize(("more", "starts_s"), [({}, 12), ({"index": "supremum"}, 25), ({"thresholds": "3000"}, 30)])
+def test_the_quantum_ends_with_the_queue(tmp_path: Path, more: dict[str, str], starts_s: float) -> None:
+    """At 12, old will not end before the bound of 25; without that bound it is as near its end as any new job."""
+    file = tmp_path / "samples.csv"
+    file.write_text("10\n30\n")
+    jobs = [job("old", work=30), job("new", work=10, submit_s=12)]
+    by_index = {"thresholds": "25", "samples": str(file), "promote-knob": "off", **more}
+    # At 25 it comes to stand in the second queue, where new ones pass it whatever its index is.
+    assert times(run(jobs, "1x1", "tiresias-gittins", settings=by_index))["new"][0] == starts_s
 
 
 @pytest.mark.parametrize("index", ["quantum", "supremum"])
