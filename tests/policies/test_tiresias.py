@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -462,6 +463,17 @@ def test_service_may_count_by_speed(normalise: str, leaves_s: float) -> None:
     assert cell.running == ["a"]
     assert cell.engine.wake_s == pytest.approx(leaves_s)
     assert [stop.job for stop in cell.at(leaves_s).stops] == ["a"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(small_jobs, st.sampled_from(BOTH))
+def test_on_one_type_it_changes_nothing_to_count_by_speed(drawn: list[dict[str, Any]], policy: str) -> None:
+    """Not even for jobs that are slow where they are spread."""
+    jobs = [replace(one, slowdown=(1.0, 1.5, 2.0, 3.0)) for one in named(drawn)]
+    plain, by_speed = (
+        run(jobs, "2x2", policy, settings={"thresholds": "150,400", "normalise": text}) for text in ("false", "true")
+    )
+    assert times(plain) == times(by_speed)
 
 
 # Starvation
