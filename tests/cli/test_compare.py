@@ -78,6 +78,10 @@ def test_the_default_policies_exist() -> None:
                 ("las", ["quantum=5"]),
             ],
         ),
+        (
+            "tiresias:thresholds=3250, 7200,1e5,promote-knob=4,fifo",
+            [("tiresias", ["thresholds=3250,7200,1e5", "promote-knob=4"]), ("fifo", [])],
+        ),
         # What is misspelt is a policy, so that the error names it.
         ("las:quantum=300,lsa:quantum=60", [("las", ["quantum=300"]), ("lsa", ["quantum=60"])]),
         ("max-min:aware=false,fiffo", [("max-min", ["aware=false"]), ("fiffo", [])]),
@@ -96,6 +100,13 @@ def test_prices_of_several_types_can_be_compared(horae: Horae, tmp_path: Path) -
     answer = horae(*words, "--policies", "cost:prices=v100:3,k80:1,cost:prices=v100:1,k80:3")
     assert answer.code == 0, answer.err
     assert [one["settings"]["prices"] for one in answer.json["policies"]] == ["v100:3,k80:1", "v100:1,k80:3"]
+
+
+def test_bounds_of_queues_can_be_compared(horae: Horae, trace: Path) -> None:
+    words = ("compare", "--trace", trace, "--cluster", "1x4", "--workers", 1, "-o", "json")
+    answer = horae(*words, "--policies", "tiresias:thresholds=3250,7200,tiresias:thresholds=100")
+    assert answer.code == 0, answer.err
+    assert [one["settings"]["thresholds"] for one in answer.json["policies"]] == ["3250,7200", "100"]
 
 
 def test_a_policy_may_come_twice_with_other_settings_only() -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from horae.workload.catalogue import gpu_type, model
+from horae.workload.roofline import estimate
+
 from .conftest import TRACE, Horae
 
 #: What the JSON of a run holds at least.
@@ -193,3 +196,45 @@ def test_sharing_that_cannot_come_about_is_never_passed_over_in_silence(
     answer = horae(*asked, "--set", "space-sharing=true", "-o", "json")
     assert words in answer.err if words else not answer.err
     assert answer.code == (together is None)
+
+
+STEPS = "job_id,submit_s,gpus,work,unit,job_class\na,0,1,1000,steps,resnet50\nb,0,1,1000,steps,{other}\n"
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_a_model_of_the_catalogue_runs_unmeasured_at_its_estimate(command: str, horae: Horae, tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text(STEPS.format(other="vgg16"))
+    words = ["--trace", file, "--cluster", "v100:1x2", "--policy", "fifo", "--restart-cost", "0", "-o", "json"]
+    answer = horae(command, *words)
+    assert "2 speeds are estimates from the catalogue" in answer.err
+    report = answer.json if command == "simulate" else answer.json["policies"][0]
+    speeds = [estimate(model(name), gpu_type("v100")).steps_per_s for name in ("resnet-50", "vgg-16")]
+    assert report["avg_jct_s"] == pytest.approx(sum(1000 / speed for speed in speeds) / 2)
+
+
+def test_a_model_that_nobody_knows_is_still_refused(horae: Horae, tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text(STEPS.format(other="mine"))
+    answer = horae("simulate", "--trace", file, "--cluster", "v100:1x2", "--policy", "fifo")
+    assert answer.code != 0
+    assert "no throughput is known for class 'mine'" in answer.err
+
+
+def test_a_measured_class_is_not_estimated(horae: Horae, tmp_path: Path) -> None:
+    file, table = tmp_path / "steps.csv", tmp_path / "table.json"
+    file.write_text(STEPS.format(other="resnet50"))
+    table.write_text('{"v100": {"(\'resnet50\', 1)": {"null": 10.0}}}')
+    words = ["--trace", file, "--cluster", "v100:1x2,a100-40:1x2", "--policy", "fifo", "--restart-cost", "0"]
+    answer = horae("simulate", *words, "--throughputs", table, "-o", "json")
+    assert "estimates" not in answer.err
+    assert answer.json["avg_jct_s"] == pytest.approx(100)
+
+
+def test_prices_come_from_the_catalogue_where_the_policy_has_none(horae: Horae, trace: Path) -> None:
+    words = ["--trace", trace, "--cluster", "h100:1x4,b200:1x4", "-o", "json"]
+    assert horae("simulate", *words, "--policy", "cost").json["settings"]["prices"] == "h100:5,b200:10"
+    own = horae("simulate", *words, "--policy", "cost", "--set", "prices=h100:1,b200:1").json
+    assert own["settings"]["prices"] == "h100:1,b200:1"
+    published = horae("simulate", "--trace", trace, "--cluster", "v100:1x4", "--policy", "cost", "-o", "json").json
+    assert "prices" not in published["settings"]

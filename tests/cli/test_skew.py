@@ -95,3 +95,25 @@ def test_files_that_cannot_be_used_are_refused(horae: Horae, tmp_path: Path, tex
 def test_a_file_that_is_not_there_and_a_tolerance_that_is_none(horae: Horae, seen: Path, tmp_path: Path) -> None:
     assert "name a CSV file" in horae("skew", tmp_path / "none.csv").err
     assert "no share of a speed" in horae("skew", seen, "--tolerance", "1").err
+
+
+def test_the_limit_is_told_in_digits_that_tell_the_kinds_apart(horae: Horae, tmp_path: Path) -> None:
+    path = tmp_path / "near.csv"
+    rows = "mine,0.50012,{},{}\n", "other,0.50016,{},{}\n"
+    path.write_text(
+        "job_class,skew,spread,steps_per_s\n"
+        + "".join(
+            row.format(spread, speed)
+            for row, far in zip(rows, (10, 5), strict=True)
+            for spread, speed in (("no", 10), ("yes", far))
+        )
+    )
+    assert "tiresias:0.50014." in horae("skew", path).out
+
+
+def test_a_quote_that_never_ends_is_refused(horae: Horae, tmp_path: Path) -> None:
+    path = tmp_path / "quote.csv"
+    path.write_text('job_class,spread,steps_per_s\n"vgg16,yes,1\n')
+    answer = horae("skew", path)
+    assert answer.code == 1
+    assert "is not a CSV file" in answer.err

@@ -50,6 +50,7 @@ VALUES: list[tuple[str, str, str, Any]] = [
     *((policy, "prices", "v100:1", "v100:1") for policy in PRICED),
     *((policy, "thresholds", "100,2e3", "100,2e3") for policy in FEEDBACK),
     *((policy, "promote-knob", "2.5", 2.5) for policy in FEEDBACK),
+    *((policy, "patience", "90", 90.0) for policy in FEEDBACK),
     *((policy, "normalise", "true", True) for policy in FEEDBACK),
     ("tiresias-gittins", "samples", "history", "history"),
     ("tiresias-gittins", "index", "supremum", "supremum"),

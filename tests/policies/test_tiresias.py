@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from builders import Cell, Script, ends, job, run, times
 from horae.core.commands import Decided
 from horae.core.engine import Engine
-from horae.core.events import JobStarted, JobSubmitted, NodeDraining
+from horae.core.events import JobCancelled, JobStarted, JobSubmitted, NodeDraining
 from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.placement import PLACEMENTS
@@ -80,8 +81,16 @@ def test_a_demotion_that_helps_nobody_wakes_nobody() -> None:
     assert cell.engine.wake_s == math.inf
 
 
+def test_who_waits_two_queues_below_wakes_nobody_at_the_first_bound() -> None:
+    cell = Cell("1x1", "tiresias", {"thresholds": "100,300", "promote-knob": "off"})
+    cell.submit(0, job("old", work=1000))
+    cell.submit(400, job("new", work=1000, submit_s=400))
+    assert cell.running == ["new"]
+    assert cell.engine.wake_s == 700, "old stands in the last queue, which new reaches with 300 GPU-seconds"
+
+
 def test_a_job_that_loads_long_is_demoted_by_what_it_worked() -> None:
-    cell = Cell("1x1", "tiresias", {"thresholds": "100"}, slow_starts=True)
+    cell = Cell("1x1", "tiresias", {"thresholds": "100", "patience": "off"}, slow_starts=True)
     cell.submit(0, job("a", work=1000), job("b", work=1000, submit_s=0))
     assert cell.engine.wake_s == math.inf
     cell.at(40, JobStarted(40, "a", 1))
@@ -175,7 +184,8 @@ def test_everybody_is_promoted_exactly_when_the_limit_is_reached(
     drawn: list[dict[str, Any]], knob: float, policy: str
 ) -> None:
     script = Script(named(drawn), "1x4", policy, {"thresholds": "150,400", "promote-knob": str(knob)})
-    assert_promoted_exactly(script.records, script.history, 150, knob)
+    # By index, promotion applies in the first queue, too, to whoever has worked at all.
+    assert_promoted_exactly(script.records, script.history, 150 if policy == "tiresias" else 1, knob)
 
 
 @pytest.mark.parametrize(("knob", "least"), [(8, 0), (4, 10), (2, 100), (1, 150)])
@@ -252,27 +262,29 @@ def test_a_job_that_is_likely_to_end_at_once_keeps_its_gpus(two_kinds: str) -> N
     assert ends(run(jobs, "1x1", "tiresias-gittins", settings=by_index)) == [10, 20]
 
 
-def test_the_quantum_ends_with_the_queue(two_kinds: str) -> None:
-    """Up to a bound of 8 nobody ends, so that all in the first queue are alike and the order of arrival decides."""
-    jobs = [job("old", work=7), job("new", work=7, submit_s=3)]
-    history = run(jobs, "1x1", "tiresias-gittins", settings={"thresholds": "8", "samples": two_kinds})
-    assert ends(history) == [7, 14]
+@pytest.mark.parametrize(("more", "starts_s"), [({}, 12), ({"index": "supremum"}, 25), ({"thresholds": "3000"}, 30)])
+def test_the_quantum_ends_with_the_queue(tmp_path: Path, more: dict[str, str], starts_s: float) -> None:
+    """At 12, old will not end before the bound of 25; without that bound it is as near its end as any new job."""
+    file = tmp_path / "samples.csv"
+    file.write_text("10\n30\n")
+    jobs = [job("old", work=30), job("new", work=10, submit_s=12)]
+    by_index = {"thresholds": "25", "samples": str(file), "promote-knob": "off", **more}
+    # At 25 it comes to stand in the second queue, where new ones pass it whatever its index is.
+    assert times(run(jobs, "1x1", "tiresias-gittins", settings=by_index))["new"][0] == starts_s
 
 
 @pytest.mark.parametrize("index", ["quantum", "supremum"])
 def test_finished_jobs_of_this_cluster_are_samples(index: str) -> None:
-    past = [job(f"past-{k}", work=10 if k % 10 else 1000, submit_s=10 * k) for k in range(60)]
+    past = [job(f"past-{k}", work=10 if k % 10 else 1000, submit_s=10 * k) for k in range(120)]
     then = [job("old", work=1000, submit_s=90_000), job("new", work=10, submit_s=90_015)]
     history = run([*past, *then], "1x1", "tiresias-gittins", settings={"thresholds": "3000", "index": index})
     assert times(history)["new"] == (90_015, 90_025)
-    few = run([*past[:25], *then], "1x1", "tiresias-gittins", settings={"thresholds": "3000", "index": index})
-    # Those are too few to know anything: the least served goes first.
-    assert times(few)["new"] == (90_015, 90_025)
-    assert times(few)["old"] == (90_000, 91_010)
+    few = run([*past[:60], *then], "1x1", "tiresias-gittins", settings={"thresholds": "3000", "index": index})
+    assert times(few)["new"] == (91_000, 91_010), "too few to know anything: whoever started first goes first"
 
 
 def test_experience_has_only_what_had_finished() -> None:
-    jobs = [job(f"done-{k}", work=5 + k % 7, submit_s=20 * k) for k in range(40)] + [job("long", work=2000)]
+    jobs = [job(f"done-{k}", work=5 + k % 7, submit_s=20 * k) for k in range(120)] + [job("long", work=5000)]
     script = Script(sorted(jobs, key=lambda one: one.submit_s), "1x2", "tiresias-gittins")
     policy = script.engine.policy
     assert isinstance(policy, TiresiasGittins)
@@ -281,7 +293,27 @@ def test_experience_has_only_what_had_finished() -> None:
     ended = {one.id: end for one, end in zip(script.history.jobs, script.history.end_s.tolist(), strict=True)}
     wanted = sorted(one.work for one in jobs if ended[one.id] < learnt_s)
     assert sorted(known.samples.tolist()) == pytest.approx(wanted)
-    assert len(wanted) >= 30
+    assert len(wanted) >= 99
+
+
+def test_who_was_cancelled_is_no_experience() -> None:
+    cell = Cell("1x1", "tiresias-gittins")
+    for number in range(120):
+        cell.submit(number, job(f"gone-{number}", work=1e6, submit_s=number))
+        cell.at(number, JobCancelled(number, f"gone-{number}"))
+    cell.submit(200, job("old", work=1000, submit_s=200))
+    memory = cell.engine.memory
+    assert (memory.scalar("learnt_from"), memory.scalar("chosen_from")) == (0, 0)
+
+
+@pytest.mark.parametrize(("longest", "starts_s"), [(400, 400), (700, 101)])
+def test_who_holds_gpus_gives_way_only_to_twice_its_index(tmp_path: Path, longest: int, starts_s: float) -> None:
+    """Half the jobs take 100: a new one has index 1/200, one of age 101 has 1/299 if the others take 400."""
+    file = tmp_path / "samples.csv"
+    file.write_text(f"100\n{longest}\n")
+    by_index = {"thresholds": "3000", "samples": str(file), "index": "supremum"}
+    jobs = [job("old", work=longest), job("new", work=100, submit_s=101)]
+    assert times(run(jobs, "1x1", "tiresias-gittins", settings=by_index))["new"][0] == starts_s
 
 
 def own_samples(jobs: tuple[JobSpec, ...], path: Path) -> str:
@@ -306,7 +338,14 @@ def test_who_knows_the_distribution_does_at_least_as_well(tmp_path: Path, thresh
 
 @pytest.mark.parametrize(
     "text",
-    ["10\n20\n30\n", "gpu_seconds\n10\n20\n30\n", "total\n10\n\n20\n30", "job_id,gpu_seconds\na,10\nb,20\nc,30\n"],
+    [
+        "\ufeff10\n20\n30\n",
+        "\ufeffjob_id,gpu_seconds\na,10\nb,20\nc,30\n",
+        "10\n20\n30\n",
+        "gpu_seconds\n10\n20\n30\n",
+        "total\n10\n\n20\n30",
+        "job_id,gpu_seconds\na,10\nb,20\nc,30\n",
+    ],
 )
 def test_samples_are_read(tmp_path: Path, text: str) -> None:
     path = tmp_path / "samples.csv"
@@ -327,6 +366,8 @@ def test_samples_are_read(tmp_path: Path, text: str) -> None:
         ("10\ninf\n", "'inf', which gives no GPU-seconds above 0"),
         ("job_id,gpu_seconds\na,10\nb\n", "'b', which gives no GPU-seconds"),
         ("a,b\n1,2\n", "name one of them gpu_seconds"),
+        ('job_id,gpu_seconds\n"a,10\nb,20\n', "is not a CSV file"),
+        ("9" * 200_000, "is not a CSV file"),
     ],
 )
 def test_samples_that_cannot_be_used_are_refused(tmp_path: Path, text: str, wanted: str) -> None:
@@ -334,6 +375,19 @@ def test_samples_that_cannot_be_used_are_refused(tmp_path: Path, text: str, want
     path.write_text(text)
     with pytest.raises(BadSetting, match=wanted):
         make_policy("tiresias-gittins", {"samples": str(path)})
+
+
+def test_words_may_be_written_in_capitals() -> None:
+    words = {"thresholds": "Auto", "samples": "History", "index": "Supremum", "promote-knob": "OFF"}
+    policy = make_policy("tiresias-gittins", words)
+    assert isinstance(policy, TiresiasGittins)
+    assert policy.promote_knob == math.inf
+    assert times(run([job("a", work=10)], "1x1", "tiresias-gittins", settings=words)) == {"a": (0, 10)}
+
+
+def test_who_gives_too_little_hears_of_off() -> None:
+    with pytest.raises(BadSetting, match=r"use at least 0.01, or off"):
+        make_policy("tiresias", {"promote-knob": "0"})
 
 
 def test_a_file_of_samples_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -351,17 +405,42 @@ def test_bounds_that_are_none_are_refused(policy: str, text: str) -> None:
         make_policy(policy, {"thresholds": text})
 
 
-def test_chosen_bounds_cut_all_service_so_far_into_fifths() -> None:
-    jobs = [job(str(k), work=10.0 * (1 + k % 13), submit_s=200.0 * k) for k in range(40)]
+def chosen_bounds(jobs: list[JobSpec]) -> tuple[float, list[float]]:
+    """When bounds were first chosen from jobs that run one by one, and which."""
     script = Script(jobs, "1x1", "tiresias")
     chosen = [record for record in script.records if any(name == "bound_1" for name, _, _ in record.memory)]
-    assert len(chosen) == 1, "the first choice is made when 30 have left; the next would be at 45"
-    bounds = [float(value) for name, _, value in chosen[0].memory if name.startswith("bound_")]
-    had = [one.work for one in jobs if one.submit_s < chosen[0].at_s]
+    assert len(chosen) == 1, "the first choice is made when 30 have finished; the next would be at 45"
+    return chosen[0].at_s, [float(value) for name, _, value in chosen[0].memory if name.startswith("bound_")]
+
+
+def test_chosen_bounds_cut_all_service_so_far_into_fifths() -> None:
+    jobs = [job(str(k), work=10_000.0 * 4 ** (k % 6), submit_s=2e7 * k) for k in range(40)]
+    at_s, bounds = chosen_bounds(jobs)
+    had = [one.work for one in jobs if one.submit_s < at_s]
     assert len(had) == 30
-    assert [sum(min(one, bound) for one in had) for bound in bounds] == pytest.approx(
-        [sum(had) * fifth / 5 for fifth in (1, 2, 3, 4)]
+    assert [sum(min(one, bound) for one in had) for bound in bounds[:3]] == pytest.approx(
+        [sum(had) * fifth / 5 for fifth in (1, 2, 3)]
     )
+    assert bounds[3] == math.inf, "the last fifth ends at less than twice the third bound, so that it is left out"
+
+
+@pytest.mark.parametrize(("work", "wanted"), [(100.0, [3250, 7200]), (30_000.0, [6000, 12_000])])
+def test_chosen_bounds_are_worth_a_restart(work: float, wanted: list[float]) -> None:
+    _, bounds = chosen_bounds([job(str(k), work=work, submit_s=40_000.0 * k) for k in range(40)])
+    assert bounds == pytest.approx([*wanted, *{100.0: [math.inf] * 2, 30_000.0: [24_000, math.inf]}[work]])
+
+
+@pytest.mark.parametrize(("trace", "machines"), [("60_job", "n4g4"), ("480gen_job", "n15g4")])
+@pytest.mark.parametrize("policy", BOTH)
+def test_queues_are_no_worse_than_none_where_restarts_cost(
+    shared_data: Path, trace: str, machines: str, policy: str
+) -> None:
+    folder, jct = shared_data / "tiresias", []
+    jobs, where = load_trace(folder / f"{trace}.csv").jobs, parse_cluster(str(folder / f"{machines}.csv"))
+    for name in (policy, "fifo-backfill"):
+        history = simulate(jobs, where, policy=name, placement="anywhere", restart_cost_s=30.0)
+        jct.append(float((history.end_s - history.submit_s).mean()))
+    assert jct[0] <= jct[1]
 
 
 def test_before_that_bounds_are_those_of_the_published_simulator() -> None:
@@ -386,6 +465,17 @@ def test_service_may_count_by_speed(normalise: str, leaves_s: float) -> None:
     assert [stop.job for stop in cell.at(leaves_s).stops] == ["a"]
 
 
+@settings(max_examples=30, deadline=None)
+@given(small_jobs, st.sampled_from(BOTH))
+def test_on_one_type_it_changes_nothing_to_count_by_speed(drawn: list[dict[str, Any]], policy: str) -> None:
+    """Not even for jobs that are slow where they are spread."""
+    jobs = [replace(one, slowdown=(1.0, 1.5, 2.0, 3.0)) for one in named(drawn)]
+    plain, by_speed = (
+        run(jobs, "2x2", policy, settings={"thresholds": "150,400", "normalise": text}) for text in ("false", "true")
+    )
+    assert times(plain) == times(by_speed)
+
+
 # Starvation
 
 
@@ -401,6 +491,7 @@ def test_service_may_count_by_speed(normalise: str, leaves_s: float) -> None:
     cost_s=st.sampled_from([0.0, 1.0, 30.0, 300.0]),
     machines=st.sampled_from(["1x4", "2x2", "4x1", "a:1x4,b:2x2"]),
     reserve=st.sampled_from(["off", "0", "100"]),
+    patience=st.sampled_from(["off", "0", "50", "3600"]),
 )
 def test_every_job_finishes_under_every_parameter(
     drawn: list[dict[str, Any]],
@@ -413,12 +504,47 @@ def test_every_job_finishes_under_every_parameter(
     cost_s: float,
     machines: str,
     reserve: str,
+    patience: str,
 ) -> None:
     chosen = {"thresholds": thresholds, "promote-knob": knob, "normalise": str(normalise), "reserve": reserve}
+    chosen["patience"] = patience
     if policy == "tiresias-gittins":
         chosen["index"] = index
     script = Script(named(drawn), machines, policy, chosen, placement=placement, restart_cost_s=cost_s)
     assert not np.isnan(script.history.end_s).any()
+
+
+@pytest.mark.parametrize("policy", BOTH)
+def test_a_gang_does_not_wait_for_a_stream_of_small_jobs_to_end(policy: str) -> None:
+    """Eight GPUs that small jobs keep busy to nine tenths are never free at once."""
+    waits = []
+    for stream in (100, 200):
+        small = [job(f"small-{k}", work=1000.0, submit_s=140.0 * k) for k in range(stream)]
+        jobs = sorted([*small, job("gang", gpus=8, work=1000.0, submit_s=2000.5)], key=lambda one: one.submit_s)
+        by = {"thresholds": "3250,7200"}
+        waits.append(times(run(jobs, "1x8", policy, settings=by, placement="anywhere"))["gang"][0] - 2000.5)
+        forever = run(jobs, "1x8", policy, settings={**by, "patience": "off"}, placement="anywhere")
+        assert times(forever)["gang"][0] > 140 * (stream - 1)
+    assert waits[0] == waits[1] <= 3600 + 1000
+
+
+@pytest.mark.parametrize("index", ["quantum", "supremum"])
+def test_an_old_job_does_not_wait_behind_new_ones_for_ever_by_index(index: str) -> None:
+    """All that is known are jobs of 100 s, so that an older one has index 0, in the first queue and in the last."""
+    by_index = {"thresholds": "3250,7200", "promote-knob": "1", "index": index}
+    ended = []
+    for stream in (400, 600):
+        small = [job(f"small-{k}", work=100.0, submit_s=100.0 * k + 50) for k in range(stream)]
+        jobs = sorted([*small, job("old", work=9000.0, submit_s=12_001)], key=lambda one: one.submit_s)
+        ended.append(times(run(jobs, "1x1", "tiresias-gittins", settings=by_index))["old"][1])
+    assert ended[0] == ended[1] < 40_000
+
+
+def test_a_job_that_came_late_to_its_gpus_keeps_them() -> None:
+    """It counts as begun at 3,600, so that those who begin later do not pass it when it runs."""
+    small = [job(f"small-{k}", work=1000.0, submit_s=140.0 * k) for k in range(60)]
+    jobs = sorted([*small, job("gang", gpus=8, work=300.0, submit_s=0.5)], key=lambda one: one.submit_s)
+    assert len(launches(run(jobs, "1x8", "tiresias", placement="anywhere"), "gang")) == 1
 
 
 def test_the_smallest_bound_and_knob_end_too() -> None:

@@ -7,18 +7,20 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from builders import job
 from horae.core.cluster import Span
 from horae.core.errors import UserError
-from horae.core.job import JobSpec
+from horae.core.job import NO_SLOWDOWN, JobSpec
+from horae.placement import PACK_LIMIT
 from horae.workload.catalogue import MODELS, model
 from horae.workload.observations import observed
 from horae.workload.skew import (
-    PACKLIMIT,
     Observation,
     consolidates,
     declared_skew,
     fit_limit,
     known_skew,
+    profiled,
     slowdown_when_spread,
 )
 from horae.workload.speeds import load_throughputs
@@ -47,7 +49,7 @@ def test_vgg_and_alexnet_are_consolidated_and_resnets_are_not() -> None:
     consolidated = {name for name in MODELS if consolidates(model(name).skew)}
     assert consolidated >= {"vgg-11", "vgg-16", "vgg-19", "alexnet"}
     assert not consolidated & {"resnet-50", "resnet-152", "inception-v3", "inception-v4", "googlenet", "bert-base"}
-    assert not consolidates(PACKLIMIT)
+    assert not consolidates(PACK_LIMIT)
 
 
 # What spreading costs
@@ -55,7 +57,7 @@ def test_vgg_and_alexnet_are_consolidated_and_resnets_are_not() -> None:
 
 def test_spreading_costs_skewed_models_only() -> None:
     assert slowdown_when_spread(0.09) == (1, 1, 1, 1)
-    assert slowdown_when_spread(PACKLIMIT) == (1, 1, 1, 1)
+    assert slowdown_when_spread(PACK_LIMIT) == (1, 1, 1, 1)
     assert slowdown_when_spread(0.6) == (1, 1, 2, 2)
     assert slowdown_when_spread(0.6, limit=0.2, oversubscription=1.5) == pytest.approx((1, 1, 3, 4.5))
 
@@ -82,7 +84,7 @@ def test_the_limit_lies_between_those_that_suffer_and_those_that_do_not() -> Non
 
 
 def test_the_default_stays_where_it_is_as_good_as_any() -> None:
-    assert fit_limit(seen(0.1, 1.0) + seen(0.7, 0.4)) == PACKLIMIT
+    assert fit_limit(seen(0.1, 1.0) + seen(0.7, 0.4)) == PACK_LIMIT
     assert fit_limit(seen(0.1, 1.0) + seen(0.7, 0.4), default=0.5) == 0.5
 
 
@@ -97,7 +99,7 @@ def test_the_default_stays_where_it_is_as_good_as_any() -> None:
     ids=["nothing seen", "nobody suffers", "everybody suffers", "nobody seen both ways"],
 )
 def test_one_sided_observations_teach_nothing(observations: list[Observation]) -> None:
-    assert fit_limit(observations) == PACKLIMIT
+    assert fit_limit(observations) == PACK_LIMIT
 
 
 def test_kinds_are_compared_with_themselves_by_their_medians() -> None:
@@ -110,7 +112,7 @@ def test_kinds_are_compared_with_themselves_by_their_medians() -> None:
 def test_the_tolerance_decides_who_suffers() -> None:
     observations = seen(0.1, 1.0) + seen(0.2, 0.85) + seen(0.7, 0.5)
     assert fit_limit(observations, tolerance=0.1) == pytest.approx(0.15)
-    assert fit_limit(observations, tolerance=0.2) == PACKLIMIT
+    assert fit_limit(observations, tolerance=0.2) == PACK_LIMIT
 
 
 def test_an_observation_that_cannot_be() -> None:
@@ -136,7 +138,7 @@ def test_no_limit_makes_fewer_mistakes(kinds: list[tuple[float, bool]], random: 
     if len({suffers for _, suffers in kinds}) == 2:
         assert mistakes(limit) == min(mistakes(per_mille / 1000) for per_mille in range(1001))
     else:
-        assert limit == PACKLIMIT
+        assert limit == PACK_LIMIT
     random.shuffle(observations)  # type: ignore[attr-defined]
     assert fit_limit(observations) == limit
 
@@ -145,3 +147,27 @@ def test_the_published_speeds_teach_a_limit(shared_data: Path) -> None:
     """On the slow network of the published table models of .2 suffer, too, and the more the larger the skew."""
     table = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")
     assert fit_limit(observed(table)) == pytest.approx(0.147, abs=0.01)
+
+
+# What jobs get of it
+
+
+def test_a_skew_that_a_job_declares_costs_what_the_same_skew_of_the_catalogue_does() -> None:
+    declared, known, even, plain = profiled(
+        [
+            job("a", skew=0.9, job_class="mine"),
+            job("b", job_class="vgg16"),
+            job("c", skew=0.0, job_class="vgg16"),
+            job("d", job_class="mine"),
+        ]
+    )
+    assert declared.slowdown == slowdown_when_spread(0.9)
+    assert known.skew is not None
+    assert known.slowdown == slowdown_when_spread(known.skew)
+    assert (even.skew, even.slowdown) == (0.0, NO_SLOWDOWN), "what a job says goes before the catalogue"
+    assert (plain.skew, plain.slowdown) == (None, NO_SLOWDOWN)
+
+
+def test_a_slowdown_that_a_job_declares_stays() -> None:
+    own = (1.0, 1.0, 1.1, 1.2)
+    assert [one.slowdown for one in profiled([job("a", skew=0.9, slowdown=own)])] == [own]

@@ -13,7 +13,7 @@ from horae.cli import STARTED_S, generation, inputs, options
 from horae.cli.files import check_outputs, written_whole
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.progress import progress_bar
-from horae.cli.sources import Asked
+from horae.cli.sources import Asked, TraceSource
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,13 +74,15 @@ def command(
 
     # Whatever can be wrong is found before anything takes time.
     check_outputs([html], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
-    chosen = read_policies(policy or (), policies)
     machines = parse_cluster(cluster)
+    chosen = [(name, inputs.with_prices(name, its, machines)) for name, its in read_policies(policy or (), policies)]
     speeds = inputs.read_throughputs(throughputs)
     trouble = inputs.read_faults(faults or ())
     tree = inputs.read_queues(queues, cluster)
     asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
     source = asked.source(machines, speeds, {"--seeds": seeds if seeds > 1 else None})
+    if isinstance(source, TraceSource):
+        speeds = inputs.with_estimates(speeds, source.trace, machines)
     world = World(source, machines, placement, restart_cost, speeds, tree, trouble, measure_from, measure_to)
     runs = _plan(chosen, range(seed, seed + seeds), keep_history=html is not None)
     with progress_bar(f"{len(runs)} runs", output) as advance:
@@ -114,8 +116,9 @@ def split_policies(text: str) -> list[tuple[str, list[str]]]:
     """Policies and their settings from `las:quantum=300,reserve=60,cost:prices=v100:3,k80:1,fifo`.
 
     Commas stand between policies, settings and the parts of a value alike. What has an equals
-    sign is a setting of the policy before it; `k80:1`, where `k80` is no policy, goes on with
-    the value of the setting before it; everything else is a policy.
+    sign is a setting of the policy before it; `k80:1`, where `k80` is no policy, and the second
+    number of `tiresias:thresholds=3250,7200` go on with the value of the setting before them;
+    everything else is a policy.
     """
     from horae.policies import POLICIES
 
@@ -125,11 +128,19 @@ def split_policies(text: str) -> list[tuple[str, list[str]]]:
         settings = found[-1][1] if found else []
         if settings and name not in POLICIES and "=" in name:
             settings.append(part)
-        elif settings and name not in POLICIES and colon and "=" not in part:
+        elif settings and name not in POLICIES and "=" not in part and (colon or _is_number(part)):
             settings[-1] += f",{part}"
         else:
             found.append((name, [first] if first else []))
     return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _plan(chosen: Sequence[tuple[str, dict[str, str]]], seeds: Sequence[int], keep_history: bool) -> list[Run]:

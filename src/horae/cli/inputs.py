@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ from horae.cli.output import note
 from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
+    from horae.core.cluster import Cluster
+    from horae.core.job import JobSpec
     from horae.core.queues import Queue
     from horae.core.throughputs import Throughputs
     from horae.simulate.faults import Faults
@@ -80,6 +82,38 @@ def read_profile(speeds: Throughputs | None, share: float, noise: float, seed: i
     from horae.workload.profiles import hide
 
     return hide(speeds, share, noise, seed)
+
+
+def with_estimates(measured: Throughputs | None, jobs: Sequence[JobSpec], cluster: Cluster) -> Throughputs | None:
+    """The table with estimates from the catalogue for job classes that it does not know at all; says how many."""
+    from horae.core.throughputs import Throughputs
+    from horae.workload.roofline import estimate_unmeasured
+
+    known = measured or Throughputs()
+    filled = estimate_unmeasured(known, [job for job in jobs if not known.knows(job.job_class)], cluster.gpu_types)
+    if len(filled) == len(known):
+        return measured
+    note(f"{len(filled) - len(known)} speeds are estimates from the catalogue; give measured ones with --throughputs.")
+    return filled
+
+
+def with_prices(policy: str, settings: Mapping[str, str], cluster: Cluster) -> dict[str, str]:
+    """The settings of a policy that goes by prices, with the catalogue's where nobody gave any.
+
+    A policy that brings prices of its own for all of the cluster's GPU types keeps them, and so
+    does one on a cluster with types that the catalogue has no price for.
+    """
+    from horae.policies import POLICIES
+    from horae.workload.catalogue import find_gpu_type
+
+    own = next((one.default for one in POLICIES[policy].parameters if one.name == "prices"), None)
+    if own is None or "prices" in settings:
+        return dict(settings)
+    covered = {part.partition(":")[0] for part in own.split(",")}
+    listed = {name: known.price_per_hour for name in cluster.gpu_types if (known := find_gpu_type(name))}
+    if covered >= set(cluster.gpu_types) or not all(listed.get(name) for name in cluster.gpu_types):
+        return dict(settings)
+    return {**settings, "prices": ",".join(f"{name}:{price:g}" for name, price in listed.items())}
 
 
 def read_queues(path: Path | None, cluster: str) -> tuple[Queue, ...]:

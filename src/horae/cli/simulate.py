@@ -56,9 +56,11 @@ def command(
     machines = parse_cluster(cluster)
     trouble = inputs.read_faults(faults or ())
     tree = inputs.read_queues(queues, cluster)
-    speeds = inputs.read_throughputs(throughputs)
+    settings = inputs.with_prices(policy, settings, machines)
+    measured = inputs.read_throughputs(throughputs)
+    jobs = profiled(inputs.read_trace(trace, format, skip_bad, measured).jobs)
+    speeds = inputs.with_estimates(measured, jobs, machines)
     believed = inputs.read_profile(speeds, profile_share, profile_noise, seed)
-    jobs = profiled(inputs.read_trace(trace, format, skip_bad, speeds).jobs)
     with progress_bar(f"{policy}, {len(jobs):,} jobs", output) as advance:
         history = simulate(
             jobs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -48,8 +49,15 @@ def command(
             print_csv(records)
         case Output.TABLE:
             rows = [(*one[:-1], "yes" if one.suffers else "no") for one in kinds]
-            print_rich(table(_COLUMNS, rows), f"Limit {limit:.3g}: use --placement tiresias:{limit:.3g}.")
+            told = _told(limit, [one.skew for one in kinds])
+            print_rich(table(_COLUMNS, rows), f"Limit {told}: use --placement tiresias:{told}.")
             _explain_default({one.suffers for one in kinds})
+
+
+def _told(limit: float, skews: Sequence[float]) -> str:
+    """The limit in as few digits, from 3 up, as leave every skew on its side of it."""
+    texts = (f"{limit:.{digits}g}" for digits in range(3, 18))
+    return next(text for text in texts if all((skew > float(text)) == (skew > limit) for skew in skews))
 
 
 def _explain_default(found: set[bool]) -> None:

@@ -200,6 +200,8 @@ def command(
     work = generation.read_workload(generate, jobs, load, rate, None, workload or (), speeds)
     window = read_window(work, jobs, measure_from, measure_to)
     sources = [_source(work, window, step, speeds) for step in steps]
+    machines = parse_cluster(cluster)
+    chosen = [(name, inputs.with_prices(name, settings, machines)) for name, settings in chosen]
     runs = _plan(variation, steps, sources, chosen, range(seed, seed + seeds))
     world = World(
         sources[0],

@@ -187,8 +187,7 @@ class Engine:
         self._works_from(row, self.now_s)
         jobs.launch_failures[row] = 0
         # A job works at least as long as it took to load; else loading could be all that ever happens.
-        jobs.load_s[row] = self.now_s - jobs.launched_s[row]
-        least_s = max(jobs.min_runtime_s[row], jobs.load_s[row])
+        least_s = max(jobs.min_runtime_s[row], self.now_s - jobs.launched_s[row])
         jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + least_s)
         self._must_plan = self._must_plan or self._heed_starts
 
@@ -633,9 +632,6 @@ class Engine:
         if state in ALIVE:
             self._set_speed_beside(row)
         if state in (LAUNCHING, RUNNING):
-            if state is LAUNCHING:
-                # It takes longer than this to come up; next time it is left in peace for twice as long.
-                jobs.load_s[row] = max(float(jobs.load_s[row]), 2.0 * float(self.now_s - jobs.launched_s[row]))
             self._move(row, _STOP)
             jobs.waiting_since_s[row] = self.now_s
             jobs.preemptions[row] += stop.why in _BY_POLICY
@@ -659,9 +655,7 @@ class Engine:
         jobs.attempt[row] = launch.attempt
         jobs.last_type[row] = self.gpus.cluster.gpu_type[launch.gpu_ids[0]]
         jobs.launched_s[row] = self.now_s
-        # To take the GPUs away while the job loads would be to do so for nothing, again and again.
-        least_s = jobs.load_s[row] + max(jobs.min_runtime_s[row], jobs.load_s[row])
-        jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + least_s)
+        jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + jobs.min_runtime_s[row])
         self._launched[row] = launch
 
     @property

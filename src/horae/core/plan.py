@@ -161,6 +161,15 @@ class Snapshot:
         """How many jobs that came want nothing now: they have ended, or are held."""
         return len(self.table) - len(self.table.active)
 
+    def has_finished(self, wanted: float) -> bool:
+        """Whether so many jobs have finished. They are counted only once as many have departed at all."""
+        return self.departed >= wanted and self.finished >= wanted
+
+    @property
+    def finished(self) -> int:
+        """How many jobs have finished."""
+        return int(np.count_nonzero(self.table.state[: len(self.table)] == int(FINISHED)))
+
     def finished_before(self, when_s: float) -> Ints:
         """Rows of the jobs that had finished before a moment, in order of submission."""
         table, n = self.table, len(self.table)

@@ -44,12 +44,13 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "rate": (np.float64, 0),
     "gpu_seconds": (np.float64, 0),
     "executing_gpus": (np.float64, 0),
+    # The same by the speed of the GPU type: as GPUs of the job's fastest one.
+    "fastest_gpu_seconds": (np.float64, 0),
+    "executing_fastest": (np.float64, 0),
     "executed_s": (np.float64, 0),
     "executing": (np.float64, 0),
     # Moments.
     "launched_s": (np.float64, -np.inf),
-    # How long the job takes to come up, by what was seen of it: 0 until then.
-    "load_s": (np.float64, 0),
     "first_started_s": (np.float64, np.inf),
     "ended_s": (np.float64, np.inf),
     "waiting_since_s": (np.float64, 0),
@@ -114,10 +115,11 @@ class JobTable:
     rate: NDArray[np.float64]
     gpu_seconds: NDArray[np.float64]
     executing_gpus: NDArray[np.float64]
+    fastest_gpu_seconds: NDArray[np.float64]
+    executing_fastest: NDArray[np.float64]
     executed_s: NDArray[np.float64]
     executing: NDArray[np.float64]
     launched_s: NDArray[np.float64]
-    load_s: NDArray[np.float64]
     first_started_s: NDArray[np.float64]
     ended_s: NDArray[np.float64]
     waiting_since_s: NDArray[np.float64]
@@ -242,7 +244,9 @@ class JobTable:
         if self.executing[row]:
             self.work_left[row] = max(0.0, self.work_left[row] - self.rate[row] * elapsed)
             self.gpu_seconds[row] += self.executing_gpus[row] * elapsed
+            self.fastest_gpu_seconds[row] += self.executing_fastest[row] * elapsed
             self.executed_s[row] += elapsed
+            self.executing_fastest[row] = 0.0
             self.rate[row] = self.executing_gpus[row] = self.executing[row] = 0.0
         self.since_s[row] = now_s
 
@@ -250,6 +254,9 @@ class JobTable:
         """The job does work from now on, at this rate on so many GPUs, half of them where it shares them."""
         self.settle(row, now_s)
         self.rate[row], self.executing_gpus[row], self.executing[row] = rate, gpus, 1.0
+        # A type that the job is not known to run on counts in full.
+        speed, best = self.rates[row, self.last_type[row]], self.best_rate[row]
+        self.executing_fastest[row] = gpus * speed / best if 0 < speed < best else gpus
 
     def note_loss(self, row: int, work_done: float, loss: float) -> bool:
         """Keep a reported loss; one that is not newer than the last says nothing."""

@@ -12,7 +12,7 @@ from horae.core.plan import Placement, Plan, Snapshot, Wishes
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
 from horae.core.table import JobTable
-from horae.placement import PLACEMENTS
+from horae.placement import PACK_LIMIT, PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
 from horae.placement.columns import CLOSED, Asked, Columns, Pools, Quotas, Result
 from horae.placement.fit import fit
@@ -26,8 +26,6 @@ _RULES = {
     "least-fragmentation": (LEAST_FRAGMENTATION, False),
     "tiresias": (BY_SKEW, False),
 }
-#: Skew above which `tiresias` consolidates: between ResNet-50 (.09) or BERT (.21) and AlexNet (.62) or VGG (.72).
-PACK_LIMIT = 0.3
 
 _SPANS = tuple(Span)
 #: Reasons that no reservation would help against, or that mean that the job has its GPUs.

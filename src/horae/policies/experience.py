@@ -10,12 +10,12 @@ from horae.core.table import JobTable
 from horae.policies.service import attained
 from horae.solve.gittins import ServiceDistribution
 
-#: What is remembered: when finished jobs were last looked at, and how many had departed by then.
+#: What is remembered: when finished jobs were last looked at, and how many there were.
 SCALARS = {"learnt_s": 0.0, "learnt_from": 0.0}
 
-#: Fewer finished jobs tell nothing.
-LEAST = 30
-#: They are looked at again whenever so many times as many have departed.
+#: Fewer finished jobs tell nothing about the longest, and the order of old jobs depends on those.
+LEAST = 100
+#: They are looked at again whenever so many times as many have finished.
 _MORE = 1.1
 
 
@@ -31,10 +31,9 @@ class Experience:
 
     def so_far(self, now: Snapshot, memory: Memory) -> ServiceDistribution | None:
         """The service that finished jobs took; None as long as there are too few."""
-        departed = now.departed
-        if departed >= max(LEAST, _MORE * memory.scalar("learnt_from")):
+        if now.has_finished(max(LEAST, _MORE * memory.scalar("learnt_from"))):
             memory.put_scalar("learnt_s", now.now_s)
-            memory.put_scalar("learnt_from", departed)
+            memory.put_scalar("learnt_from", now.finished)
         return self._before(now, memory.scalar("learnt_s"))
 
     def _before(self, now: Snapshot, when_s: float) -> ServiceDistribution | None:

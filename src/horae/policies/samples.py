@@ -19,7 +19,7 @@ _COLUMN = "gpu_seconds"
 
 def read_samples(path: str) -> NDArray[np.float64]:
     """GPU-seconds that jobs took in all, from a CSV file of one column or with one called gpu_seconds."""
-    lines = [line for line in csv.reader(_text(path).splitlines()) if line]
+    lines = _lines(path)
     width = len(lines[0]) if lines else 0
     if width > 1 and _COLUMN not in lines[0]:
         raise BadSetting(f"samples={path} has {width} columns: name one of them {_COLUMN}, or leave only one.")
@@ -35,11 +35,15 @@ def read_samples(path: str) -> NDArray[np.float64]:
     return samples
 
 
-def _text(path: str) -> str:
+def _lines(path: str) -> list[list[str]]:
     try:
-        return np.fromfile(path, np.uint8).tobytes().decode()
+        # A spreadsheet may begin its file with a mark of the byte order; a quote that never ends is a mistake.
+        text = np.fromfile(path, np.uint8).tobytes().decode("utf-8-sig")
+        return [line for line in csv.reader(text.splitlines(), strict=True) if line]
     except (OSError, UnicodeDecodeError):
         raise BadSetting(f"samples={path} is not a text file that can be read: name a CSV file.") from None
+    except csv.Error as error:
+        raise BadSetting(f"samples={path} is not a CSV file ({error}): correct it.") from None
 
 
 def _number(line: list[str], column: int) -> float:

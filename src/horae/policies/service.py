@@ -16,25 +16,18 @@ NORMALISE = "whether service counts by speed, in GPU-seconds on the job's fastes
 
 
 def attained(now: Snapshot, rows: Ints, normalise: bool) -> Floats:
-    """GPU-seconds that jobs have had; by speed, those that their work would have taken on their fastest type.
+    """GPU-seconds that jobs have had; by speed, those of a slower type count by how fast the job is on it.
 
-    By speed, work that was lost with a node is service that a job has not had.
+    Only the type counts: a job that is spread, or slow for reasons of its own, has had its GPUs all the same.
     """
     table = now.table
-    if not normalise:
-        return along(now.now_s, rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
-    left = along(now.now_s, rows, table.work_left, table.rate, table.since_s, -1.0)
-    return (table.work[rows] - left) * _gpu_seconds_of_work(now, rows)
+    if normalise:
+        return along(now.now_s, rows, table.fastest_gpu_seconds, table.executing_fastest, table.since_s, 1.0)
+    return along(now.now_s, rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
 
 
 def pace(now: Snapshot, normalise: bool) -> Floats:
     """Service that each job gets in a second; the most it could get, where it does no work yet."""
     works = now.working_gpus > 0
-    growth = now.working_rate * _gpu_seconds_of_work(now, now.rows) if normalise else now.working_gpus
+    growth = now.table.executing_fastest[now.rows] if normalise else now.working_gpus
     return np.where(works, growth, now.table.gpus_max[now.rows])
-
-
-def _gpu_seconds_of_work(now: Snapshot, rows: Ints) -> Floats:
-    """GPU-seconds that one unit of work takes on each job's fastest type."""
-    gpus, rate = now.table.gpus[rows], now.table.best_rate[rows]
-    return np.divide(gpus, rate, out=np.zeros(len(rows)), where=rate > 0)

@@ -71,18 +71,21 @@ def _read(policy: str, key: str, text: str, field: dataclasses.Field[Any]) -> An
     try:
         if wanted is bool:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-        if wanted is float and text == "off" and field.metadata["off"]:
+        if wanted is float and text.lower() == "off" and field.metadata["off"]:
             return math.inf
         value = wanted(text)
     except (ValueError, KeyError):
         raise BadSetting(f"{key}={text} is not a value for policy {policy!r}: {field.metadata['summary']}.") from None
     if wanted is float and not math.isfinite(value) and value != default:
-        raise BadSetting(
-            f"{key}={text} is not a finite number for policy {policy!r}: use at least {field.metadata['least']:g}."
-        )
+        raise BadSetting(f"{key}={text} is not a finite number for policy {policy!r}: {_range(field)}.")
     if wanted in (int, float) and value < field.metadata["least"]:
-        raise BadSetting(f"{key}={text} is too small for policy {policy!r}: use at least {field.metadata['least']:g}.")
+        raise BadSetting(f"{key}={text} is too small for policy {policy!r}: {_range(field)}.")
     return value
+
+
+def _range(field: dataclasses.Field[Any]) -> str:
+    """What a number may be."""
+    return f"use at least {field.metadata['least']:g}{', or off' if field.metadata['off'] else ''}"
 
 
 def _spoken(name: str) -> str:

@@ -2,18 +2,24 @@
 
 Chosen bounds cut all the service that jobs of this cluster have had so far, finished or not, into five
 equal parts: a fifth was had by jobs before they came to the first bound, and so on. So every queue matters,
-whether jobs take minutes or months. What is chosen is remembered, and chosen anew whenever half as many
-jobs again have left.
+whether jobs take hours or months. What is chosen is remembered, and chosen anew whenever half as many
+jobs again have finished.
+
+Whoever leaves a queue may lose its GPUs, and a restart costs tens of seconds on each. So bounds are chosen no
+lower than those of Tiresias' published simulator, and each at least twice the one before it, or it is left out:
+what a job has had when it is stopped is then many times what stopping it costs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.plan import Memory, Snapshot
+from horae.policies.feedback import LEAST_BOUND
 from horae.policies.service import attained
 from horae.policies.settings import BadSetting
 from horae.solve.gittins import ServiceDistribution
@@ -21,13 +27,13 @@ from horae.solve.gittins import ServiceDistribution
 Floats = NDArray[np.float64]
 
 AUTO = "auto"
-#: A bound must be reached by real work, or a job could be promoted and demoted without end.
-_LEAST = 1.0
-#: Bounds are chosen when so many jobs have left, and again whenever so many times as many have.
+#: The bounds of Tiresias' published simulator, and how many times the bound before it a chosen one is at least.
+_PUBLISHED, _APART = (3250.0, 7200.0), 2.0
+#: Bounds are chosen when so many jobs have finished, and again whenever so many times as many have.
 _ENOUGH, _MORE = 30, 1.5
 
-#: Where chosen bounds are remembered; the first are those of Tiresias' published simulator.
-_CHOSEN = {"bound_1": 3250.0, "bound_2": 7200.0, "bound_3": math.inf, "bound_4": math.inf}
+#: Where chosen bounds are remembered; the first are the published ones.
+_CHOSEN = dict(zip(("bound_1", "bound_2", "bound_3", "bound_4"), (*_PUBLISHED, math.inf, math.inf), strict=True))
 SCALARS = {**_CHOSEN, "chosen_from": 0.0}
 
 
@@ -39,16 +45,26 @@ def read_bounds(text: str) -> Floats:
         bounds = np.zeros(1)
     if not (np.diff(bounds, prepend=0.0) > 0).all() or bounds[-1] == math.inf:
         raise BadSetting(f"thresholds={text} are not rising GPU-seconds such as 3250,7200: correct them, or use auto.")
-    if bounds[0] < _LEAST:
-        raise BadSetting(f"thresholds={text} begin too low: use at least {_LEAST:g} GPU-second.")
+    if bounds[0] < LEAST_BOUND:
+        raise BadSetting(f"thresholds={text} begin too low: use at least {LEAST_BOUND:g} GPU-second.")
     return np.append(bounds, math.inf)
 
 
 def choose_bounds(now: Snapshot, memory: Memory, normalise: bool) -> Floats:
     """Bounds by what jobs of this cluster have had, with that of the last queue, which is infinite."""
-    if now.departed >= max(_ENOUGH, _MORE * memory.scalar("chosen_from")):
-        memory.put_scalar("chosen_from", now.departed)
+    if now.has_finished(max(_ENOUGH, _MORE * memory.scalar("chosen_from"))):
+        memory.put_scalar("chosen_from", now.finished)
         so_far = ServiceDistribution(attained(now, np.arange(len(now.table)), normalise))
-        for name, bound in zip(_CHOSEN, so_far.equal_parts(len(_CHOSEN) + 1), strict=True):
-            memory.put_scalar(name, max(float(bound), _LEAST))
+        for name, bound in zip(_CHOSEN, _worthwhile(so_far.equal_parts(len(_CHOSEN) + 1).tolist()), strict=True):
+            memory.put_scalar(name, bound)
     return np.array([*(memory.scalar(name) for name in _CHOSEN), math.inf])
+
+
+def _worthwhile(parts: Sequence[float]) -> list[float]:
+    """As many bounds, none lower than the published ones, each well above the one before; infinite where left out."""
+    bounds = [max(parts[0], _PUBLISHED[0])]
+    bounds.append(max(parts[1], _PUBLISHED[1], _APART * bounds[0]))
+    for part in parts[2:]:
+        if part >= _APART * bounds[-1]:
+            bounds.append(part)
+    return [*bounds, *[math.inf] * (len(parts) - len(bounds))]

@@ -22,9 +22,11 @@ def load_observations(path: Path) -> list[Observation]:
     if path.suffix.lower() == ".json":
         return observed(load_throughputs(path))
     try:
-        lines = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
+        lines = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines(), strict=True))
     except (OSError, UnicodeDecodeError):
         raise BadSkew(f"{path} is not a text file that can be read: name a CSV file, or a JSON table.") from None
+    except csv.Error as error:
+        raise BadSkew(f"{path} is not a CSV file ({error}): correct it.") from None
     missing = [name for name in COLUMNS if not lines or name not in lines[0]]
     if missing:
         raise BadSkew(f"{path} has no lines with a column {missing[0]!r}: give {', '.join(COLUMNS)} for each run.")

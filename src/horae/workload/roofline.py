@@ -166,11 +166,15 @@ def estimate_unmeasured(table: Throughputs, jobs: Iterable[JobSpec], gpu_types: 
     """The same table, and an estimate where a job's speed is not in it.
 
     This goes for jobs that count steps, bring no speeds of their own and are of a class that
-    the catalogue knows, on GPU types that it knows. What stands in the table stays.
+    the catalogue knows, on GPU types that it knows. What stands in the table stays. A class that
+    other jobs count in seconds is left out: a table would tell how many steps those seconds are.
     """
-    filled, types = table.copy(), tuple(gpu_types)
+    filled, types, jobs = table.copy(), tuple(gpu_types), tuple(jobs)
+    in_seconds = {job.job_class for job in jobs if job.unit == "seconds"}
     asked = {(job.job_class, job.gpus): None for job in jobs if job.unit == "steps" and not job.throughput}
     for job_class, gpus in asked:
+        if job_class in in_seconds:
+            continue
         model = find_model(job_class)
         for name in types if model else ():
             gpu = find_gpu_type(name)

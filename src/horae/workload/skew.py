@@ -9,18 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
 from horae.core.errors import UserError
 from horae.core.job import NO_SLOWDOWN, JobSpec
+from horae.placement import PACK_LIMIT
 from horae.train.skew import skew
 from horae.workload.catalogue import find_model
 from horae.workload.mixes import Slowdown
-
-#: Skew above which a job is put on the fewest nodes. VGG and AlexNet lie above .6, ResNet and Inception at .1.
-PACKLIMIT = 0.3
 
 
 class BadSkew(UserError):
@@ -41,12 +40,12 @@ def known_skew(job_class: str) -> float | None:
     return known.skew if known else None
 
 
-def consolidates(skew: float, limit: float = PACKLIMIT) -> bool:
+def consolidates(skew: float, limit: float = PACK_LIMIT) -> bool:
     """Whether a job of this skew should have the fewest nodes, and wait for them."""
     return skew > limit
 
 
-def slowdown_when_spread(skew: float, limit: float = PACKLIMIT, oversubscription: float = 1.0) -> Slowdown:
+def slowdown_when_spread(skew: float, limit: float = PACK_LIMIT, oversubscription: float = 1.0) -> Slowdown:
     """What spreading costs a model of this skew, by the span of its GPUs: GPU, node, rack, cluster.
 
     A step sends while it computes, and waits for whichever ends later. Sending ends with the
@@ -64,23 +63,18 @@ def slowdown_when_spread(skew: float, limit: float = PACKLIMIT, oversubscription
 
 
 def profiled(jobs: Iterable[JobSpec]) -> tuple[JobSpec, ...]:
-    """The same jobs, with skew and cost of spreading of those whose model the catalogue knows.
+    """The same jobs, with the skew of those whose model the catalogue knows, and what spreading costs a known skew.
 
     What a job says itself stays, and so does whatever speed was measured.
     """
-    profiles: dict[str, tuple[float, Slowdown] | None] = {}
+    known = cache(known_skew)
+    cost = cache(slowdown_when_spread)
 
     def look(job: JobSpec) -> JobSpec:
-        if not job.job_class or job.skew is not None:
+        skew = known(job.job_class) if job.skew is None and job.job_class else job.skew
+        if not skew:
             return job
-        if job.job_class not in profiles:
-            known = known_skew(job.job_class)
-            profiles[job.job_class] = (known, slowdown_when_spread(known)) if known else None
-        profile = profiles[job.job_class]
-        if profile is None:
-            return job
-        skew, slowdown = profile
-        return replace(job, skew=skew, slowdown=slowdown if job.slowdown == NO_SLOWDOWN else job.slowdown)
+        return replace(job, skew=skew, slowdown=cost(skew) if job.slowdown == NO_SLOWDOWN else job.slowdown)
 
     return tuple(look(job) for job in jobs)
 
@@ -120,7 +114,7 @@ def compare_speeds(observations: Iterable[Observation], tolerance: float = 0.1) 
     return [Comparison(kind, skew, near, far, far < (1 - tolerance) * near) for skew, kind, near, far in both]
 
 
-def fit_limit(observations: Iterable[Observation], tolerance: float = 0.1, default: float = PACKLIMIT) -> float:
+def fit_limit(observations: Iterable[Observation], tolerance: float = 0.1, default: float = PACK_LIMIT) -> float:
     """The limit that best tells the kinds of job that suffer from being spread from those that do not.
 
     1. Compare the kinds that were seen both ways.
