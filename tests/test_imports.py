@@ -36,8 +36,10 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def package_of(path: Path) -> str:
-    """The package a module belongs to; empty for the top of horae."""
+    """The package a module belongs to; empty for the top of horae. `python -m horae` is the command line."""
     parts = path.relative_to(SOURCE).parts
+    if parts == ("__main__.py",):
+        return "cli"
     return parts[0] if len(parts) > 1 else ""
 
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from builders import job
 from horae.core.cluster import Span
 from horae.core.errors import UserError
-from horae.core.job import NO_SLOWDOWN, JobSpec
-from horae.placement import PACK_LIMIT
+from horae.core.job import NO_SLOWDOWN, PACK_LIMIT, JobSpec
 from horae.workload.catalogue import MODELS, model
 from horae.workload.observations import observed
 from horae.workload.skew import (

@@ -15,6 +15,9 @@ from horae.core.loss import LossCurve
 #: Slow-down of a job by the widest span of its GPUs: one GPU, one node, one rack, the cluster.
 NO_SLOWDOWN = (1.0, 1.0, 1.0, 1.0)
 
+#: Skew above which `tiresias` consolidates: between ResNet-50 (.09) or BERT (.21) and AlexNet (.62) or VGG (.72).
+PACK_LIMIT = 0.3
+
 #: Queue of a job that names none.
 DEFAULT_QUEUE = "default"
 

@@ -8,6 +8,3 @@ PLACEMENTS: dict[str, str] = {
     "least-fragmentation": "Fill the most used nodes first, so that whole nodes stay free for large gangs.",
     "tiresias": "Models that suffer when spread (by skew) as consolidated, all others as least-fragmentation.",
 }
-
-#: Skew above which `tiresias` consolidates: between ResNet-50 (.09) or BERT (.21) and AlexNet (.62) or VGG (.72).
-PACK_LIMIT = 0.3

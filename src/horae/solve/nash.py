@@ -28,6 +28,8 @@ TOLERANCE, _ENOUGH = 1e-10, 1e-8
 #: How far off the part of its shares that a job keeps may be; relative.
 _KEPT_TOLERANCE = 1e-6
 _MOST_ROUNDS = 200
+#: Beyond this it begins again with tangents that are close to each other.
+_WIDEST = 64.0
 #: Where tangents touch: evenly within reach of where the answer should lie, and a few times as far from there.
 _TOUCH = np.concatenate(([-16.0, -4.0], np.linspace(-1.0, 1.0, 9), [4.0, 16.0]))
 
@@ -129,7 +131,10 @@ class NashProgram:
                 return self._welfare(at, max(gap, 0.0))
             # What a bound is too high by is of second order in how far off the answer is.
             wide = 2 * wide if gap > before / 2 else max(wide / 2, 1.0)
+            wide = wide if wide < _WIDEST else 1.0
             before, reach = gap, np.maximum(np.abs(at - last), wide * np.sqrt(gap))
+            # Tangents that all touch at the ends of what is possible would say nothing about what is between.
+            reach = np.minimum(reach, -self._least / 2)
         raise AssertionError(f"the welfare is {gap} below its bound after {_MOST_ROUNDS} rounds")
 
     def _touch(self, at: Floats, reach: Floats) -> Floats:

@@ -15,8 +15,7 @@ from statistics import median
 from typing import NamedTuple
 
 from horae.core.errors import UserError
-from horae.core.job import NO_SLOWDOWN, JobSpec
-from horae.placement import PACK_LIMIT
+from horae.core.job import NO_SLOWDOWN, PACK_LIMIT, JobSpec
 from horae.train.skew import skew
 from horae.workload.catalogue import find_model
 from horae.workload.mixes import Slowdown
