@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli import STARTED_S, generation, inputs, options
+from horae.cli import STARTED_S, generation, options
 from horae.cli.output import Output, note_unfinished, print_csv, print_json, print_rich, table
 from horae.cli.progress import progress_bar
+from horae.cli.single import Conditions, Single
 from horae.cli.sources import Asked
 
 if TYPE_CHECKING:
@@ -56,40 +57,18 @@ def command(
     that of `horae simulate`; docs/reference/audit.md defines each property.
     """
     from horae.core.throughputs import Throughputs
-    from horae.policies import make_policy
     from horae.report.audit.judgement import judge
     from horae.simulate.observer import Observer, sample_times
-    from horae.simulate.run import simulate
-    from horae.workload.clusters import parse_cluster
 
-    # Whatever can be wrong is found before anything takes time.
-    settings = inputs.read_pairs("--set quantum=600", set or ())
-    make_policy(policy, settings)
-    machines = parse_cluster(cluster)
-    trouble = inputs.read_faults(faults or ())
-    tree = inputs.read_queues(queues, cluster)
-    speeds = inputs.read_throughputs(throughputs)
-    believed = inputs.read_profile(speeds, profile_share, profile_noise, seed)
     asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
-    specs = asked.source(machines, speeds, {}).jobs(seed)
-    true = speeds or Throughputs()
-    onlooker = Observer(sample_times(specs, machines, true, samples, seed), true, seed)
-    with progress_bar(f"{policy}, {len(specs):,} jobs", output) as advance:
-        history = simulate(
-            specs,
-            machines,
-            policy=policy,
-            settings=settings,
-            placement=placement,
-            restart_cost_s=restart_cost,
-            throughputs=believed,
-            truth=None if believed is speeds else speeds,
-            queues=tree,
-            seed=seed,
-            faults=trouble,
-            progress=advance,
-            onlooker=onlooker,
-        )
+    conditions = Conditions(
+        cluster, placement, restart_cost, throughputs, profile_share, profile_noise, queues, faults or (), seed
+    )
+    single = Single.read(policy, set or (), asked, conditions)
+    true = single.speeds or Throughputs()
+    onlooker = Observer(sample_times(single.jobs, single.machines, true, samples, seed), true, seed)
+    with progress_bar(f"{policy}, {len(single.jobs):,} jobs", output) as advance:
+        history = single.run(advance, onlooker)
     verdicts = judge(history, onlooker.observations(), true, seed)
     _print_verdicts(policy, history.settings, verdicts, output)
     note_unfinished(policy, [history.waiting])

@@ -13,7 +13,7 @@ from horae.cli import STARTED_S, generation, inputs, options
 from horae.cli.files import check_outputs, written_whole
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.progress import progress_bar
-from horae.cli.sources import Asked, TraceSource
+from horae.cli.sources import Asked
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,9 +80,7 @@ def command(
     trouble = inputs.read_faults(faults or ())
     tree = inputs.read_queues(queues, cluster)
     asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
-    source = asked.source(machines, speeds, {"--seeds": seeds if seeds > 1 else None})
-    if isinstance(source, TraceSource):
-        speeds = inputs.with_estimates(speeds, source.trace, machines)
+    source, speeds = asked.source(machines, speeds, {"--seeds": seeds if seeds > 1 else None})
     world = World(source, machines, placement, restart_cost, speeds, tree, trouble, measure_from, measure_to)
     runs = _plan(chosen, range(seed, seed + seeds), keep_history=html is not None)
     with progress_bar(f"{len(runs)} runs", output) as advance:

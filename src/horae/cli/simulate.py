@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horae.cli import STARTED_S, inputs, options
+from horae.cli import STARTED_S, options
 from horae.cli.files import check_outputs, written_whole
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.progress import progress_bar
+from horae.cli.single import Conditions, Single
+from horae.cli.sources import Asked
 
 if TYPE_CHECKING:
     from horae.core.history import History
@@ -45,42 +47,20 @@ def command(
     """Run a trace on a cluster under one policy, in virtual time, and report how it went."""
     from horae.policies import make_policy
     from horae.report.metrics import measure
-    from horae.simulate.run import simulate
-    from horae.workload.clusters import cluster_file, parse_cluster
-    from horae.workload.skew import profiled
+    from horae.workload.clusters import cluster_file
 
-    # Whatever can be wrong is found before anything takes time.
-    settings = inputs.read_pairs("--set quantum=600", set or ())
     check_outputs([jobs_out, html], inputs=[trace, throughputs, queues, cluster_file(cluster)])
-    chosen = make_policy(policy, settings)
-    machines = parse_cluster(cluster)
-    trouble = inputs.read_faults(faults or ())
-    tree = inputs.read_queues(queues, cluster)
-    settings = inputs.with_prices(policy, settings, machines)
-    measured = inputs.read_throughputs(throughputs)
-    jobs = profiled(inputs.read_trace(trace, format, skip_bad, measured).jobs)
-    speeds = inputs.with_estimates(measured, jobs, machines)
-    believed = inputs.read_profile(speeds, profile_share, profile_noise, seed)
-    with progress_bar(f"{policy}, {len(jobs):,} jobs", output) as advance:
-        history = simulate(
-            jobs,
-            machines,
-            policy=policy,
-            settings=settings,
-            placement=placement,
-            restart_cost_s=restart_cost,
-            throughputs=believed,
-            truth=None if believed is speeds else speeds,
-            queues=tree,
-            seed=seed,
-            faults=trouble,
-            progress=advance,
-        )
+    conditions = Conditions(
+        cluster, placement, restart_cost, throughputs, profile_share, profile_noise, queues, faults or (), seed
+    )
+    single = Single.read(policy, set or (), Asked(trace, format, skip_bad), conditions)
+    with progress_bar(f"{policy}, {len(single.jobs):,} jobs", output) as advance:
+        history = single.run(advance)
     report = measure(history, measure_from, measure_to)
     _write_files(history, report, jobs_out, html)
     _print_report(report, output)
     note_unfinished(policy, [history.waiting])
-    if getattr(chosen, "space_sharing", False) and not report.shared_gpu_share:
+    if getattr(make_policy(policy, single.settings), "space_sharing", False) and not report.shared_gpu_share:
         note(f"{policy}: no two jobs shared GPUs; none gain by it, or their speeds together are not known.")
 
 

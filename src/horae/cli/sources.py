@@ -35,21 +35,28 @@ class Asked:
     trace: Path | None
     format: str | None
     skip_bad: bool
-    generate: str | None
-    jobs: int | None
-    load: float | None
-    rate: float | None
-    hours_from: Path | None
-    workload: Sequence[str] | None
+    generate: str | None = None
+    jobs: int | None = None
+    load: float | None = None
+    rate: float | None = None
+    hours_from: Path | None = None
+    workload: Sequence[str] | None = None
 
-    def source(self, cluster: Cluster, speeds: Throughputs | None, only_generated: Mapping[str, object]) -> Source:
-        """The jobs; options that would do nothing with them, such as those in `only_generated`, are refused."""
+    def source(
+        self, cluster: Cluster, speeds: Throughputs | None, only_generated: Mapping[str, object]
+    ) -> tuple[Source, Throughputs | None]:
+        """The jobs, and their speeds: those measured, and estimates for models of the catalogue that nobody measured.
+
+        Options that would do nothing with the jobs, such as those in `only_generated`, are refused.
+        """
         if self.trace is not None and self.generate is None:
-            return self._read(self.trace, speeds, only_generated)
+            source = self._read(self.trace, speeds, only_generated)
+            return source, inputs.with_estimates(speeds, source.trace, cluster)
         if self.generate is not None and self.trace is None:
             _refuse({"--format": self.format, "--skip-bad": self.skip_bad or None}, "--trace", "--generate")
             more = self.jobs, self.load, self.rate, self.hours_from, self.workload or ()
-            return generation.GeneratedSource(generation.read_workload(self.generate, *more, speeds), cluster, speeds)
+            settings = generation.read_workload(self.generate, *more, speeds)
+            return generation.GeneratedSource(settings, cluster, speeds), speeds
         raise UserError("Name either a trace with --trace FILE or a workload with --generate PRESET.")
 
     def _read(self, trace: Path, speeds: Throughputs | None, only_generated: Mapping[str, object]) -> TraceSource:

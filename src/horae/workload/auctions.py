@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from horae.core.errors import UserError, did_you_mean, in_plain_words
+from horae.core.errors import UserError, did_you_mean
 from horae.solve.auction.bids import Bid, Bundles, Offer, Taker, check_bid
+from horae.workload.documents import read_document
 
 _Rho = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Gang = Annotated[int, Field(ge=1)]
@@ -73,21 +73,8 @@ class Auction:
 
 def load_auction(path: Path) -> Auction:
     """Read an auction: `{"machines": {name: free GPUs}, "bids": [{"app", "table", ...}], "others", "seed"}`."""
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadAuction(
-            f"The file of bids {path} cannot be read ({error.__class__.__name__}): name a JSON file."
-        ) from None
-    except json.JSONDecodeError as error:
-        raise BadAuction(f"{path} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
-    try:
-        return _build(_Auction.model_validate(said))
-    except ValidationError as error:
-        first: Any = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        what = in_plain_words(first["msg"])
-        raise BadAuction(f"{path}: {where or 'the file'}: {what}; see docs/reference/auctions.md.") from None
+    page = "docs/reference/auctions.md"
+    return _build(read_document(path, _Auction, "file of bids", page, BadAuction))
 
 
 def _build(said: _Auction) -> Auction:

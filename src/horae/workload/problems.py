@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from horae.core.errors import UserError, did_you_mean, in_plain_words
+from horae.core.errors import UserError, did_you_mean
 from horae.core.job import DEFAULT_QUEUE, MAX_SECONDS, MAX_STEPS
 from horae.core.queues import Queue, QueueTree
 from horae.solve.problem import Problem, Sharing
+from horae.workload.documents import read_document
 
 #: No GPU is so slow or so fast; beyond, solvers would take throughputs for nothing, or others beside them.
 _SLOWEST, _FASTEST = 1e-9, 1e9
@@ -87,21 +87,8 @@ class _Problem(BaseModel):
 
 def load_problem(path: Path) -> Problem:
     """Read a problem: `{"gpus": {type: count}, "prices", "jobs": [{"id", "throughput", ...}], "pairs", "queues"}`."""
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadProblem(
-            f"The problem file {path} cannot be read ({error.__class__.__name__}): name a JSON file."
-        ) from None
-    except json.JSONDecodeError as error:
-        raise BadProblem(f"{path} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
-    try:
-        return _build(_Problem.model_validate(said))
-    except ValidationError as error:
-        first: Any = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        what = in_plain_words(first["msg"])
-        raise BadProblem(f"{path}: {where or 'the problem'}: {what}; see docs/reference/problems.md.") from None
+    page = "docs/reference/problems.md"
+    return _build(read_document(path, _Problem, "problem file", page, BadProblem))
 
 
 def _build(said: _Problem) -> Problem:
