@@ -242,7 +242,7 @@ def test_reports_give_trials_up_and_their_gpus_serve_others_at_once() -> None:
     assert [(stop.job, stop.why) for stop in decided.stops] == [("a", StopWhy.GIVEN_UP), ("c", StopWhy.GIVEN_UP)]
     assert (cell.state("a"), cell.state("c")) == (State.CANCELLED, State.CANCELLED)
     assert cell.running == ["b", "d", "waits"]
-    told = explain(cell.engine, "c")
+    told = explain(cell.engine.standing(), "c")
     assert told.code == "GivenUp"
     assert told.sentence == "Its app gave it up at rung 1: its loss was 4, and the best 2 of 4 had 2 or less."
 
@@ -272,7 +272,7 @@ def test_a_trial_that_is_cancelled_or_ends_does_not_hold_up_the_others() -> None
         cell.tell(JobProgressed(25, name, 1, 25.0, loss))
     cell.at(30, JobCancelled(30, "d"))
     assert cell.running == ["b"], "the best of three"
-    assert explain(cell.engine, "d").code == "None", "nobody gave it up"
+    assert explain(cell.engine.standing(), "d").code == "None", "nobody gave it up"
 
 
 def test_a_trial_that_waits_is_given_up_without_a_stop() -> None:
@@ -308,9 +308,9 @@ def test_a_trial_that_finishes_before_it_is_stopped_has_finished() -> None:
     cell.at(25)
     cell.at(26, JobFinished(26, "a", 1))
     assert cell.state("a") is State.FINISHED
-    assert explain(cell.engine, "a").code == "None"
+    assert explain(cell.engine.standing(), "a").code == "None"
     assert cell.state("c") is State.CANCELLING
-    assert explain(cell.engine, "c").code == "GivenUp"
+    assert explain(cell.engine.standing(), "c").code == "GivenUp"
 
 
 def test_recovery_asks_no_app_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:

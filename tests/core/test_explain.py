@@ -14,7 +14,7 @@ from horae.core.reasons import SENTENCES, Reason
 
 
 def said(cell: Cell, name: str) -> tuple[str, str]:
-    told = explain(cell.engine, name)
+    told = explain(cell.engine.standing(), name)
     return told.code, told.sentence
 
 
@@ -55,7 +55,7 @@ def test_a_job_whose_launch_failed_hears_when_it_is_tried_again() -> None:
     cell.at(99, LaunchFailed(99, "a", 1))
     code, sentence = said(cell, "a")
     assert code == "BackingOff"
-    assert "again at 100 s" in sentence
+    assert "again in 1 s" in sentence
 
 
 def test_a_gang_larger_than_the_cluster_hears_what_there_is() -> None:
@@ -78,7 +78,7 @@ def test_every_reason_has_a_sentence_that_its_numbers_can_fill(reason: Reason) -
     cell = Cell("1x1")
     cell.submit(0, job("a"))
     cell.engine.jobs.reason[0] = int(reason)
-    told = explain(cell.engine, "a")
+    told = explain(cell.engine.standing(), "a")
     assert told.sentence
     assert "{" not in told.sentence
     assert set(SENTENCES) == set(Reason)

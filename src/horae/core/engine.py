@@ -41,6 +41,7 @@ from horae.core.gpus import GpuLedger
 from horae.core.plan import Memory, Placement, PlacementRule, Plan, Policy, Snapshot, Wishes
 from horae.core.queues import Queue, QueueTree
 from horae.core.reasons import Reason
+from horae.core.standing import Standing, shown
 from horae.core.states import (
     ALIVE,
     CANCELLED,
@@ -59,10 +60,10 @@ from horae.core.states import (
     after,
 )
 from horae.core.table import JobTable
-from horae.core.throughputs import Origin, Setting, Speeds, Throughputs
+from horae.core.throughputs import Origin, Setting, Speeds, Throughput, Throughputs
 
-#: A speed is measured over at least so long, and only a difference as large as this counts as one.
-_LEAST_MEASURED_S, _SAME_SPEED = 30.0, 1e-3
+#: A speed is measured over at least so long, unless told otherwise; only a difference as large as this counts as one.
+LEAST_MEASURED_S, _SAME_SPEED = 30.0, 1e-3
 #: A launch that failed is tried again after 1, 2, 4, ... seconds, at most this many.
 LONGEST_BACKOFF_S = 300.0
 
@@ -89,6 +90,7 @@ class Engine:
         throughputs: Throughputs | None = None,
         queues: Iterable[Queue] = (),
         learn: bool = False,
+        least_measured_s: float = LEAST_MEASURED_S,
     ) -> None:
         self.now_s = 0.0
         self.wake_s = np.inf
@@ -99,7 +101,7 @@ class Engine:
         self.apps = AppBook(self.jobs)
         #: Whether speeds that jobs show replace what was estimated, what was learnt so, and since when each running
         #: job's line has not been bent by a guess.
-        self._learn = learn
+        self._learn, self._least_measured_s = learn, least_measured_s
         self.learnt: dict[Setting, float] = {}
         self._true_since_s: dict[int, float] = {}
         self.evidence: Evidence | None = None
@@ -315,10 +317,13 @@ class Engine:
         jobs = self.jobs
         elapsed_s = float(self.now_s - jobs.since_s[row])
         undisturbed = jobs.executing[row] and self._true_since_s.get(row) == jobs.since_s[row]
-        if not self._learn or not undisturbed or elapsed_s < _LEAST_MEASURED_S:
+        if not self._learn or not undisturbed or elapsed_s < self._least_measured_s:
             return
         setting = self._setting(row)
         known = self._speeds.throughputs.get(setting)
+        if known is None and jobs.specs[row].throughput:
+            # What a job says of itself is an estimate, too.
+            known = Throughput(float(jobs.rate[row]), Origin.ESTIMATED)
         if known is None or known.origin is Origin.GIVEN:
             return
         steps_per_s = float(work_done - (jobs.work[row] - jobs.work_left[row])) / elapsed_s
@@ -327,7 +332,7 @@ class Engine:
         if steps_per_s > 0 and abs(steps_per_s - known.steps_per_s) > _SAME_SPEED * known.steps_per_s:
             self._speeds.throughputs.put(setting, steps_per_s, Origin.MEASURED)
             self.learnt[setting] = steps_per_s
-            jobs.look_up_again()
+            jobs.look_up_again(setting.job_class)
 
     def _setting(self, row: int) -> Setting:
         """What a running job's speed is measured under."""
@@ -658,14 +663,35 @@ class Engine:
         jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + jobs.min_runtime_s[row])
         self._launched[row] = launch
 
+    def standing(self) -> Standing:
+        """Where everything stands, for people to look at while the engine goes on."""
+        gpus, queues = self.gpus, self.queues
+        return Standing(
+            now_s=self.now_s,
+            columns=shown(self.jobs),
+            rates=self.jobs.rates[: len(self.jobs)].copy(),
+            cluster=gpus.cluster,
+            open_by_type=gpus.open_by_type,
+            node_up=tuple(gpus.node_up),
+            node_draining=tuple(gpus.node_draining),
+            occupied=dict(gpus.occupied),
+            held=dict(gpus.held),
+            evidence=self.evidence,
+            retry_s=dict(self._backoff),
+            given_up=dict(self.apps.given_up),
+            queue_paths=tuple(queues.paths),
+            queue_parents=tuple(queues.columns()[0].tolist()),
+            queues={queue.path: queue for queue in queues.configured},
+            policy=self.policy_name,
+            settings=self.policy_settings,
+            _specs=self.jobs.specs,
+            _rows=self.jobs.rows,
+        )
+
     @property
     def retries(self) -> bool:
         """Whether a launch that failed is to be tried again."""
         return bool(self._backoff)
-
-    def retry_s(self, row: int) -> float:
-        """When a job whose launch failed is tried again; now, if it is not one."""
-        return self._backoff.get(row, self.now_s)
 
     # ------------------------------------------------------------ restarting
 

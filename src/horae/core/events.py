@@ -25,26 +25,29 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """A user wants a job gone."""
+    """A user wants a job gone; `by` says who."""
 
     at_s: float
     job: str
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobHeld:
-    """A user wants a job to wait, stopping it if it runs."""
+    """A user wants a job to wait, stopping it if it runs; `by` says who."""
 
     at_s: float
     job: str
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobReleased:
-    """A held job may run again."""
+    """A held job may run again; `by` says who."""
 
     at_s: float
     job: str
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from horae.core.engine import Engine
-from horae.core.reasons import SENTENCES, Reason
+from horae.core.reasons import SENTENCES
+from horae.core.standing import Standing
 
 
 @dataclass(frozen=True)
@@ -18,18 +18,18 @@ class Explanation:
     numbers: dict[str, float | str]
 
 
-def explain(engine: Engine, job: str) -> Explanation:
+def explain(standing: Standing, job: str) -> Explanation:
     """Say why a job waits, or was given up; the numbers are those that the decision saw, not those of this moment."""
-    row = engine.jobs.rows[job]
-    reason = Reason(engine.jobs.reason[row])
-    numbers = _numbers(engine, row)
+    row = standing.row(job)
+    assert row is not None, f"there is no job {job!r}"
+    reason, numbers = standing.reason(row), _numbers(standing, row)
     return Explanation(job, reason.code, SENTENCES[reason].format(**numbers), numbers)
 
 
-def _numbers(engine: Engine, row: int) -> dict[str, float | str]:
+def _numbers(standing: Standing, row: int) -> dict[str, float | str]:
     """What the sentences may speak of."""
-    jobs, cluster, evidence = engine.jobs, engine.gpus.cluster, engine.evidence
-    mask = int(jobs.types[row])
+    cluster, evidence, column = standing.cluster, standing.evidence, standing.columns
+    mask = int(column["types"][row])
     usable = [node for node in range(len(cluster.nodes)) if mask >> int(cluster.node_type[node]) & 1]
     free = evidence.node_free.tolist() if evidence else []
     seen = {node: free[node] for node in usable if node < len(free)}
@@ -37,14 +37,14 @@ def _numbers(engine: Engine, row: int) -> dict[str, float | str]:
     for node, count in seen.items():
         gpu_type = int(cluster.node_type[node])
         by_type[gpu_type] = by_type.get(gpu_type, 0) + count
-    capacity = [int(count) for k, count in enumerate(engine.gpus.open_by_type) if mask >> k & 1]
+    capacity = [int(count) for k, count in enumerate(standing.open_by_type) if mask >> k & 1]
     return {
-        "gpus": int(jobs.gpus_min[row]),
+        "gpus": int(column["gpus_min"][row]),
         "free": max(by_type.values(), default=0),
         "most": max(seen.values(), default=0),
         "capacity": max(capacity, default=0),
-        "queue": engine.queues.paths[int(jobs.queue[row])],
+        "queue": standing.queue_paths[int(column["queue"][row])],
         "head": evidence.head if evidence else "",
-        "retry_s": engine.retry_s(row),
-        "given_up": engine.apps.given_up.get(row, ""),
+        "retry_in_s": max(0.0, standing.retry_s.get(row, 0.0) - standing.now_s),
+        "given_up": standing.given_up.get(row, ""),
     }

@@ -46,7 +46,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.OVER_QUOTA: "Queue {queue} or one above it is at its maximum of GPUs; raise the quota or wait for its jobs.",
     Reason.RESERVED_FOR_LARGER: "Free GPUs are set aside for job {head}, which waited longer; a job that ends sooner "
     "could still slip in.",
-    Reason.BACKING_OFF: "Its last launch failed; it is tried again at {retry_s:.0f} s.",
+    Reason.BACKING_OFF: "Its last launch failed; it is tried again in {retry_in_s:.0f} s; the job's log says what "
+    "went wrong.",
     Reason.VACATING: "Its GPUs are chosen and being vacated; it starts when the last of them is free.",
     Reason.CLUSTER_TOO_SMALL: "It needs {gpus} GPUs of one type it accepts and the cluster now has {capacity}; "
     "return a node or ask for fewer.",

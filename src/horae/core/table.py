@@ -205,12 +205,13 @@ class JobTable:
             self._beside = (self.gpu_types, self.speeds.beside(self.gpu_types))
         return self._beside[1]
 
-    def look_up_again(self) -> None:
-        """Speeds were learnt: those of all jobs that still want something are looked up anew."""
+    def look_up_again(self, job_class: str) -> None:
+        """Speeds of a class were learnt: those of its jobs that still want something are looked up anew."""
         self.speeds.forget()
         self._beside = ((), np.zeros((0, 0, 0)))
         for row in self.active.tolist():
-            self.set_rates(row)
+            if self.specs[row].job_class == job_class:
+                self.set_rates(row)
 
     def know_types(self, gpu_types: tuple[str, ...]) -> None:
         """The cluster got new GPU types: every job's rates are looked up again."""

@@ -241,6 +241,7 @@ class Driver:
         """What happened, for reports."""
         table, n = self.engine.jobs, len(self.engine.jobs)
         start_s, end_s = table.first_started_s[:n].copy(), table.ended_s[:n].copy()
+        standing = self.engine.standing()
         start_s[np.isinf(start_s)] = np.nan
         end_s[np.isinf(end_s)] = np.nan
         return History(
@@ -256,7 +257,7 @@ class Driver:
             counters={"dropped_reports": self.engine.dropped_reports, **_counted(self.engine)},
             given_up=(table.state[:n] == State.CANCELLED) & (table.reason[:n] == Reason.GIVEN_UP),
             waiting={
-                spec.id: explain(self.engine, spec.id).sentence
+                spec.id: explain(standing, spec.id).sentence
                 for row, spec in enumerate(table.specs)
                 if np.isnan(end_s[row])
             },
