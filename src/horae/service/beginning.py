@@ -1,0 +1,67 @@
+"""How a service begins, and how it comes back: the engine from its first day, a checkpoint, and the journal's tail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from horae.core.checkpoint import load
+from horae.core.cluster import Cluster, Node
+from horae.core.engine import Engine
+from horae.core.queues import Queue
+from horae.placement.rules import make_placement
+from horae.policies import make_policy
+from horae.service.store import Store
+
+#: Live speeds are measured over at least so long: jobs report about once a second.
+LEAST_MEASURED_S = 5.0
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What the engine was built with on its first day. It never changes; everything since is in the journal."""
+
+    nodes: tuple[Node, ...]
+    policy: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    placement: str = "best-effort"
+    queues: tuple[Queue, ...] = ()
+
+    def engine(self) -> Engine:
+        """The engine of the first day."""
+        return Engine(
+            Cluster(self.nodes),
+            make_policy,
+            self.policy,
+            self.settings,
+            make_placement(self.placement),
+            queues=self.queues,
+            learn=True,
+            least_measured_s=LEAST_MEASURED_S,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(said: Mapping[str, Any]) -> Beginning:
+        """What `as_dict` gave."""
+        beginning: Beginning = TypeAdapter(Beginning).validate_python(said)
+        return beginning
+
+
+def recover(store: Store, beginning: Beginning) -> tuple[Engine, int]:
+    """The engine as the journal has it, and the last record's number. No policy is asked."""
+    engine, seq = beginning.engine(), 0
+    newest = store.newest_checkpoint()
+    if newest is not None:
+        seq, body = newest
+        load(engine, body)
+    for number, record in store.tail(seq):
+        engine.apply(record)
+        seq = number
+    return engine, seq

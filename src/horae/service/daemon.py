@@ -1,0 +1,363 @@
+"""The daemon's loop: the engine with a real clock, a journal and a backend.
+
+One thread owns the engine. A cycle takes what came in since the last one (requests over the API, reports of the
+backend), writes it to the journal in one transaction, applies it, answers those who asked, and decides; a decision
+is in the journal before it is performed. What cannot be written did not happen: requests are refused, reports are
+kept for the next cycle, and an engine that has decided what the journal could not take is rebuilt from the journal.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, assert_never
+
+from horae.backends.protocol import Backend, Place, Start
+from horae.backends.task import Task
+from horae.core import checkpoint
+from horae.core.commands import Command, Launch, Stop, WakeAt
+from horae.core.engine import Engine
+from horae.core.errors import UserError
+from horae.core.events import (
+    PRECEDENCE,
+    Event,
+    JobCancelled,
+    JobFailed,
+    JobFinished,
+    JobStopped,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+    NodeObserved,
+)
+from horae.core.standing import Standing
+from horae.core.states import LAUNCHING, RUNNING, STATES
+from horae.service.beginning import Beginning, recover
+from horae.service.clock import Clock
+from horae.service.meter import Meter
+from horae.service.store import Act, Store, StoreTrouble
+
+Answer = TypeVar("Answer")
+
+#: Requests that come so close together share one write to disk; reports are looked for at least so often.
+GATHER_S, WATCH_S = 0.005, 0.05
+#: A checkpoint is written after so many records.
+CHECKPOINT_EVERY = 5000
+#: Records that a checkpoint covers are kept for so long.
+KEEP_S = 90 * 86400.0
+#: After trouble with the journal, wait so long before the next try.
+_TROUBLE_S = 1.0
+#: Who ends a job that has run longer than it may.
+TIME_LIMIT = "time limit"
+
+_ENDS = (JobFinished, JobFailed, JobStopped, LaunchFailed)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a request comes to: records for the journal, and what they bring with them."""
+
+    events: tuple[Event, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    acts: tuple[Act, ...] = ()
+
+
+@dataclass
+class _Request(Generic[Answer]):
+    """Somebody waits for this: `prepare` looks at the engine and says what to write and what to answer."""
+
+    prepare: Callable[[Engine, float], tuple[Change, Answer]]
+    answer: Future[Answer] = field(default_factory=Future)
+
+
+class Closed(UserError):
+    """The service is on its way out."""
+
+
+class Daemon:
+    """Runs jobs. `start` begins the loop, `ask` is how other threads change anything, `standing` how they look."""
+
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        beginning: Beginning,
+        clock: Clock,
+        environment: Callable[[str, int], dict[str, str]],
+        watch_s: float = WATCH_S,
+    ) -> None:
+        self.store, self.backend, self.clock = store, backend, clock
+        #: Variables that an attempt of a job is given: where the service is, and a token.
+        self._environment = environment
+        self._beginning, self._watch_s = beginning, watch_s
+        self.engine, self.seq = recover(store, beginning)
+        self._checkpointed = self.seq
+        self.tasks: dict[str, Task] = store.tasks()
+        self.standing: Standing = self.engine.standing()
+        self.meter: Meter = Meter()
+        self._inbox: list[_Request[Any]] = []
+        self._carried: list[Event] = []
+        self._news, self._changed = threading.Condition(), threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="horae-daemon", daemon=True)
+        self.crashed: BaseException | None = None
+
+    # ---------------------------------------------------------------- outside
+
+    def start(self) -> None:
+        """Take up what the journal left: learn what still runs, perform again what was decided, then loop."""
+        self._take_up()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave. Jobs that run stay, and are taken up by the next daemon on this journal."""
+        with self._news:
+            self._closing = True
+            self._news.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._changed:
+            self._changed.notify_all()
+
+    def ask(self, prepare: Callable[[Engine, float], tuple[Change, Answer]], timeout_s: float = 30.0) -> Answer:
+        """Have something changed; returns once it is in the journal. `prepare` runs in the daemon's thread."""
+        request: _Request[Answer] = _Request(prepare)
+        with self._news:
+            if self._closing:
+                raise Closed("The service is shutting down: try again in a moment.")
+            self._inbox.append(request)
+            self._news.notify_all()
+        return request.answer.result(timeout_s)
+
+    def wait_for(self, seq: int, timeout_s: float) -> int:
+        """Wait until the journal has more than `seq` records, or a while; returns how many it has."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.seq > seq or self._closing, timeout_s)
+            return self.seq
+
+    @property
+    def closing(self) -> bool:
+        """Whether the daemon is on its way out."""
+        return self._closing
+
+    # --------------------------------------------------------------- the loop
+
+    def _take_up(self) -> None:
+        now_s = self.clock()
+        changes = [*self.backend.watch(now_s), *self._changed_nodes(now_s)]
+        self._record(Change(tuple(changes)))
+        for node, alive in self.backend.alive().items():
+            self._record(Change((NodeObserved(now_s, node, alive),)))
+        self._perform(self.engine.outstanding())
+        self._publish()
+
+    def _changed_nodes(self, now_s: float) -> list[Event]:
+        """Nodes that came or went while nobody watched."""
+        there = {node.name: node for node in self.backend.nodes()}
+        ledger = self.engine.gpus
+        known = {node.name: up for node, up in zip(ledger.cluster.nodes, ledger.node_up, strict=True)}
+        came = [NodeJoined(now_s, node) for name, node in there.items() if not known.get(name, False)]
+        went = [NodeLost(now_s, name) for name, up in known.items() if up and name not in there]
+        return [*came, *went]
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                self._cycle()
+            self._save()
+        except BaseException as error:
+            self.crashed = error
+            raise
+        finally:
+            self._closing = True
+            self._refuse(self._take(), Closed("The service is shutting down: try again in a moment."))
+            with self._changed:
+                self._changed.notify_all()
+
+    def _wait(self) -> bool:
+        """Wait for requests, for the time to look for reports, or for the time to decide; False to leave."""
+        in_s = min(self._watch_s, max(0.0, self.engine.wake_s - self.clock()))
+        with self._news:
+            if not self._inbox and not self._closing:
+                self._news.wait(in_s)
+            if self._inbox and not self._closing:
+                # Others may be about to ask; together they cost one write.
+                self._news.wait(GATHER_S)
+            return not self._closing
+
+    def _take(self) -> list[_Request[Any]]:
+        with self._news:
+            taken, self._inbox = self._inbox, []
+        return taken
+
+    def _cycle(self) -> None:
+        """1. take what came, 2. write it, 3. apply and answer, 4. decide, write, perform, 5. show."""
+        now_s = self.clock()
+        self.meter.cycle_s = now_s
+        reports = [*self._carried, *self.backend.watch(now_s), *self._over_time(now_s)]
+        self._carried = []
+        changed = self._heed(reports) | self._serve(self._take(), now_s)
+        changed |= self._decide()
+        if changed:
+            self._publish()
+        if self.seq - self._checkpointed >= CHECKPOINT_EVERY:
+            self._save()
+
+    def _heed(self, reports: Sequence[Event]) -> bool:
+        """What the backend says. What the journal cannot take is kept for later, never lost."""
+        if not reports:
+            return False
+        try:
+            self._record(Change(tuple(sorted(reports, key=lambda event: PRECEDENCE[type(event)]))))
+        except StoreTrouble as trouble:
+            self.meter.trouble = str(trouble)
+            self._carried = list(reports)
+            return False
+        return True
+
+    def _serve(self, requests: Sequence[_Request[Any]], now_s: float) -> bool:
+        """Answer those who asked, together: each is refused by itself, all are written at once."""
+        ready: list[tuple[_Request[Any], Change, Any]] = []
+        for request in requests:
+            try:
+                change, answer = request.prepare(self.engine, now_s)
+            except UserError as error:
+                request.answer.set_exception(error)
+                continue
+            except Exception as error:
+                request.answer.set_exception(error)
+                continue
+            ready.append((request, change, answer))
+        if not ready:
+            return False
+        changes = [change for _, change, _ in ready]
+        try:
+            self._record(_together(changes))
+        except StoreTrouble as trouble:
+            self.meter.trouble = str(trouble)
+            self._refuse([request for request, _, _ in ready], trouble)
+            return False
+        self._publish()
+        for request, _, answer in ready:
+            request.answer.set_result(answer)
+        return any(change.events for change in changes)
+
+    def _refuse(self, requests: Sequence[_Request[Any]], error: UserError) -> None:
+        for request in requests:
+            request.answer.set_exception(error)
+
+    def _record(self, change: Change) -> None:
+        """Write what happened, then let it have happened."""
+        if not (change.events or change.tasks or change.acts):
+            return
+        self.seq = self.store.append(change.events, change.tasks, change.acts)
+        self.meter.trouble = ""
+        self.tasks.update((task.job, task) for task in change.tasks)
+        for event in change.events:
+            self.engine.apply(event)
+        for event in change.events:
+            if isinstance(event, _ENDS):
+                self.backend.forget(event.job, event.attempt)
+
+    def _decide(self) -> bool:
+        """Decide as long as there is reason to; each decision is written before it is performed."""
+        decided = False
+        while self.engine.due(now_s := self.clock()):
+            with self.meter.deciding():
+                record = self.engine.decide(now_s)
+            try:
+                self.seq = self.store.append((record,))
+            except StoreTrouble as trouble:
+                # The engine believes what nobody wrote down: go back to what is written, and try again later.
+                self.meter.trouble = str(trouble)
+                self.engine, self.seq = recover(self.store, self._beginning)
+                self._pause()
+                return True
+            self.meter.count(record)
+            self._perform(record.commands)
+            decided = True
+        return decided
+
+    def _pause(self) -> None:
+        with self._news:
+            if not self._closing:
+                self._news.wait(_TROUBLE_S)
+
+    # ------------------------------------------------------------ the commands
+
+    def _perform(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            match command:
+                case Launch():
+                    self._launch(command)
+                case Stop():
+                    self.backend.stop(command.job, command.attempt)
+                case WakeAt():
+                    pass
+                case _:
+                    assert_never(command)
+
+    def _launch(self, launch: Launch) -> None:
+        try:
+            self.backend.start(self._start_of(launch))
+        except OSError as error:
+            why = error.strerror or error.__class__.__name__
+            self._carried.append(LaunchFailed(self.clock(), launch.job, launch.attempt, why))
+
+    def _start_of(self, launch: Launch) -> Start:
+        cluster = self.engine.gpus.cluster
+        by_node: dict[int, list[int]] = {}
+        for gpu in launch.gpu_ids:
+            node = int(cluster.gpu_node[gpu])
+            by_node.setdefault(node, []).append(gpu - int(cluster.first_gpu[node]))
+        places = tuple(Place(cluster.nodes[node].name, tuple(gpus)) for node, gpus in by_node.items())
+        return Start(
+            job=launch.job,
+            attempt=launch.attempt,
+            task=self.tasks[launch.job],
+            gpu_type=cluster.nodes[next(iter(by_node))].gpu_type,
+            places=places,
+            env=self._environment(launch.job, launch.attempt),
+            report_at=launch.report_at,
+        )
+
+    def _over_time(self, now_s: float) -> list[Event]:
+        """Jobs that have run for longer than they may."""
+        over: list[Event] = []
+        jobs = self.engine.jobs
+        for row in self.engine.gpus.occupied:
+            limit_s = self.tasks[jobs.specs[row].id].max_duration_s
+            if limit_s is None or STATES[jobs.state[row]] not in (LAUNCHING, RUNNING):
+                continue
+            ran_s = float(jobs.executed_s[row]) + (now_s - float(jobs.since_s[row]) if jobs.executing[row] else 0.0)
+            if ran_s >= limit_s:
+                over.append(JobCancelled(now_s, jobs.specs[row].id, TIME_LIMIT))
+        return over
+
+    # --------------------------------------------------------------- for people
+
+    def _publish(self) -> None:
+        """Let people see where things stand now."""
+        self.standing = self.engine.standing()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _save(self) -> None:
+        """Write a checkpoint, and drop what it makes superfluous. Without room for it, the journal alone will do."""
+        try:
+            self.store.save_checkpoint(self.seq, checkpoint.save(self.engine))
+            self.store.compact(self.seq, self.clock() - KEEP_S)
+        except StoreTrouble as trouble:
+            self.meter.trouble = str(trouble)
+        self._checkpointed = self.seq
+
+
+def _together(changes: Sequence[Change]) -> Change:
+    """Several changes as one."""
+    return Change(
+        tuple(event for change in changes for event in change.events),
+        tuple(task for change in changes for task in change.tasks),
+        tuple(act for change in changes for act in change.acts),
+    )

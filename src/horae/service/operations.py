@@ -1,0 +1,198 @@
+"""Everything that people, jobs and operators may ask of a running service, whoever carries the question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from horae.core.app_schedulers import BadAppScheduler
+from horae.core.cluster import Cluster
+from horae.core.engine import Engine
+from horae.core.errors import did_you_mean
+from horae.core.events import (
+    Event,
+    JobCancelled,
+    JobHeld,
+    JobProgressed,
+    JobReleased,
+    JobStarted,
+    JobSubmitted,
+    NodeDraining,
+    NodeJoined,
+    SettingsChanged,
+)
+from horae.core.job import JobSpec
+from horae.core.queues import Queue
+from horae.core.states import ENDED, LAUNCHING, RUNNING, STATES
+from horae.policies import make_policy
+from horae.service.daemon import Change, Daemon
+from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
+from horae.service.people import NotFound, Person
+from horae.service.store import Act
+
+_REQUESTS = {"cancel": JobCancelled, "hold": JobHeld, "release": JobReleased}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a running attempt says of itself. `ready` comes first, when its checkpoint is loaded."""
+
+    step: float
+    total: float | None = None
+    loss: float | None = None
+    ready: bool = False
+
+
+class Operations:
+    """What may be asked. Every change is in the journal, and in the audit trail, when its method returns."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    # -------------------------------------------------------------------- jobs
+
+    def submit(self, who: Person, jobs: Sequence[JobFile], dry_run: bool = False) -> list[str]:
+        """Take jobs, all or none; returns their ids. A dry run only says whether they would be taken."""
+        who.must_not_only_look("submit jobs")
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
+            first = len(engine.jobs) + 1
+            ids = [f"{job.name}-{first + number}" for number, job in enumerate(jobs)]
+            cluster = engine.gpus.cluster
+            specs = [spec_of(job, name, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
+            check_startable(specs, cluster, engine)
+            check_schedulers(specs, engine)
+            if dry_run:
+                return Change(), ids
+            tasks = [task_of(job, spec.id, who.user, spec.work) for job, spec in zip(jobs, specs, strict=True)]
+            acts = [Act(now_s, who.user, "submit", name) for name in ids]
+            return Change(tuple(JobSubmitted(now_s, spec) for spec in specs), tuple(tasks), tuple(acts)), ids
+
+        return self._daemon.ask(prepare)
+
+    def request(self, who: Person, what: str, jobs: Sequence[str]) -> dict[str, str]:
+        """Cancel, hold or release jobs; says of each what became of it."""
+        who.must_not_only_look(f"{what} jobs")
+        kind = _REQUESTS[what]
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, dict[str, str]]:
+            rows = {job: self._own_row(who, engine, job) for job in jobs}
+            ended = {job: state.name.lower() for job, row in rows.items() if (state := _state(engine, row)) in ENDED}
+            live = [job for job in rows if job not in ended]
+            events = tuple(kind(now_s, job, who.user) for job in live)
+            acts = tuple(Act(now_s, who.user, what, job) for job in live)
+            answer = {job: f"has {ended[job]} already" if job in ended else "done" for job in rows}
+            return Change(events, (), acts), answer
+
+        return self._daemon.ask(prepare)
+
+    def progress(self, job: str, attempt: int, said: Progress) -> bool:
+        """What an attempt reports; answers whether it is to stop."""
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, bool]:
+            row = engine.jobs.rows.get(job, -1)
+            state = _state(engine, row) if row >= 0 else None
+            if state is None or engine.jobs.attempt[row] != attempt or state not in (LAUNCHING, RUNNING):
+                return Change(), True
+            events: list[Event] = [JobStarted(now_s, job, attempt)] if state is LAUNCHING else []
+            done = self._daemon.tasks[job].work_done(said.step, said.total)
+            events.append(JobProgressed(now_s, job, attempt, done, said.loss))
+            return Change(tuple(events)), False
+
+        return self._daemon.ask(prepare)
+
+    def _own_row(self, who: Person, engine: Engine, job: str) -> int:
+        """Row of a job that somebody may act on; for others' jobs the answer is as if there were none."""
+        row = engine.jobs.rows.get(job, -1)
+        if row < 0 or (not who.sees_all and self._daemon.tasks[job].user != who.user):
+            raise NotFound(f"There is no job {job!r}; `horae queue --all` lists yours.")
+        return row
+
+    # ---------------------------------------------------------------- operators
+
+    def drain(self, who: Person, node: str, evict: bool) -> None:
+        """A node takes no new jobs; with `evict`, those it runs are stopped, and run elsewhere."""
+        who.must_be_admin("drain nodes")
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
+            _check_node(engine.gpus.cluster, node)
+            act = Act(now_s, who.user, "drain", node, "and stop its jobs" if evict else "")
+            return Change((NodeDraining(now_s, node, evict),), (), (act,)), None
+
+        self._daemon.ask(prepare)
+
+    def resume(self, who: Person, node: str) -> None:
+        """A node that was drained takes jobs again."""
+        who.must_be_admin("resume nodes")
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
+            cluster = engine.gpus.cluster
+            number = _check_node(cluster, node)
+            act = Act(now_s, who.user, "resume", node)
+            return Change((NodeJoined(now_s, cluster.nodes[number]),), (), (act,)), None
+
+        self._daemon.ask(prepare)
+
+    def configure(
+        self,
+        who: Person,
+        policy: str | None,
+        settings: Mapping[str, str],
+        queues: Sequence[Queue] = (),
+    ) -> None:
+        """Change the policy, its settings, or queues. Wrong ones are refused before anything is written."""
+        who.must_be_admin("change the policy or queues")
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
+            base = {} if policy and policy != engine.policy_name else engine.policy_settings
+            make_policy(policy or engine.policy_name, {**base, **settings})
+            event = SettingsChanged(now_s, policy, dict(settings), tuple(queues))
+            words = [policy or "", *(f"{key}={value}" for key, value in settings.items())]
+            detail = " ".join([*filter(None, words), *(f"queue {queue.path}" for queue in queues)])
+            return Change((event,), (), (Act(now_s, who.user, "configure", "service", detail),)), None
+
+        self._daemon.ask(prepare)
+
+
+def _state(engine: Engine, row: int) -> object:
+    return STATES[engine.jobs.state[row]]
+
+
+def _check_node(cluster: Cluster, node: str) -> int:
+    number = cluster.node_numbers.get(node)
+    if number is None:
+        raise NotFound(f"There is no node {node!r}.{did_you_mean(node, cluster.node_numbers)} `horae nodes` lists them.")
+    return number
+
+
+def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:
+    """Refuse jobs that could never run here: a gang larger than all GPUs of a type, or than its queue may have."""
+    limits = {queue.path: queue.gpus_max for queue in engine.queues.configured if queue.gpus_max is not None}
+    by_type = dict(zip(cluster.gpu_types, cluster.gpus_by_type.tolist(), strict=True))
+    for spec in specs:
+        most = max(by_type[kind] for kind in spec.gpu_types or cluster.gpu_types)
+        if spec.gpus_min > most:
+            raise BadJobFile(
+                f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type and there are {most}: ask for fewer."
+            )
+        parts = spec.queue.split("/")
+        for path in ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)):
+            if spec.gpus_min > limits.get(path, spec.gpus_min):
+                raise BadJobFile(
+                    f"Queue {path} may have {limits[path]} GPUs and the job needs {spec.gpus_min}: "
+                    "ask for fewer, or for a larger quota."
+                )
+
+
+def check_schedulers(specs: Sequence[JobSpec], engine: Engine) -> None:
+    """Refuse a job whose app has another scheduler than the job names."""
+    chosen: dict[str, str] = {}
+    for row in engine.jobs.active.tolist() if any(spec.app for spec in specs) else ():
+        known = engine.jobs.specs[row]
+        chosen.setdefault(known.app, known.app_scheduler)
+    for spec in specs:
+        if spec.app and chosen.setdefault(spec.app, spec.app_scheduler) != spec.app_scheduler:
+            raise BadAppScheduler(
+                f"App {spec.app!r} has the scheduler {chosen[spec.app] or 'run-all'!r}, not "
+                f"{spec.app_scheduler or 'run-all'!r}: give all its jobs the same."
+            )
