@@ -22,6 +22,7 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.job import JobSpec
+from horae.core.plan import Particular
 from horae.core.queues import Queue
 from horae.core.states import ENDED, LAUNCHING, RUNNING, STATES
 from horae.policies import make_policy
@@ -144,9 +145,12 @@ class Operations:
         who.must_be_admin("change the policy or queues")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
-            base = {} if policy and policy != engine.policy_name else engine.policy_settings
-            make_policy(policy or engine.policy_name, {**base, **settings})
-            event = SettingsChanged(now_s, policy, dict(settings), tuple(queues))
+            another = None if policy == engine.policy_name else policy
+            base = {} if another else engine.policy_settings
+            made = make_policy(another or engine.policy_name, {**base, **settings})
+            if isinstance(made, Particular):
+                made.check(engine.gpus.cluster.gpu_types, pairs_known=False)
+            event = SettingsChanged(now_s, another, dict(settings), tuple(queues))
             words = [policy or "", *(f"{key}={value}" for key, value in settings.items())]
             detail = " ".join([*filter(None, words), *(f"queue {queue.path}" for queue in queues)])
             return Change((event,), (), (Act(now_s, who.user, "configure", "service", detail),)), None
