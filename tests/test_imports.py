@@ -18,7 +18,9 @@ MAY_IMPORT = {
     "report": {"core"},
     "train": set(),
     "simulate": {"core", "solve", "policies", "placement"},
-    "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate"},
+    "backends": {"core"},
+    "service": {"core", "solve", "policies", "placement", "backends", "report", "simulate", "workload"},
+    "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate", "backends", "service"},
 }
 PURE = ("core", "solve", "placement", "policies")
 
