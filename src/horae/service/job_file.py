@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from horae.backends.task import Task
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from horae.backends.task import Task
 from horae.core.cluster import Cluster
 from horae.core.errors import UserError, did_you_mean, in_plain_words
 from horae.core.job import DEFAULT_QUEUE, MAX_SECONDS, JobSpec
@@ -171,7 +171,7 @@ class JobFile(_Form):
 
 
 def spec_of(job: JobFile, job_id: str, now_s: float, cluster: Cluster) -> JobSpec:
-    """What the engine has to know of a job. Its progress is counted in steps, or in millionths where nobody knows any."""
+    """What the engine has to know of a job. Progress is in steps, or in millionths where nobody knows any."""
     gpus, types = job.resources.wanted()
     types = _known(types, cluster)
     work = job.estimate.steps or GUESSED_STEPS

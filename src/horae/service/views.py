@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-
 from horae.backends.task import Task
+
 from horae.core.explain import explain
 from horae.core.standing import Standing
 from horae.core.states import ENDED, State
@@ -250,7 +250,9 @@ class Views:
     def _entitled(self, busy: set[int]) -> dict[int, float]:
         """Share of the cluster of each queue that has jobs; parents come before their children."""
         at = self.standing
-        weight = {queue: at.queues[path].weight if path in at.queues else 1.0 for queue, path in enumerate(at.queue_paths)}
+        weight = {
+            queue: at.queues[path].weight if path in at.queues else 1.0 for queue, path in enumerate(at.queue_paths)
+        }
         share = {0: 1.0}
         for queue in sorted(busy - {0}):
             parent = at.queue_parents[queue]
