@@ -180,7 +180,8 @@ def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) 
         most = max(by_type[kind] for kind in spec.gpu_types or cluster.gpu_types)
         if spec.gpus_min > most:
             raise BadJobFile(
-                f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type and there are {most}: ask for fewer."
+                f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type and there are {most}: "
+                "ask for fewer."
             )
         parts = spec.queue.split("/")
         for path in ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)):

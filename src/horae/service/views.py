@@ -178,7 +178,7 @@ class Views:
         """
         at = self.standing
         own = self._use()
-        busy = {queue for queue in self._ancestors_of(own)}
+        busy = set(self._ancestors_of(own))
         entitled = self._entitled(busy)
         total, fastest = float(at.cluster.gpus), self._fastest_total()
         records = []
