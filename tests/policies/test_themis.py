@@ -181,8 +181,41 @@ def test_a_freed_gpu_is_auctioned_at_once() -> None:
     assert ran[second][0] == ran[first][1]
 
 
+def test_an_unmet_minimum_is_served_before_the_auction_and_up_the_tree() -> None:
+    """Team a of org is guaranteed nothing itself: it has org's minimum. Without it, chance decides at some seed."""
+    got = []
+    for queues in ([Queue("org", gpus_min=2)], []):
+        for seed in range(6):
+            cell = Cell("1x4", "themis", {**SHORT, "seed": str(seed)}, queues=queues)
+            others = [job(f"x{n}", work=1000, app="x", queue="else") for n in range(8)]
+            cell.submit(0, *others, *(job(f"o{n}", work=10_000, app=f"o{n}", queue="org/a") for n in range(3)))
+            got.append(sum(bool(cell.gpus(f"o{n}")) for n in range(3)))
+    assert min(got[:6]) >= 2
+    assert min(got[6:]) < 2
+
+
+def test_a_minimum_takes_no_lease_away_and_is_served_when_one_ends() -> None:
+    cell = Cell("1x4", "themis", SHORT, queues=[Queue("org", gpus_min=4)])
+    cell.submit(0, job("big", gpus=4, work=1e6, queue="else"))
+    cell.submit(10, job("late", gpus=4, work=1e6, queue="org"))
+    assert (cell.running, cell.gpus("late")) == (["big"], ())
+    cell.at(LEASE_S)
+    assert cell.running == ["late"]
+    for lease in range(2, 6):
+        cell.at(lease * LEASE_S)
+        assert cell.running == ["late"]
+    assert cell.attempt("late") == 1
+
+
+def test_a_job_that_runs_by_guarantee_counts_as_leased() -> None:
+    """Its app's other job then bids with the speed it has, so that the app without any GPUs is worse off and wins."""
+    cell = Cell("2x1", "themis", {**SHORT, "f": "1"}, queues=[Queue("org", gpus_min=1)])
+    cell.submit(0, *(job(f"a{n}", work=1000, app="a", queue="org") for n in range(2)), job("b", work=2000))
+    assert sorted(cell.running) == ["a0", "b"]
+
+
 class Watcher:
-    """Checks, after every decision, that nobody idles and that no lease is broken."""
+    """Checks, after every decision, that nobody idles, that no lease is broken and that minima are served."""
 
     def __init__(self) -> None:
         self.leases: dict[tuple[str, int], float] = {}
@@ -194,9 +227,23 @@ class Watcher:
             assert self.leases.get((stop.job, stop.attempt), -np.inf) <= event.at_s or stop.why.value == "moved"
         if event.planned:
             self._nobody_idles(engine)
+            self._minima_are_served(engine, event)
         for row in event.leased:
             name = engine.jobs.specs[row].id
             self.leases[name, int(engine.jobs.attempt[row])] = event.lease_until_s
+
+    def _minima_are_served(self, engine: Engine, event: Decided) -> None:
+        """Nobody waits within a minimum while others are given, in the same decision, GPUs that would do."""
+        if any(stop.why.value == "moved" for stop in event.stops):
+            return  # What a job that moved left behind came free later.
+        jobs, ledger, use = engine.jobs, engine.gpus, self._use(engine)
+        others = [row for row in event.leased if engine.queues.paths[jobs.queue[row]] != "org/b"]
+        could_have = ledger.gpu_open & ((ledger.holders[0] < 0) | np.isin(ledger.holders[0], others))
+        by_type = np.bincount(ledger.cluster.gpu_type[could_have], minlength=len(ledger.cluster.gpu_types))
+        for row in jobs.active.tolist():
+            queue, gpus = int(jobs.queue[row]), int(jobs.gpus[row])
+            if State(int(jobs.state[row])) == State.WAITING and use.guarantees(queue, gpus):
+                assert gpus > max(by_type[t] for t in range(len(by_type)) if jobs.types[row] >> t & 1)
 
     def _nobody_idles(self, engine: Engine) -> None:
         free = engine.gpus.holders[0] < 0
@@ -208,21 +255,24 @@ class Watcher:
                 assert not able or Reason(int(engine.jobs.reason[row])) is Reason.OVER_QUOTA or self._full(engine, row)
 
     def _full(self, engine: Engine, row: int) -> bool:
+        return not self._use(engine).allows(int(engine.jobs.queue[row]), int(engine.jobs.gpus[row]))
+
+    def _use(self, engine: Engine) -> QueueUse:
         use = QueueUse(engine.queues)
         for holder, gpu_ids in engine.gpus.held.items():
             use.add(int(engine.jobs.queue[holder]), len(gpu_ids))
-        return not use.allows(int(engine.jobs.queue[row]), int(engine.jobs.gpus[row]))
+        return use
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 0.8, 1.0]), st.booleans(), st.booleans())
-def test_leases_hold_nothing_idles_and_everybody_finishes(seed: int, f: float, hetero: bool, limited: bool) -> None:
+def test_leases_hold_nothing_idles_and_everybody_finishes(seed: int, f: float, hetero: bool, quotas: bool) -> None:
     rng = np.random.default_rng(seed)
     machines = cluster("fast:2x4,slow:3x2" if hetero else "3x4", nodes_per_rack=2)
-    specs = [_random_job(rng, number) for number in range(int(rng.integers(2, 14)))]
+    specs = [_random_job(rng, number) for number in range(int(rng.integers(2, 20)))]
     if hetero:
         specs = [replace(spec, throughput={"fast": 4.0, "slow": 1.0}, unit="steps") for spec in specs]
-    queues = [Queue("org/a", gpus_max=4)] if limited else []
+    queues = [Queue("org/a", gpus_max=4), Queue("org/b", gpus_min=10)] if quotas else []
     policy = {"f": str(f), "lease": "200", "seed": str(seed)}
     engine = Engine(machines, make_policy, "themis", policy, make_placement("best-effort"), queues=queues)
     world = World(engine.jobs, machines, 20.0, None, 0)
