@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, assert_never
 
-from horae.backends.protocol import Backend, Place, Start
-from horae.backends.task import Task
 from horae.service.store import Act, Store, StoreTrouble
 
+from horae.backends.protocol import Backend, Place, Start
+from horae.backends.task import Task
 from horae.core import checkpoint
 from horae.core.commands import Command, Launch, Stop, WakeAt
 from horae.core.engine import Engine

@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from horae.backends.task import Task
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from horae.backends.task import Task
 from horae.core.cluster import Cluster
 from horae.core.errors import UserError, did_you_mean, in_plain_words
 from horae.core.job import DEFAULT_QUEUE, MAX_SECONDS, JobSpec

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from horae.backends.task import Task
 
+from horae.backends.task import Task
 from horae.core.explain import explain
 from horae.core.standing import Standing
 from horae.core.states import ENDED, State
