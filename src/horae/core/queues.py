@@ -51,11 +51,17 @@ class QueueTree:
     """
 
     def __init__(self, queues: Iterable[Queue] = ()) -> None:
+        self._columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
+        self.restore((), queues)
+
+    def restore(self, paths: Iterable[str], queues: Iterable[Queue]) -> None:
+        """Be the tree that has these paths, in the order of their numbers, and these settings."""
         self.paths: list[str] = [""]
         self._queues: list[Queue | None] = [None]
         self._parents: list[int] = [-1]
         self._numbers: dict[str, int] = {"": 0}
-        self._columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
+        for path in paths:
+            self.number(path)
         self.configure(queues)
 
     def configure(self, queues: Iterable[Queue]) -> None:
