@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, assert_never
 
+from horae.service.store import Act, Store, StoreTrouble
+
 from horae.backends.protocol import Backend, Place, Start
 from horae.backends.task import Task
 from horae.core import checkpoint
@@ -37,7 +39,6 @@ from horae.core.states import LAUNCHING, RUNNING, STATES
 from horae.service.beginning import Beginning, recover
 from horae.service.clock import Clock
 from horae.service.meter import Meter
-from horae.service.store import Act, Store, StoreTrouble
 
 Answer = TypeVar("Answer")
 

@@ -172,7 +172,7 @@ class JobFile(_Form):
 
 
 def spec_of(job: JobFile, job_id: str, now_s: float, cluster: Cluster) -> JobSpec:
-    """What the engine has to know of a job. Its progress is counted in steps, or in millionths where nobody knows any."""
+    """What the engine has to know of a job. Progress is in steps, or in millionths where nobody knows any."""
     gpus, types = job.resources.wanted()
     types = _known(types, cluster)
     work = job.estimate.steps or GUESSED_STEPS

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from horae.service.store import Act
+
 from horae.core.app_schedulers import BadAppScheduler
 from horae.core.cluster import Cluster
 from horae.core.engine import Engine
@@ -29,7 +31,6 @@ from horae.policies import make_policy
 from horae.service.daemon import Change, Daemon
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
 from horae.service.people import NotFound, Person
-from horae.service.store import Act
 
 _REQUESTS = {"cancel": JobCancelled, "hold": JobHeld, "release": JobReleased}
 
@@ -165,7 +166,9 @@ def _state(engine: Engine, row: int) -> object:
 def _check_node(cluster: Cluster, node: str) -> int:
     number = cluster.node_numbers.get(node)
     if number is None:
-        raise NotFound(f"There is no node {node!r}.{did_you_mean(node, cluster.node_numbers)} `horae nodes` lists them.")
+        raise NotFound(
+            f"There is no node {node!r}.{did_you_mean(node, cluster.node_numbers)} `horae nodes` lists them."
+        )
     return number
 
 
@@ -177,7 +180,8 @@ def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) 
         most = max(by_type[kind] for kind in spec.gpu_types or cluster.gpu_types)
         if spec.gpus_min > most:
             raise BadJobFile(
-                f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type and there are {most}: ask for fewer."
+                f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type and there are {most}: "
+                "ask for fewer."
             )
         parts = spec.queue.split("/")
         for path in ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)):

@@ -178,7 +178,7 @@ class Views:
         """
         at = self.standing
         own = self._use()
-        busy = {queue for queue in self._ancestors_of(own)}
+        busy = set(self._ancestors_of(own))
         entitled = self._entitled(busy)
         total, fastest = float(at.cluster.gpus), self._fastest_total()
         records = []
@@ -250,7 +250,9 @@ class Views:
     def _entitled(self, busy: set[int]) -> dict[int, float]:
         """Share of the cluster of each queue that has jobs; parents come before their children."""
         at = self.standing
-        weight = {queue: at.queues[path].weight if path in at.queues else 1.0 for queue, path in enumerate(at.queue_paths)}
+        weight = {
+            queue: at.queues[path].weight if path in at.queues else 1.0 for queue, path in enumerate(at.queue_paths)
+        }
         share = {0: 1.0}
         for queue in sorted(busy - {0}):
             parent = at.queue_parents[queue]
