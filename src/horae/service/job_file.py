@@ -87,8 +87,8 @@ class Resources(_Form):
     """How many GPUs, and of which type."""
 
     gpus: int | GpuText | Choice = 1
-    gpus_min: int = Field(0, ge=0, le=1_000_000)
-    gpus_max: int = Field(0, ge=0, le=1_000_000)
+    gpus_min: int = Field(default=0, ge=0, le=1_000_000)
+    gpus_max: int = Field(default=0, ge=0, le=1_000_000)
 
     def wanted(self) -> tuple[int, tuple[str, ...]]:
         """Number of GPUs and the types that will do; none named means any."""
@@ -122,14 +122,14 @@ class Checkpoint(_Form):
 class Recovery(_Form):
     """When a job that failed is run again."""
 
-    max_restarts: int = Field(0, ge=0, le=1000)
+    max_restarts: int = Field(default=0, ge=0, le=1000)
     on_exit_codes: list[Annotated[int, Field(ge=1, le=255)]] = Field(default_factory=list, max_length=255)
 
 
 class Estimate(_Form):
     """What the user knows of the job's length; measured speeds replace it."""
 
-    steps: float | None = Field(None, gt=0, le=1e15)
+    steps: float | None = Field(default=None, gt=0, le=1e15)
     duration: Seconds | None = None
     throughput: dict[str, Annotated[float, Field(gt=0, le=1e15)]] = Field(default_factory=dict, max_length=62)
 
@@ -247,7 +247,7 @@ def read_job(said: Any, where: str = "the job") -> JobFile:
         return JobFile.model_validate(said)
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadJobFile(f"{where}: {complaint(first['loc'], first['type'], first['msg'])}.") from None
+        raise BadJobFile(f"{where}: {complaint(first['loc'], first['type'], first['msg'])}") from None
 
 
 def complaint(loc: Sequence[int | str], kind: str, message: str) -> str:
@@ -255,8 +255,8 @@ def complaint(loc: Sequence[int | str], kind: str, message: str) -> str:
     path = [str(part) for part in loc if str(part) not in ("int", "str", "Choice") and "[" not in str(part)]
     place = ".".join(path) or "it"
     if kind == "extra_forbidden":
-        return f"{place} is not a key of a job.{did_you_mean(path[-1], _keys(path[:-1]))}".rstrip(".")
-    return f"{place}: {in_plain_words(message)}".rstrip(".")
+        return f"{place} is not a key of a job.{did_you_mean(path[-1], _keys(path[:-1]))}"
+    return f"{place}: {in_plain_words(message).rstrip('.')}."
 
 
 def _keys(path: list[str]) -> list[str]:

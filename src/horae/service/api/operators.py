@@ -14,7 +14,7 @@ from horae.service.api import forms
 from horae.service.api.access import PersonGiven, Service, ServiceGiven
 from horae.service.daemon import Change
 from horae.service.people import Forbidden, Person, Role
-from horae.service.store import Act
+from horae.service.records import Act
 
 router = APIRouter(prefix="/v1", tags=["operators"])
 
@@ -148,7 +148,7 @@ def audit(
                 "target": act.target,
                 "detail": act.detail,
             }
-            for act in service.daemon.store.acts(limit)
+            for act in reversed(service.daemon.store.acts(limit))
         ]
     }
 
@@ -162,9 +162,7 @@ def journal(
 ) -> Response:
     """Records as they are in the journal, for replays and reports."""
     _must_see_all(who, "read the journal")
-    records = [
-        {"seq": seq, **encode(record)} for seq, record in islice(service.daemon.store.tail(after), limit)
-    ]
+    records = [{"seq": seq, **encode(record)} for seq, record in islice(service.daemon.store.tail(after), limit)]
     following = records[-1]["seq"] if records else after
     # Python's JSON, as in the journal itself: a policy's memory may hold numbers that are not finite.
     return Response(json.dumps({"records": records, "next": following}), media_type="application/json")
