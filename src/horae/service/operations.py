@@ -171,7 +171,7 @@ class Operations:
 
 
 def _state(engine: Engine, row: int) -> State:
-    return STATES[engine.jobs.state[row]]
+    return STATES[int(engine.jobs.state[row])]
 
 
 def _check_node(cluster: Cluster, node: str) -> int:
