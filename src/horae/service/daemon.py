@@ -117,13 +117,13 @@ class Daemon:
         self._take_up()
         self._thread.start()
 
-    def close(self) -> None:
-        """Leave. Jobs that run stay, and are taken up by the next daemon on this journal."""
+    def close(self, wait_s: float | None = None) -> None:
+        """Leave, at the latest after `wait_s`. Jobs that run stay, and are taken up by the next daemon here."""
         with self._news:
             self._closing = True
             self._news.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(wait_s)
         with self._changed:
             self._changed.notify_all()
 
