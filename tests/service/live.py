@@ -74,13 +74,13 @@ class Live:
         return client
 
     def close(self) -> None:
-        for client in self._clients:
-            client.close()
         self.app.state.service.leaving.set()
         self._http.close()
         self.daemon.close()
         self.listener.close()
         self.store.close()
+        for client in self._clients:
+            client.close()
 
 
 @contextmanager

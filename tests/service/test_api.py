@@ -526,6 +526,7 @@ def test_metrics_are_those_of_this_moment(tmp_path: Path) -> None:
         alice = running.person("alice")
         (job,) = submit(alice, {"queue": "team/a"})
         in_state(alice, job, "finished")
+        running.backend.world.default = Part()
         submit(alice, {"queue": "team/a", "resources": {"gpus": "k80:4"}})
         text = alice.get("/metrics").text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Listener:
         assert self.open.wait(20)
 
     def _listen(self, client: httpx.Client, path: str) -> None:
-        with client.stream("GET", path) as answer:
+        with suppress(httpx.TransportError), client.stream("GET", path) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
             kind = "message"
             for line in answer.iter_lines():
