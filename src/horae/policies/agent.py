@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Machines, Span
+from horae.core.conversation import Answer
 from horae.policies.bundles import Stock, bundles_of
 from horae.policies.split import WORTH_MOVING
-from horae.solve.auction.bids import Bid, Bundles, Offer, Taker
+from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 from horae.solve.auction.gangs import words_of
 
 Floats = NDArray[np.float64]
@@ -178,6 +179,27 @@ class ErringAgent:
     def _factors(self, app: AppView, what: str, count: int) -> Floats:
         rng = np.random.default_rng(np.random.SeedSequence(words_of(self.seed, what, app.name)))
         return rng.uniform(1.0 - self.error, 1.0 + self.error, count)
+
+
+def answered_bid(app: AppView, offer: Offer, machines: Machines, answer: Answer) -> Bid | None:
+    """The bid that an app's own agent gave, less what is not offered any more; none if nothing of it makes sense."""
+    if answer.problem:
+        return None
+    taker = app_taker(app, machines)
+    free = dict(zip(offer.machines, offer.free.tolist(), strict=True))
+    fits = [
+        (dict(row.gpus), row.rho)
+        for row in answer.table
+        if all(count <= free.get(name, 0) for name, count in row.gpus) and sum(n for _, n in row.gpus) % taker.gang == 0
+    ]
+    if not fits:
+        return None
+    bid = Bid(taker, Bundles.named(offer, fits), app.rho_of_nothing if answer.rho is None else answer.rho)
+    try:
+        check_bid(offer, bid)
+    except BadBid:
+        return None
+    return bid
 
 
 def app_taker(app: AppView, machines: Machines, typical: Floats | None = None) -> Taker:
