@@ -527,9 +527,8 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         """What a policy is shown; valid until the next event or decision."""
-        return Snapshot(
-            self.now_s, self._candidates(), self.jobs, self.gpus, self.queues, self._placement.flat, self.talk
-        )
+        rows, flat = self._candidates(), self._placement.flat
+        return Snapshot(self.now_s, rows, self.jobs, self.gpus, self.queues, flat, self.talk)
 
     def fork(self) -> Engine:
         """An engine of its own that stands where this one does, to ask what it would decide if things were otherwise.

@@ -27,6 +27,8 @@ from horae.solve.auction.bids import Bid, Offer, Taker
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+#: What is counted on the way: always, and where apps have agents of their own.
+_COUNTED, _COUNTED_OUTSIDE = ("auctions", "gpus_won", "gpus_paid"), ("bids_asked", "bids_heard")
 _DENOMINATORS = ("share", "isolated")
 
 
@@ -43,14 +45,7 @@ class Themis:
     paper: ClassVar = "Themis, NSDI '20"
     memory: ClassVar[MemorySpec] = MemorySpec(
         columns={**MEMORY.columns, **COLUMNS},
-        scalars={
-            **MEMORY.scalars,
-            "auctions": 0.0,
-            "gpus_won": 0.0,
-            "gpus_paid": 0.0,
-            "bids_asked": 0.0,
-            "bids_heard": 0.0,
-        },
+        scalars={**MEMORY.scalars, **dict.fromkeys((*_COUNTED, *_COUNTED_OUTSIDE), 0.0)},
     )
     f: float = setting(0.8, "offers go to the worst 1 - f of all apps, at least to one", least=0)
     lease: float = setting(
@@ -95,9 +90,7 @@ class Themis:
 
     def counters(self, memory: Memory) -> dict[str, int]:
         """Auctions, the GPUs that were won in them, how many of these winners paid with; how agents outside fared."""
-        names = ["auctions", "gpus_won", "gpus_paid"]
-        if memory.scalar("bids_asked"):
-            names += ["bids_asked", "bids_heard"]
+        names = (*_COUNTED, *_COUNTED_OUTSIDE) if memory.scalar("bids_asked") else _COUNTED
         return {name: int(memory.scalar(name)) for name in names}
 
     def _next_lease_end_s(self, now: Snapshot, leases: bool) -> float:
