@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "backends": {"core"},
     "train": set(),
     "simulate": {"core", "solve", "policies", "placement"},
-    "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate"},
+    "service": {"core", "solve", "policies", "placement", "backends", "report", "simulate", "workload"},
+    "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate", "backends", "service"},
 }
 PURE = ("core", "solve", "placement", "policies")
 

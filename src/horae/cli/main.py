@@ -106,7 +106,7 @@ def _run(words: list[str], debug: bool) -> int:
     except Exception as error:
         if debug:
             raise
-        from horae.cli.crash import write_report
+        from horae.crash import write_report
 
         path = write_report(error, words)
         _complain(f"error: this is a bug in horae ({type(error).__name__}); please report it with {path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -245,16 +246,17 @@ def read_job(said: Any, where: str = "the job") -> JobFile:
     try:
         return JobFile.model_validate(said)
     except ValidationError as error:
-        raise BadJobFile(f"{where}: {_complaint(error)}.") from None
+        first = error.errors()[0]
+        raise BadJobFile(f"{where}: {complaint(first['loc'], first['type'], first['msg'])}.") from None
 
 
-def _complaint(error: ValidationError) -> str:
-    first: Any = error.errors()[0]
-    path = [str(part) for part in first["loc"] if str(part) not in ("int", "str", "Choice") and "[" not in str(part)]
+def complaint(loc: Sequence[int | str], kind: str, message: str) -> str:
+    """What is wrong at a place in a job file, with a hint at the key that may be meant."""
+    path = [str(part) for part in loc if str(part) not in ("int", "str", "Choice") and "[" not in str(part)]
     place = ".".join(path) or "it"
-    if first["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         return f"{place} is not a key of a job.{did_you_mean(path[-1], _keys(path[:-1]))}".rstrip(".")
-    return f"{place}: {in_plain_words(first['msg'])}".rstrip(".")
+    return f"{place}: {in_plain_words(message)}".rstrip(".")
 
 
 def _keys(path: list[str]) -> list[str]:
