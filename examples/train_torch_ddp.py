@@ -46,7 +46,9 @@ def tell(model: nn.Module, loss: float, folder: str | None) -> None:
     print(f"final loss {loss!r}, weights {digest}")
     chosen = folder or os.environ.get("HORAE_CHECKPOINT_DIR")
     if chosen:
-        (Path(chosen) / "result.json").write_text(json.dumps({"loss": loss, "weights": digest}) + "\n", encoding="utf-8")
+        (Path(chosen) / "result.json").write_text(
+            json.dumps({"loss": loss, "weights": digest}) + "\n", encoding="utf-8"
+        )
 
 
 def options() -> argparse.Namespace:

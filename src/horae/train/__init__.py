@@ -8,18 +8,21 @@ for step in run:
     run.report(loss)
 """
 
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from horae.train.run import STOPPED, Run
 from horae.train.skew import Profile, profile, skew
 
+if TYPE_CHECKING:
+    from horae.train import torch as torch
+
 __all__ = ["STOPPED", "Profile", "Run", "profile", "skew"]
 
 
-def __getattr__(name: str) -> ModuleType:
-    """`train.torch` without an import of its own; PyTorch is loaded only by those who say so."""
+def __getattr__(name: str) -> object:
+    """`train.torch` without an import of its own: PyTorch is loaded only by those who ask for it."""
     if name != "torch":
         raise AttributeError(f"module 'horae.train' has no attribute {name!r}")
-    import importlib
+    from importlib import import_module
 
-    return importlib.import_module("horae.train.torch")
+    return import_module("horae.train.torch")

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _PREFIX = "checkpoint-"
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(NamedTuple):
     """What a checkpoint holds: the state after `step` steps of `total`, and the loss then, if known."""
 
     step: int
@@ -30,11 +28,11 @@ class Saved:
     loss: float | None
 
 
-@dataclass(frozen=True)
 class Checkpoints:
     """The checkpoints in one folder; other files in it are left alone."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def newest(self) -> Saved | None:
         """What the newest checkpoint holds; None before the first."""
@@ -68,7 +66,7 @@ class Checkpoints:
         _remove(self._place(saved))
         scratch.rename(self._place(saved))
         _sync(self.folder)
-        _write_atomically(self.folder / "saved.json", json.dumps(asdict(saved)))
+        _write_atomically(self.folder / "saved.json", json.dumps(saved._asdict()))
         self.tidy(saved)
 
     def tidy(self, saved: Saved | None) -> None:
@@ -120,5 +118,8 @@ def _sync(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
+    # Imported late: it brings compression along.
+    import shutil
+
     with suppress(FileNotFoundError):
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -8,22 +8,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: Seconds between two reports that nobody insists on.
 PACE_S = 1.0
 #: Seconds that one request may take.
 TIMEOUT_S = 2.0
 #: Seconds in all that training waits for reports it insists on, until the service answers again.
-PATIENCE_S = 5.0
+PATIENCE_S = 3.0
 #: Seconds before a report that failed is tried again: the first time, and at most.
 RETRY_S, RETRY_MOST_S = 0.2, 5.0
 #: Longest answer worth reading.
 _ANSWER_BYTES = 65536
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """How far a run has come."""
 
     step: int
@@ -46,8 +45,10 @@ class Address:
         from urllib.parse import urlsplit
 
         url = urlsplit(self._url)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError(f"HORAE_URL is no address of a service: {self._url}")
         kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-        connection = kind(url.hostname or "", url.port, timeout=TIMEOUT_S)
+        connection = kind(url.hostname, url.port, timeout=TIMEOUT_S)
         body = {"step": report.step, "total": report.total, "loss": report.loss, "ready": ready}
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
@@ -134,9 +135,10 @@ class Reporter:
         """Whether this report needs no further try: it was accepted, or refused for good."""
         try:
             status, answer = self._address.post(report, ready=not self._ready_told)
-        # Whatever it is, training has nothing to do with it.
+        # Whatever it is, training has nothing to do with it. Only an address that is none stays so.
         except Exception as trouble:
-            return self._trouble(f"did not get through ({trouble or type(trouble).__name__})", for_good=False)
+            what = f"did not get through ({str(trouble) or type(trouble).__name__})"
+            return self._trouble(what, for_good=isinstance(trouble, ValueError))
         if status >= 300:
             again = status >= 500 or status in (408, 425, 429)
             return self._trouble(f"was refused (HTTP {status})", for_good=not again)
