@@ -95,15 +95,15 @@ def inside_horae(folder: Path, url: str = "", token: str = TOKEN, **more: str) -
     return environment(**job, **({"HORAE_URL": url} if url else {}), **more)
 
 
-def start(script: Path, *arguments: object, env: Mapping[str, str]) -> subprocess.Popen[str]:
-    """A script in a process group of its own, as the backend starts it."""
+def start(script: Path, *arguments: object, env: Mapping[str, str], group: int = 0) -> subprocess.Popen[str]:
+    """A script in a process group of its own, as the backend starts it, or in that of another."""
     return subprocess.Popen(
         [sys.executable, str(script), *map(str, arguments)],
         env=dict(env),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,
+        process_group=group,
     )
 
 
