@@ -10,6 +10,7 @@ import pytest
 
 from horae.workload.catalogue import gpu_type, model
 from horae.workload.roofline import estimate
+from horae.workload.traces import load_trace
 
 from .conftest import TRACE, Horae
 
@@ -65,6 +66,17 @@ def test_the_page_is_whole_and_needs_nothing_else(horae: Horae, trace: Path, tmp
     text = page.read_text()
     assert text.rstrip().endswith("</html>")
     assert 'src="http' not in text
+
+
+@pytest.mark.parametrize("command", [["simulate"], ["audit", "--samples", "1"]])
+def test_the_file_for_a_trace_viewer_shows_every_job(
+    command: list[str], horae: Horae, trace: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.json"
+    answer = horae(*command, "--trace", trace, "--cluster", "1x4", "--policy", "fifo", "--perfetto", file)
+    assert (answer.code, str(file) in answer.err) == (0, True)
+    slices = [event for event in json.loads(file.read_text())["traceEvents"] if "args" in event and event["ph"] == "X"]
+    assert {event["name"] for event in slices} == {job.id for job in load_trace(trace).jobs}
 
 
 def test_a_window_measures_some_jobs_only(horae: Horae, trace: Path) -> None:

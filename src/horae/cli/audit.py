@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from horae.cli import STARTED_S, generation, options
+from horae.cli.files import check_outputs
 from horae.cli.output import Output, note_unfinished, print_csv, print_json, print_rich, table
 from horae.cli.progress import progress_bar
-from horae.cli.single import Conditions, Single
+from horae.cli.single import Conditions, Single, write_viewer_file
 from horae.cli.sources import Asked
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def command(
             "--samples", metavar="N", min=1, help="Decisions to look at closely: exchanges, and what lies would bring."
         ),
     ] = 20,
+    perfetto: options.PerfettoOption = None,
     output: options.OutputOption = Output.TABLE,
 ) -> None:
     """Run a workload under one policy and judge it: sharing incentive, Pareto efficiency, envy, strategy-proofness.
@@ -59,7 +61,9 @@ def command(
     from horae.core.throughputs import Throughputs
     from horae.report.audit.judgement import judge
     from horae.simulate.observer import Observer, sample_times
+    from horae.workload.clusters import cluster_file
 
+    check_outputs([perfetto], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
     asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
     conditions = Conditions(
         cluster, placement, restart_cost, throughputs, profile_share, profile_noise, queues, faults or (), seed
@@ -69,6 +73,7 @@ def command(
     onlooker = Observer(sample_times(single.jobs, single.machines, true, samples, seed), true, seed)
     with progress_bar(f"{policy}, {len(single.jobs):,} jobs", output) as advance:
         history = single.run(advance, onlooker)
+    write_viewer_file(perfetto, history)
     verdicts = judge(history, onlooker.observations(), true, seed)
     _print_verdicts(policy, history.settings, verdicts, output)
     note_unfinished(policy, [history.waiting])

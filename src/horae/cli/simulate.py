@@ -11,7 +11,7 @@ from horae.cli import STARTED_S, options
 from horae.cli.files import check_outputs, written_whole
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.progress import progress_bar
-from horae.cli.single import Conditions, Single
+from horae.cli.single import Conditions, Single, write_viewer_file
 from horae.cli.sources import Asked
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def command(
         Path | None, typer.Option("--jobs-out", metavar="FILE.csv", help="Write one row a job: start, end, JCT, rho.")
     ] = None,
     html: options.HtmlOption = None,
+    perfetto: options.PerfettoOption = None,
     output: options.OutputOption = Output.TABLE,
 ) -> None:
     """Run a trace on a cluster under one policy, in virtual time, and report how it went."""
@@ -49,7 +50,7 @@ def command(
     from horae.report.metrics import measure
     from horae.workload.clusters import cluster_file
 
-    check_outputs([jobs_out, html], inputs=[trace, throughputs, queues, cluster_file(cluster)])
+    check_outputs([jobs_out, html, perfetto], inputs=[trace, throughputs, queues, cluster_file(cluster)])
     conditions = Conditions(
         cluster, placement, restart_cost, throughputs, profile_share, profile_noise, queues, faults or (), seed
     )
@@ -58,6 +59,7 @@ def command(
         history = single.run(advance)
     report = measure(history, measure_from, measure_to)
     _write_files(history, report, jobs_out, html)
+    write_viewer_file(perfetto, history)
     _print_report(report, output)
     note_unfinished(policy, [history.waiting])
     if getattr(make_policy(policy, single.settings), "space_sharing", False) and not report.shared_gpu_share:
