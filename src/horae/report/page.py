@@ -118,6 +118,10 @@ def _overview(report: Report) -> Iterator[str]:
     if due.jobs:
         late = f"{number(due.missed)} missed, {number(due.relaxed)} relaxed before they passed"
         yield _card("Deadlines met", f"{number(due.met)} of {number(due.jobs)}", late)
+    sold = report.auctions
+    if sold.held:
+        won = f"of {number(sold.gpus_won)} GPUs won in {_count(sold.held, 'auction')}, which others could then have"
+        yield _card("Paid with in auctions", percent(sold.paid_share), won)
     yield _card("Preemptions", number(report.preemptions), f"{restarts}; {_ended(report)}")
     yield "</section>"
 
