@@ -46,6 +46,23 @@ def test_fifo_on_four_gpus_by_hand(horae: Horae, trace: Path, tmp_path: Path) ->
     assert answer.json["preemptions"] == 0
 
 
+def test_a_workload_that_is_made_up_is_the_one_that_compare_runs(horae: Horae) -> None:
+    words = ["--cluster", "2x4", "--generate", "themis", "--jobs", "20", "--workload", "trials_median=3", "--seed", "3"]
+    alone = horae("simulate", "--policy", "themis", *words, "-o", "json")
+    compared = horae("compare", "--policy", "themis", "--workers", "1", *words, "-o", "json")
+    assert (alone.code, alone.err) == (0, "")
+    (same,) = compared.json["policies"]
+    assert {key: alone.json[key] for key in same} == same
+    assert same["jobs"] == 20
+
+
+def test_jobs_come_from_a_trace_or_a_preset_and_not_from_both(horae: Horae, trace: Path) -> None:
+    words = ["simulate", "--cluster", "2x4", "--policy", "fifo"]
+    for more in ([], ["--trace", trace, "--generate", "plain"]):
+        assert "either a trace with --trace FILE or a workload" in horae(*words, *more).err
+    assert "--jobs does nothing with --trace" in horae(*words, "--trace", trace, "--jobs", "5").err
+
+
 def test_csv_is_one_line(horae: Horae, trace: Path) -> None:
     answer = horae("simulate", "--trace", trace, "--cluster", "1x4", "--policy", "srtf", "-o", "csv")
     (row,) = csv.DictReader(answer.out.splitlines())

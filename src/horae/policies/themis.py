@@ -14,7 +14,16 @@ from horae.core.conversation import Ask
 from horae.core.gpus import NOBODY
 from horae.core.plan import Memory, MemorySpec, Pins, Snapshot, Wishes
 from horae.core.reasons import Reason
-from horae.policies.agent import Agent, AppView, ErringAgent, TruthfulAgent, answered_bid, app_taker, job_taker
+from horae.policies.agent import (
+    Agent,
+    AppView,
+    ErringAgent,
+    SharedColumns,
+    TruthfulAgent,
+    answered_bid,
+    app_taker,
+    job_taker,
+)
 from horae.policies.app_views import Views
 from horae.policies.finish_fairness import MEMORY, Apps, alone_s, look, whole_demand
 from horae.policies.guarantees import serve_minima
@@ -187,7 +196,7 @@ class _Shares:
     def __init__(self, now: Snapshot, views: Views, shown: Mapping[int, AppView]) -> None:
         self._now, self._views, self._shown = now, views, shown
         self._number = {view.name: app for app, view in shown.items()}
-        self._use = views.use()
+        self._use, self._columns = views.use(), SharedColumns(now.machines)
         #: GPUs by machine, by position of the job.
         self.given: dict[int, Counts] = {}
 
@@ -241,7 +250,7 @@ class _Shares:
                 stays = i not in self.given or self.given[i] == held_by(self._now, i)
                 allowed = self._views.leased[i] or i in self.given
                 if stays and (allowed or self._use.allows(int(self._now.queue[i]), int(self._now.gpus[i]))):
-                    takers[i] = job_taker(view, k, self._now.machines, typical, self._speed(i))
+                    takers[i] = job_taker(view, k, self._columns, typical, self._speed(i))
         return takers
 
     def _speed(self, i: int) -> float:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from horae.core.checkpoint import load
-from horae.service.store import Store
 from pydantic import TypeAdapter
 
+from horae.core.checkpoint import load
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
+from horae.service.store import Store
 
 #: Live speeds are measured over at least so long: jobs report about once a second.
 LEAST_MEASURED_S = 5.0

@@ -14,8 +14,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, assert_never
 
-from horae.service.store import Act, Store, StoreTrouble
-
 from horae.backends.protocol import Backend, Place, Start
 from horae.backends.task import Task
 from horae.core import checkpoint
@@ -38,7 +36,9 @@ from horae.core.standing import Standing
 from horae.core.states import LAUNCHING, RUNNING, STATES
 from horae.service.beginning import Beginning, recover
 from horae.service.clock import Clock
+from horae.service.database import StoreTrouble
 from horae.service.meter import Meter
+from horae.service.store import Act, Store
 
 Answer = TypeVar("Answer")
 
@@ -92,7 +92,7 @@ class Daemon:
         self.store, self.backend, self.clock = store, backend, clock
         #: Variables that an attempt of a job is given: where the service is, and a token.
         self._environment = environment
-        self._beginning, self._watch_s = beginning, watch_s
+        self.beginning, self._watch_s = beginning, watch_s
         self.engine, self.seq = recover(store, beginning)
         self._checkpointed = self.seq
         self.tasks: dict[str, Task] = store.tasks()
@@ -273,7 +273,7 @@ class Daemon:
             except StoreTrouble as trouble:
                 # The engine believes what nobody wrote down: go back to what is written, and try again later.
                 self.meter.trouble = str(trouble)
-                self.engine, self.seq = recover(self.store, self._beginning)
+                self.engine, self.seq = recover(self.store, self.beginning)
                 self._pause()
                 return True
             self.meter.count(record)

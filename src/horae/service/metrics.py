@@ -70,7 +70,9 @@ def _decisions(meter: Meter) -> Iterator[Metric]:
     yield stops
     preempted = sum(meter.stops.get(why, 0) for why in (StopWhy.PREEMPTED, StopWhy.MOVED))
     yield CounterMetricFamily(
-        "horae_preemptions", "Attempts that lost their GPUs to others, or moved, since the service started.", value=preempted
+        "horae_preemptions",
+        "Attempts that lost their GPUs to others, or moved, since the service started.",
+        value=preempted,
     )
 
 

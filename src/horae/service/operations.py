@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from horae.service.store import Act
-
 from horae.core.app_schedulers import BadAppScheduler
 from horae.core.cluster import Cluster
 from horae.core.conversation import Answer, Ask
@@ -34,6 +32,7 @@ from horae.policies import make_policy
 from horae.service.daemon import Change, Daemon
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
 from horae.service.people import NotFound, Person, Role
+from horae.service.store import Act
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 
 _REQUESTS = {"cancel": JobCancelled, "hold": JobHeld, "release": JobReleased}

@@ -162,9 +162,7 @@ def journal(
 ) -> Response:
     """Records as they are in the journal, for replays and reports."""
     _must_see_all(who, "read the journal")
-    records = [
-        {"seq": seq, **encode(record)} for seq, record in islice(service.daemon.store.tail(after), limit)
-    ]
+    records = [{"seq": seq, **encode(record)} for seq, record in islice(service.daemon.store.tail(after), limit)]
     following = records[-1]["seq"] if records else after
     # Python's JSON, as in the journal itself: a policy's memory may hold numbers that are not finite.
     return Response(json.dumps({"records": records, "next": following}), media_type="application/json")

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import PlainTextResponse
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from horae.core.states import ALIVE, ENDED
 from horae.service.api.access import PersonGiven, Service, ServiceGiven
 from horae.service.api.jobs import JobId
 from horae.service.logs import Log, read_log
-from horae.service.people import NotFound, Person
-from horae.service.views import STATE_NAMES
+from horae.service.people import NotFound
 
 router = APIRouter(prefix="/v1", tags=["live"])
 
