@@ -38,7 +38,8 @@ from horae.service.beginning import Beginning, recover
 from horae.service.clock import Clock
 from horae.service.database import StoreTrouble
 from horae.service.meter import Meter
-from horae.service.store import Act, Store
+from horae.service.records import Act
+from horae.service.store import Store
 
 Answer = TypeVar("Answer")
 

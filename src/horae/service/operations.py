@@ -27,15 +27,16 @@ from horae.core.events import (
 from horae.core.job import JobSpec
 from horae.core.plan import Particular
 from horae.core.queues import Queue
-from horae.core.states import ENDED, LAUNCHING, RUNNING, STATES
+from horae.core.states import ENDED, LAUNCHING, RUNNING, STATES, State
 from horae.policies import make_policy
 from horae.service.daemon import Change, Daemon
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
 from horae.service.people import NotFound, Person, Role
-from horae.service.store import Act
+from horae.service.records import Act
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 
-_REQUESTS = {"cancel": JobCancelled, "hold": JobHeld, "release": JobReleased}
+_Request = JobCancelled | JobHeld | JobReleased
+_REQUESTS: dict[str, type[_Request]] = {"cancel": JobCancelled, "hold": JobHeld, "release": JobReleased}
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,8 @@ def problem_of(answer: Answer, ask: Ask | None) -> str:
     return ""
 
 
-def _state(engine: Engine, row: int) -> object:
-    return STATES[engine.jobs.state[row]]
+def _state(engine: Engine, row: int) -> State:
+    return STATES[int(engine.jobs.state[row])]
 
 
 def _check_node(cluster: Cluster, node: str) -> int:

@@ -116,7 +116,7 @@ class Views:
     def _rows(self, who: Person, wanted: Filters) -> list[int]:
         column = self.standing.columns
         chosen = np.isin(column["state"], [int(state) for state in wanted.states])
-        chosen &= np.asarray(column["submit_s"] >= wanted.since_s)
+        chosen &= np.asarray(column["submit_s"], np.float64) >= wanted.since_s
         user = wanted.user if who.sees_all else who.user
         if not who.sees_all and wanted.user not in (None, who.user):
             return []
