@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from horae import __version__
-from horae.cli import auction, audit, catalogue, compare, policies, simulate, skew, solve, sweep, trace
+from horae.cli import auction, audit, catalogue, compare, policies, serve, simulate, skew, solve, sweep, trace
 from horae.cli.usage import is_help, usage_sentence
 from horae.core.errors import UserError
 
@@ -43,6 +43,9 @@ app.command("auction", short_help="One auction of free GPUs: who wins, pays and 
 app.command("policies", short_help="What each policy does, its parameters, its paper.")(policies.command)
 app.command("catalogue", short_help="GPU types and models, and how fast the one should train the other.")(
     catalogue.command
+)
+app.command("serve", short_help="Run real jobs on this machine's GPUs: the service that the live commands ask.")(
+    serve.command
 )
 app.command("skew", short_help="From observed speeds, whose GPUs should be close together.")(skew.command)
 

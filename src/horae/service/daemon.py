@@ -38,6 +38,7 @@ from horae.service.beginning import Beginning, recover
 from horae.service.clock import Clock
 from horae.service.database import StoreTrouble
 from horae.service.meter import Meter
+from horae.service.places import numbers_by_node
 from horae.service.records import Act
 from horae.service.store import Store
 
@@ -97,7 +98,9 @@ class Daemon:
         self.engine, self.seq = recover(store, beginning)
         self._checkpointed = self.seq
         self.tasks: dict[str, Task] = store.tasks()
+        #: Where things stand, and the last record that went into it.
         self.standing: Standing = self.engine.standing()
+        self.shown = self.seq
         self.meter: Meter = Meter()
         self._inbox: list[_Request[Any]] = []
         self._carried: list[Event] = []
@@ -110,16 +113,17 @@ class Daemon:
 
     def start(self) -> None:
         """Take up what the journal left: learn what still runs, perform again what was decided, then loop."""
+        self.meter.cycle_s = self.clock()
         self._take_up()
         self._thread.start()
 
-    def close(self) -> None:
-        """Leave. Jobs that run stay, and are taken up by the next daemon on this journal."""
+    def close(self, wait_s: float | None = None) -> None:
+        """Leave, at the latest after `wait_s`. Jobs that run stay, and are taken up by the next daemon here."""
         with self._news:
             self._closing = True
             self._news.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(wait_s)
         with self._changed:
             self._changed.notify_all()
 
@@ -170,8 +174,8 @@ class Daemon:
                 self._cycle()
             self._save()
         except BaseException as error:
+            # Whoever started the daemon tells of it; a thread could only print it.
             self.crashed = error
-            raise
         finally:
             self._closing = True
             self._refuse(self._take(), Closed("The service is shutting down: try again in a moment."))
@@ -310,10 +314,7 @@ class Daemon:
 
     def _start_of(self, launch: Launch) -> Start:
         cluster = self.engine.gpus.cluster
-        by_node: dict[int, list[int]] = {}
-        for gpu in launch.gpu_ids:
-            node = int(cluster.gpu_node[gpu])
-            by_node.setdefault(node, []).append(gpu - int(cluster.first_gpu[node]))
+        by_node = numbers_by_node(cluster, launch.gpu_ids)
         places = tuple(Place(cluster.nodes[node].name, tuple(gpus)) for node, gpus in by_node.items())
         return Start(
             job=launch.job,
@@ -343,6 +344,7 @@ class Daemon:
     def _publish(self) -> None:
         """Let people see where things stand now."""
         self.standing = self.engine.standing()
+        self.shown = self.seq
         with self._changed:
             self._changed.notify_all()
 

@@ -247,7 +247,7 @@ def read_job(said: Any, where: str = "the job") -> JobFile:
         return JobFile.model_validate(said)
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadJobFile(f"{where}: {complaint(first['loc'], first['type'], first['msg'])}.") from None
+        raise BadJobFile(f"{where}: {complaint(first['loc'], first['type'], first['msg'])}") from None
 
 
 def complaint(loc: Sequence[int | str], kind: str, message: str) -> str:
@@ -255,8 +255,8 @@ def complaint(loc: Sequence[int | str], kind: str, message: str) -> str:
     path = [str(part) for part in loc if str(part) not in ("int", "str", "Choice") and "[" not in str(part)]
     place = ".".join(path) or "it"
     if kind == "extra_forbidden":
-        return f"{place} is not a key of a job.{did_you_mean(path[-1], _keys(path[:-1]))}".rstrip(".")
-    return f"{place}: {in_plain_words(message)}".rstrip(".")
+        return f"{place} is not a key of a job.{did_you_mean(path[-1], _keys(path[:-1]))}"
+    return f"{place}: {in_plain_words(message).rstrip('.')}."
 
 
 def _keys(path: list[str]) -> list[str]:

@@ -71,7 +71,7 @@ def _decisions(meter: Meter) -> Iterator[Metric]:
     preempted = sum(meter.stops.get(why, 0) for why in (StopWhy.PREEMPTED, StopWhy.MOVED))
     yield CounterMetricFamily(
         "horae_preemptions",
-        "Attempts that lost their GPUs to others, or moved, since the service started.",
+        "Attempts that lost their GPUs to others, or moved.",
         value=preempted,
     )
 

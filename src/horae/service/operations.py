@@ -54,6 +54,8 @@ class Operations:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
+        #: The last number that a job was given; those of one batch are not in the engine yet when the next is made.
+        self._numbered = 0
 
     # -------------------------------------------------------------------- jobs
 
@@ -62,8 +64,7 @@ class Operations:
         who.must_not_only_look("submit jobs")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
-            first = len(engine.jobs) + 1
-            ids = [f"{job.name}-{first + number}" for number, job in enumerate(jobs)]
+            ids = self._new_ids(engine, jobs)
             cluster = engine.gpus.cluster
             specs = [spec_of(job, name, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
             check_startable(specs, cluster, engine)
@@ -75,6 +76,13 @@ class Operations:
             return Change(tuple(JobSubmitted(now_s, spec) for spec in specs), tuple(tasks), tuple(acts)), ids
 
         return self._daemon.ask(prepare)
+
+    def _new_ids(self, engine: Engine, jobs: Sequence[JobFile]) -> list[str]:
+        """Names with numbers that no job had before, not even one that was refused meanwhile."""
+        last = int(engine.jobs.specs[-1].id.rpartition("-")[2]) if len(engine.jobs) else 0
+        first = max(last, self._numbered) + 1
+        self._numbered = first + len(jobs) - 1
+        return [f"{job.name}-{first + number}" for number, job in enumerate(jobs)]
 
     def request(self, who: Person, what: str, jobs: Sequence[str]) -> dict[str, str]:
         """Cancel, hold or release jobs; says of each what became of it."""

@@ -52,7 +52,20 @@ def _history(at: Standing, rows: NDArray[np.int64]) -> History:
         state=np.asarray(at.columns["state"][rows], np.uint8),
         start_s=np.where(np.isfinite(started_s), started_s, np.nan),
         end_s=np.where(np.isfinite(ended_s), ended_s, np.nan),
-        rates=at.rates[rows],
+        rates=_true_rates(at, rows),
         attempts=Recorder().attempts(at.now_s),
         policy=at.policy,
     )
+
+
+def _true_rates(at: Standing, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Speeds of jobs as they turned out: what a job did over how long it worked, on each type as types differ."""
+    rates, column = at.rates[rows], at.columns
+    worked_s = np.asarray(column["executed_s"][rows], np.float64)
+    done = np.asarray(column["work"][rows], np.float64) - np.asarray(column["work_left"][rows], np.float64)
+    last = np.asarray(column["last_type"][rows], np.int64)
+    expected = worked_s * np.take_along_axis(rates, np.maximum(last, 0)[:, None], axis=1)[:, 0]
+    known = (expected > 0) & (done > 0) & (last >= 0)
+    scale = np.where(known, done / np.where(known, expected, 1.0), 1.0)
+    true: NDArray[np.float64] = rates * scale[:, None]
+    return true

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from threading import Lock
 from typing import Any
@@ -76,6 +76,23 @@ class Store:
                 epoch = time.time()
                 tables.create(connection, epoch)
         return epoch
+
+    def begin(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """How the service began: what it says now on its first day, what it said then on every other."""
+        facts = tables.facts
+        with writing(self._engine) as connection:
+            known = connection.scalar(select(facts.c.value).where(facts.c.name == "beginning"))
+            if known is None:
+                known = _JSON.encode(said)
+                connection.execute(facts.insert(), {"name": "beginning", "value": known})
+        first: dict[str, Any] = json.loads(known)
+        return first
+
+    def began(self) -> dict[str, Any] | None:
+        """How the service began; None before its first day."""
+        with reading(self._engine) as connection:
+            known = connection.scalar(select(tables.facts.c.value).where(tables.facts.c.name == "beginning"))
+        return json.loads(known) if known else None
 
     def close(self) -> None:
         """Let go of the database, and of the right to append."""

@@ -20,7 +20,8 @@ from pathlib import Path
 from horae.core.errors import UserError
 from horae.service.clock import Clock
 from horae.service.people import NotFound, Person, Role
-from horae.service.store import Store, TokenRecord
+from horae.service.records import TokenRecord
+from horae.service.store import Store
 
 PREFIX, JOB_PREFIX = "hor_", "horj_"
 #: Bytes of chance in a token and in the secret that signs those of jobs.

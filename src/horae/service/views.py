@@ -14,6 +14,7 @@ from horae.core.explain import explain
 from horae.core.standing import Standing
 from horae.core.states import ENDED, State
 from horae.service.people import NotFound, Person
+from horae.service.places import describe
 
 #: States that a list shows unless all are asked for.
 LIVE = tuple(state for state in State if state not in ENDED)
@@ -132,11 +133,7 @@ class Views:
 
     def _places(self, row: int) -> list[str]:
         """GPUs that a job has, such as v100[0,2]."""
-        at, by_node = self.standing, dict[int, list[int]]()
-        for gpu in at.occupied.get(row, ()):
-            node = int(at.cluster.gpu_node[gpu])
-            by_node.setdefault(node, []).append(gpu - int(at.cluster.first_gpu[node]))
-        return [f"{at.cluster.nodes[node].name}[{','.join(map(str, gpus))}]" for node, gpus in by_node.items()]
+        return describe(self.standing.cluster, self.standing.occupied.get(row, ()))
 
     def _waiting_before(self, row: int) -> int:
         """How many jobs that wait came earlier."""

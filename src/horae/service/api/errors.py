@@ -14,9 +14,9 @@ from starlette.exceptions import HTTPException
 from horae.core.errors import UserError, in_plain_words
 from horae.crash import write_report
 from horae.service.daemon import Closed
+from horae.service.database import StoreTrouble
 from horae.service.job_file import complaint
 from horae.service.people import Forbidden, NotFound
-from horae.service.store import StoreTrouble
 
 #: No sentence is longer, whatever was asked for.
 _LONGEST = 600
@@ -68,7 +68,7 @@ async def _user_error(request: Request, error: Exception) -> JSONResponse:
 async def _bad_form(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return problem(422, f"{_form_sentence(first, _holds_jobs(request))}.")
+    return problem(422, _form_sentence(first, _holds_jobs(request)))
 
 
 def _holds_jobs(request: Request) -> bool:
@@ -81,9 +81,9 @@ def _form_sentence(first: Mapping[str, Any], jobs: bool) -> str:
     if jobs and len(loc) > 2 and loc[0] == "body":
         return f"Job {int(loc[1]) + 1}: {complaint(loc[2:], first['type'], first['msg'])}"
     if first["type"] == "json_invalid":
-        return "The request's body is not JSON"
+        return "The request's body is not JSON."
     place = ".".join(str(part) for part in loc[1:]) or "the body"
-    return f"{place}: {in_plain_words(first['msg'])}".rstrip(".")
+    return f"{place}: {in_plain_words(first['msg']).rstrip('.')}."
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:

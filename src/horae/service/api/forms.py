@@ -72,7 +72,7 @@ class Why(TypedDict):
     state: str
     reason: str
     sentence: str
-    numbers: dict[str, float | str]
+    numbers: dict[str, int | float | str]
     decided: Moment
 
 

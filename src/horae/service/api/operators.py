@@ -14,7 +14,7 @@ from horae.service.api import forms
 from horae.service.api.access import PersonGiven, Service, ServiceGiven
 from horae.service.daemon import Change
 from horae.service.people import Forbidden, Person, Role
-from horae.service.store import Act
+from horae.service.records import Act
 
 router = APIRouter(prefix="/v1", tags=["operators"])
 
@@ -33,24 +33,32 @@ def share(service: ServiceGiven, who: PersonGiven) -> dict[str, Any]:
 @router.get("/nodes", response_model=forms.NodeList)
 def nodes(service: ServiceGiven, who: PersonGiven) -> dict[str, Any]:
     """Every node: what it has and what is taken. Jobs of others are counted, not named."""
+    return {"nodes": _nodes(service, who)}
+
+
+def _nodes(service: Service, who: Person) -> list[dict[str, Any]]:
     records = service.views().nodes()
     for record in records:
         record["jobs"] = {job: gpus for job, gpus in record["jobs"].items() if service.sees(who, job)}
-    return {"nodes": records}
+    return records
 
 
-@router.post("/nodes/{node}/drain", response_model=forms.NodeList)
+@router.post("/nodes/{node}/drain", response_model=forms.NodeRecord)
 def drain(service: ServiceGiven, who: PersonGiven, node: NodeName, asked: forms.Drain) -> dict[str, Any]:
     """Let a node take no new jobs; with `evict`, stop those it runs, to run elsewhere."""
     service.operations.drain(who, node, asked.evict)
-    return nodes(service, who)
+    return _node(service, who, node)
 
 
-@router.post("/nodes/{node}/resume", response_model=forms.NodeList)
+@router.post("/nodes/{node}/resume", response_model=forms.NodeRecord)
 def resume(service: ServiceGiven, who: PersonGiven, node: NodeName) -> dict[str, Any]:
     """Let a node that was drained take jobs again."""
     service.operations.resume(who, node)
-    return nodes(service, who)
+    return _node(service, who, node)
+
+
+def _node(service: Service, who: Person, name: str) -> dict[str, Any]:
+    return next(one for one in _nodes(service, who) if one["node"] == name)
 
 
 @router.get("/settings", response_model=forms.SettingsRecord)
@@ -148,7 +156,7 @@ def audit(
                 "target": act.target,
                 "detail": act.detail,
             }
-            for act in service.daemon.store.acts(limit)
+            for act in reversed(service.daemon.store.acts(limit))
         ]
     }
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from horae.core.states import ALIVE, ENDED, State
 from horae.service.api.access import PersonGiven, Service, ServiceGiven
 from horae.service.api.jobs import JobId
 from horae.service.logs import Log, read_log
-from horae.service.people import NotFound
+from horae.service.people import NotFound, Person
+from horae.service.views import STATE_NAMES
 
 router = APIRouter(prefix="/v1", tags=["live"])
 
@@ -58,24 +64,101 @@ async def logs(
 
 
 async def _follow(service: Service, job: str, only: int | None, tail: int | None) -> AsyncIterator[str]:
-    """Lines as they come, attempt after attempt, and how the job (or the one attempt) stands at the end."""
-    current, over = _attempt(service, job)
-    number, log = only or max(current, 1), None
-    while True:
-        current, over = _attempt(service, job)
-        done = over if current == number else current > number
-        if log is None and current >= number:
-            log = Log(service.daemon.backend.log_path(job, number), tail)
-        for line in await run_in_threadpool(log.lines, done) if log else ():
+    """Lines as they come, attempt after attempt (or of `only` one), and how the job stands at the end."""
+    number, log = only or max(_standing(service, job)[0], 1), None
+    while not service.closing:
+        # First how things stand, then the lines: what is printed before an end is read before it is told.
+        newest, state = _standing(service, job)
+        over = newest > number or state in ENDED or (newest == number and state not in ALIVE)
+        log = log or (Log(service.daemon.backend.log_path(job, number), tail) if newest >= number else None)
+        for line in await run_in_threadpool(log.lines, over) if log else ():
             yield _event({"line": line, "attempt": number})
-        if done and not log_has_more(log):
-            if only is None and current > number:
-                number, log, tail = number + 1, None, None
-                continue
-            if only is not None or _has_ended(service, job):
-                break
-        if service.closing:
+        if log and not log.at_end:
+            continue
+        if over and only is None and newest > number:
+            number, log, tail = number + 1, None, None
+        elif over and (only is not None or state in ENDED):
+            yield _event({"state": STATE_NAMES[state]}, "end")
             return
-        yield ""
-        await asyncio.sleep(LOOK_S)
-    yield _event({"state": _state(service, job)}, "end")
+        else:
+            yield ""
+            await asyncio.sleep(LOOK_S)
+
+
+def _standing(service: Service, job: str) -> tuple[int, State]:
+    """The job's newest attempt, and its state."""
+    at = service.daemon.standing
+    row = at.row(job)
+    assert row is not None, f"job {job} is gone"
+    return int(at.columns["attempt"][row]), at.state(row)
+
+
+@router.get("/stream", responses=_EVENTS, response_class=StreamingResponse)
+async def stream(
+    service: ServiceGiven,
+    who: PersonGiven,
+    after: Annotated[
+        int | None, Query(ge=0, le=2**62, description="From this record on; by default, from now.")
+    ] = None,
+) -> StreamingResponse:
+    """What happens, as it happens: only what the token may see."""
+    return _stream(service, who, _news(service, who, service.daemon.shown if after is None else after))
+
+
+async def _news(service: Service, who: Person, after: int) -> AsyncIterator[str]:
+    while not service.closing:
+        if service.daemon.shown > after:
+            told, after = await run_in_threadpool(_page, service, who, after)
+            for one in told:
+                yield _event(one, number=one["seq"])
+        else:
+            yield ""
+            await asyncio.sleep(LOOK_S)
+
+
+def _page(service: Service, who: Person, after: int) -> tuple[list[dict[str, Any]], int]:
+    """What some records tell, and the last of them."""
+    upto = service.daemon.shown
+    records = list(islice(service.daemon.store.tail(after, upto), _PAGE))
+    views, teller = service.views(), service.teller()
+    told = [
+        {"seq": seq, "at": views.moment(record.at_s), "kind": one.kind, "job": one.job, "what": one.what}
+        for seq, record in records
+        for one in teller.tell(record)
+        if not one.job or service.sees(who, one.job)
+    ]
+    return told, records[-1][0] if records else upto
+
+
+# ------------------------------------------------------------------ the format
+
+
+def _stream(service: Service, who: Person, events: AsyncIterator[str]) -> StreamingResponse:
+    if service.streams[who.user] >= MOST_STREAMS:
+        raise HTTPException(429, f"You have {MOST_STREAMS} streams open: end one first.", {"Retry-After": "5"})
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_counted(service, who, events), media_type="text/event-stream", headers=headers)
+
+
+async def _counted(service: Service, who: Person, events: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The same events, with a sign of life where there are none for long."""
+    service.streams[who.user] += 1
+    said_s = time.monotonic()
+    try:
+        yield ": here\n\n"
+        async for event in events:
+            if event:
+                yield event
+            elif time.monotonic() - said_s > STILL_S:
+                yield ": still here\n\n"
+            else:
+                continue
+            said_s = time.monotonic()
+    finally:
+        service.streams[who.user] -= 1
+
+
+def _event(data: dict[str, Any], kind: str = "", number: int | None = None) -> str:
+    """One server-sent event. JSON has no line breaks of its own."""
+    head = (f"id: {number}\n" if number is not None else "") + (f"event: {kind}\n" if kind else "")
+    return f"{head}data: {json.dumps(data)}\n\n"
