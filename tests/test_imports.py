@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "policies": {"core", "solve"},
     "workload": {"core", "solve", "train"},
     "report": {"core"},
+    "backends": {"core"},
     "train": set(),
     "simulate": {"core", "solve", "policies", "placement"},
     "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate"},

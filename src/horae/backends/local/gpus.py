@@ -1,0 +1,103 @@
+"""The GPUs of this machine: real ones, found through NVML, or virtual ones, declared.
+
+NVML is the library of the driver that `nvidia-smi` uses; it is called through ctypes, so that
+nothing has to be installed for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from horae.core.cluster import Node
+from horae.core.errors import UserError
+
+_LIBRARY = "libnvidia-ml.so.1"
+_NAME_BYTES = 96
+#: NVML_SUCCESS, and what it answers on a machine whose driver is not loaded.
+_SUCCESS, _NO_DRIVER = 0, 9
+#: Words of a product's name that tell the maker, the memory or the socket, not the type.
+_NOT_THE_TYPE = re.compile(r"nvidia|tesla|geforce|quadro|graphics|generation|sxm\d*|pcie|nvl|hbm\d\w*|\d+gb")
+
+
+class BadGpus(UserError):
+    """GPUs that cannot be found, or cannot be as declared."""
+
+
+def find_gpus(library: Any = None, host: str = "") -> dict[Node, tuple[int, ...]]:
+    """The GPUs of this machine: a node for each type, with their numbers as the driver counts them.
+
+    Empty where there is no driver or no GPU. `library` stands in for NVML.
+    """
+    library = library or _load()
+    if library is None or (answer := library.nvmlInit_v2()) == _NO_DRIVER:
+        return {}
+    _check(answer, "start")
+    try:
+        names = [_product(library, number) for number in range(_count(library))]
+    finally:
+        library.nvmlShutdown()
+    return nodes_of(names, host or socket.gethostname().split(".")[0])
+
+
+def nodes_of(names: Sequence[str], host: str) -> dict[Node, tuple[int, ...]]:
+    """A node for each type among GPUs of these product names, and the numbers of its GPUs."""
+    types = [type_name(name) for name in names]
+    numbers = {one: tuple(k for k, other in enumerate(types) if other == one) for one in types}
+    return {Node(f"{host}-{one}", one, len(found)): found for one, found in numbers.items()}
+
+
+def type_name(product: str) -> str:
+    """The type in a product's name: `NVIDIA H100 80GB HBM3` is an `h100`, `GeForce RTX 3090` an `rtx3090`."""
+    words = re.findall(r"[a-z0-9]+", product.lower())
+    return "".join(word for word in words if not _NOT_THE_TYPE.fullmatch(word)) or "gpu"
+
+
+def parse_virtual(text: str) -> tuple[Node, ...]:
+    """Virtual GPUs such as `v100:4,k80:4`: a node for each type, called like it."""
+    nodes = tuple(_virtual(part.strip()) for part in text.split(","))
+    types = [node.gpu_type for node in nodes]
+    twice = next((one for one in types if types.count(one) > 1), None)
+    if twice:
+        raise BadGpus(f"GPU type {twice!r} is declared twice; add the numbers up.")
+    return nodes
+
+
+def _virtual(part: str) -> Node:
+    match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_.-]{0,62}):([1-9][0-9]{0,5})", part)
+    if not match:
+        raise BadGpus(f"{part!r} declares no GPUs; write TYPE:NUMBER, such as v100:4 or v100:4,k80:4.")
+    gpu_type = match[1].lower()
+    return Node(gpu_type, gpu_type, int(match[2]))
+
+
+def _load() -> Any:
+    """The library, or None on a machine without it."""
+    try:
+        return ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return None
+
+
+def _count(library: Any) -> int:
+    count = ctypes.c_uint()
+    _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)), "count the GPUs")
+    return count.value
+
+
+def _product(library: Any, number: int) -> str:
+    handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME_BYTES)
+    _check(library.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(handle)), f"open GPU {number}")
+    _check(library.nvmlDeviceGetName(handle, name, _NAME_BYTES), f"name GPU {number}")
+    return name.value.decode(errors="replace")
+
+
+def _check(answer: int, what: str) -> None:
+    if answer != _SUCCESS:
+        raise BadGpus(
+            f"The GPU driver could not {what} (NVML error {answer}). See what `nvidia-smi` says, "
+            f"or declare the GPUs, such as --gpus v100:4."
+        )
