@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "backends": {"core"},
     "train": set(),
     "simulate": {"core", "solve", "policies", "placement"},
-    "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate"},
+    "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate", "backends", "service"},
 }
 PURE = ("core", "solve", "placement", "policies")
 

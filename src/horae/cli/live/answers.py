@@ -18,9 +18,7 @@ UrlOption = Annotated[
     typer.Option("--url", metavar="URL", help="The service; by default HORAE_URL, or the one on this machine."),
 ]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)]
-JobsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[JOB]...", help="Ids of the jobs.", show_default=False)
-]
+JobsArgument = Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Ids of the jobs.", show_default=False)]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -39,6 +37,12 @@ def answer(
             print_csv(records)
         case Output.TABLE:
             print_rich(*for_people())
+
+
+def pass_down(ctx: typer.Context, url: str | None, output: Output) -> None:
+    """Options of a group that stand before the name of one of its commands are that command's."""
+    names = getattr(ctx.command, "commands", {})
+    ctx.default_map = {name: {"url": url, "output": output.value} for name in names}
 
 
 def visible(text: object) -> str:

@@ -97,9 +97,12 @@ class Service:
         """Server-sent events as they come, for as long as the service sends any."""
         import httpx
 
-        with self._told(), self._http.stream(
-            "GET", path, params=_given(params), timeout=httpx.Timeout(None, connect=_CONNECT_S)
-        ) as answer:
+        with (
+            self._told(),
+            self._http.stream(
+                "GET", path, params=_given(params), timeout=httpx.Timeout(None, connect=_CONNECT_S)
+            ) as answer,
+        ):
             if answer.status_code >= 400:
                 answer.read()
                 raise self._refusal(answer)
@@ -178,7 +181,9 @@ def records_of(answer: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """The records that an answer lists under a key."""
     records = answer.get(key)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise Strange(f"The service's answer has no list of {key}: see whether it has the same version as this command.")
+        raise Strange(
+            f"The service's answer has no list of {key}: see whether it has the same version as this command."
+        )
     return records
 
 

@@ -13,8 +13,6 @@ SUCCEEDED, FAILED, NOT_FINISHED, NOT_FOUND, CANCELLED = 0, 100, 101, 102, 103
 #: States that a job never leaves, and the exit code of each.
 ENDED = {"finished": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED}
 
-EXIT_CODES = "Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled."
-
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 #: What tells most, first: of several jobs, a lost one is worse news than one that goes on.
 _WORST = (NOT_FOUND, FAILED, CANCELLED, NOT_FINISHED)

@@ -59,7 +59,9 @@ def _axes(grid: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         if not equals or not _NAME.fullmatch(name) or not all(values):
             raise BadGrid(f"--grid {word!r} is not of the form NAME=VALUE,VALUE; write it like --grid lr=0.1,0.01.")
         if name in seen or name == "index":
-            raise BadGrid(f"--grid names {name!r} twice; give it once." if name in seen else "{index} is set by itself.")
+            raise BadGrid(
+                f"--grid names {name!r} twice; give it once." if name in seen else "{index} is set by itself."
+            )
         if len(set(values)) < len(values):
             raise BadGrid(f"--grid {word!r} has the same value twice: the trials would be alike.")
         seen.add(name)

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from horae.cli.live.answers import JobArgument, UrlOption
-from horae.cli.live.client import NoService, NotThere, Service, service
+from horae.cli.live.address import NoService
+from horae.cli.live.client import NotThere, Service, service
 from horae.cli.live.endings import NOT_FOUND, exit_code, find_job, job_path
 from horae.cli.output import note
 

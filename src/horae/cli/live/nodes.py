@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.live.answers import UrlOption, answer, next_steps, visible
+from horae.cli.live.answers import UrlOption, answer, next_steps, pass_down, visible
 from horae.cli.live.bars import bar
 from horae.cli.live.client import part, records_of, service
 from horae.cli.options import OutputOption
@@ -27,6 +27,7 @@ NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of the n
 @app.callback()
 def _default(ctx: typer.Context, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the nodes; take one out of service and back."""
+    pass_down(ctx, url, output)
     if ctx.invoked_subcommand is None:
         list_nodes(url, output)
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from horae.cli.live.address import NoService
 from horae.cli.live.answers import UrlOption, answer, visible
 from horae.cli.live.bars import bar
-from horae.cli.live.client import NoService, Service, records_of, service
+from horae.cli.live.client import Service, records_of, service
 from horae.cli.live.endings import ENDED
 from horae.cli.live.jobs import gpus_text
 from horae.cli.live.moments import seconds_since, short
@@ -41,9 +42,7 @@ def command(
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Only jobs submitted since, such as 30m, 4h or 7d.")
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="The newest N jobs; 0 for all.")
-    ] = 100,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="The newest N jobs; 0 for all.")] = 100,
     fields: Annotated[
         str | None, typer.Option("--fields", metavar="NAME,NAME", help="Only these fields, in JSON and CSV.")
     ] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +17,9 @@ from horae.core.errors import UserError
 
 _DONE = {"cancel": "cancelled", "hold": "held", "release": "released"}
 
-AppOption = Annotated[str | None, typer.Option("--app", metavar="NAME", help="All trials of an app that have not ended.")]
+AppOption = Annotated[
+    str | None, typer.Option("--app", metavar="NAME", help="All trials of an app that have not ended.")
+]
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before acting on an app.")]
 
 

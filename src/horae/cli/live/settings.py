@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from horae.cli.inputs import read_pairs
-from horae.cli.live.answers import UrlOption, answer, visible
+from horae.cli.live.answers import UrlOption, answer, pass_down, visible
 from horae.cli.live.client import service
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, table
@@ -20,14 +20,13 @@ from horae.core.errors import UserError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-app = typer.Typer(
-    help="Show or change the policy and the queues.", rich_markup_mode=None, invoke_without_command=True
-)
+app = typer.Typer(help="Show or change the policy and the queues.", rich_markup_mode=None, invoke_without_command=True)
 
 
 @app.callback()
 def _default(ctx: typer.Context, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show or change the policy and the queues."""
+    pass_down(ctx, url, output)
     if ctx.invoked_subcommand is None:
         show(url, output)
 
@@ -44,7 +43,7 @@ def show(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
 def change(
     policy: Annotated[
         str | None,
-        typer.Argument(metavar="[POLICY]", help="Another policy; `horae policies` lists them.", show_default=False),
+        typer.Argument(metavar="POLICY", help="Another policy; `horae policies` lists them.", show_default=False),
     ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
@@ -88,5 +87,7 @@ def _overview(said: Mapping[str, Any]) -> list[RenderableType]:
     queues = [queue for queue in said.get("queues") or () if isinstance(queue, Mapping)]
     if queues:
         columns = list(dict.fromkeys(key for queue in queues for key in queue))
-        shown.append(table(columns, [["" if one.get(key) is None else visible(one[key]) for key in columns] for one in queues]))
+        shown.append(
+            table(columns, [["" if one.get(key) is None else visible(one[key]) for key in columns] for one in queues])
+        )
     return shown

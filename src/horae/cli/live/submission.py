@@ -30,10 +30,20 @@ class CommandBehindDashes(PlainUsage):
     """A command whose words behind `--` are a program of the user's, whatever they look like."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep what stands behind the first `--` from being parsed."""
+        """Keep what stands behind the first `--` from being parsed; say so if a program stands before it."""
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[_WORDS] = args[end + 1 :] if end < len(args) else None
-        return super().parse_args(ctx, args[:end])
+        ctx.allow_extra_args = True
+        try:
+            left = super().parse_args(ctx, args[:end])
+        except typer.TyperException as error:
+            if error.message.lower().startswith("no such option"):
+                error.message = f"{error.message.rstrip('.')}; options of a program stand behind `--`"
+            raise
+        if left:
+            program = command_line([word for word in (ctx.params.get("file"), *left) if word])
+            ctx.fail(f"A program to run stands behind `--`: horae submit -- {program}")
+        return left
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage line, with the place of the program."""
@@ -80,7 +90,7 @@ class Flags:
 def command(
     ctx: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A job file (YAML); flags override it.", show_default=False)
+        Path | None, typer.Argument(metavar="FILE", help="A job file (YAML); flags override it.", show_default=False)
     ] = None,
     name: Annotated[
         str | None, typer.Option("-n", "--name", metavar="NAME", help="Name of the job; its id is NAME-NUMBER.")

@@ -37,7 +37,8 @@ def create(
         ),
     ] = TokenRole.USER,
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="TIME", help="How long it is good for, such as 30d; else for ever.")
+        str | None,
+        typer.Option("--expires", metavar="TIME", help="How long it is good for, such as 30d; else for ever."),
     ] = None,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
@@ -52,8 +53,8 @@ def create(
     answer(output, said, [said], lambda: [said["token"]])
     if output is Output.TABLE:
         note(
-            f"This is {visible(user)}'s token, shown this once. Put it into ~/.config/horae/token with mode 600, or into "
-            f"HORAE_TOKEN; `horae token revoke {visible(said.get('id'))}` ends it."
+            f"This is {visible(user)}'s token, shown this once. Put it into ~/.config/horae/token with mode 600, "
+            f"or into HORAE_TOKEN; `horae token revoke {visible(said.get('id'))}` ends it."
         )
 
 

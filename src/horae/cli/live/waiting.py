@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
 
 from horae.cli.live.answers import UrlOption, answer, visible
 from horae.cli.live.client import NotThere, Service, service
-from horae.cli.live.endings import ENDED, EXIT_CODES, NOT_FOUND, exit_code, find_job, worst
+from horae.cli.live.endings import ENDED, NOT_FOUND, exit_code, find_job, worst
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, table
 from horae.cli.spans import read_span
 
 _LOOK_S = 0.5
+_UNKNOWN = "not found"
 
 
 def command(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids of the jobs.", show_default=False)],
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="Ids of the jobs.", show_default=False)],
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="TIME", help="Wait no longer than this, such as 90, 30m or 4h.")
     ] = None,
@@ -45,9 +46,8 @@ def wait_for(at: Service, jobs: Sequence[str], limit_s: float | None) -> int:
     return _code(_watch(at, jobs, limit_s).values())
 
 
-def _code(states: object) -> int:
-    assert not isinstance(states, str)
-    return worst(NOT_FOUND if state == "not found" else exit_code(state) for state in states)  # type: ignore[attr-defined]
+def _code(states: Iterable[str]) -> int:
+    return worst(NOT_FOUND if state == _UNKNOWN else exit_code(state) for state in states)
 
 
 def _watch(at: Service, jobs: Sequence[str], limit_s: float | None) -> dict[str, str]:
@@ -56,7 +56,7 @@ def _watch(at: Service, jobs: Sequence[str], limit_s: float | None) -> dict[str,
     states: dict[str, str] = {}
     for job in jobs:
         states[job] = _state(at, job)
-        while states[job] not in (*ENDED, "not found") and (end_s is None or time.monotonic() < end_s):
+        while states[job] not in (*ENDED, _UNKNOWN) and (end_s is None or time.monotonic() < end_s):
             time.sleep(_LOOK_S if end_s is None else max(0.0, min(_LOOK_S, end_s - time.monotonic())))
             states[job] = _state(at, job)
         note(f"{visible(job)}: {states[job]}")
@@ -67,4 +67,4 @@ def _state(at: Service, job: str) -> str:
     try:
         return str(find_job(at, job)["state"])
     except NotThere:
-        return "not found"
+        return _UNKNOWN
