@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Horae
 
 from horae.cli.live.address import NoService, NoToken, find_address
-from tests.cli.conftest import Horae
 
 from .conftest import FakeService
 

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.cli.conftest import Horae
 
 from horae.cli.live.bars import bar
 from horae.cli.live.endings import worst
 from horae.cli.live.moments import ago, short
 from horae.core.reasons import Reason
-from tests.cli.conftest import Horae
 
 from .conftest import FakeService, detail, job
 
@@ -49,7 +49,7 @@ def test_filters_are_the_services_business(fake: FakeService, horae: Horae) -> N
     assert fake.last.query == {
         "all": ["true"],
         "user": ["ana"],
-        "state": ["running", "held"],
+        "state": ["running,held"],
         "queue": ["a/b"],
         "app": ["x"],
         "since": ["7d"],
@@ -213,10 +213,11 @@ def test_the_log_of_a_job_that_never_started(fake: FakeService, horae: Horae) ->
 def test_a_followed_log_ends_with_the_job(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs/train-1"] = detail(state="running")
     fake.answers["GET /v1/jobs/train-1/logs"] = (
-        b': hello\n\ndata: {"line": "one"}\n\ndata: {"line": "two: \\u00fc"}\n\nevent: end\ndata: {"state": "failed"}\n\n'
+        b': hello\n\ndata: {"line": "one", "attempt": 1}\n\ndata: {"line": "two: \\u00fc", "attempt": 2}\n\n'
+        b'event: end\ndata: {"state": "failed"}\n\n'
     )
     answer = horae("logs", "-f", "train-1")
-    assert (answer.code, answer.out, answer.err) == (100, "one\ntwo: ü\n", "")
+    assert (answer.code, answer.out, answer.err) == (100, "one\ntwo: ü\n", "(attempt 2)\n")
     assert fake.last.query == {"follow": ["true"]}
 
 
@@ -242,7 +243,7 @@ def test_followed_events_are_told_once_until_the_job_ends(
     fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horae.cli.live.events._LOOK_S", 0.01)
-    fake.answers["GET /v1/jobs/train-1"] = [detail(state="running"), detail(state="running"), detail(state="finished")]
+    fake.answers["GET /v1/jobs/train-1/why"] = [{"state": "running"}, {"state": "running"}, {"state": "finished"}]
     # One record of the journal may tell two things.
     first, rest = [event(1, "one")], [event(1, "one"), event(1, "two"), event(2, "three")]
     fake.answers["GET /v1/jobs/train-1/events"] = [{"events": first}, {"events": rest}, {"events": rest}]
@@ -258,8 +259,8 @@ def test_waiting_ends_with_the_worst_of_the_jobs(
     fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("horae.cli.live.waiting._LOOK_S", 0.01)
-    fake.answers["GET /v1/jobs/a-1"] = [detail("a-1", "running"), detail("a-1", "finished")]
-    fake.answers["GET /v1/jobs/b-2"] = detail("b-2", "cancelled")
+    fake.answers["GET /v1/jobs/a-1/why"] = [{"state": "running"}, {"state": "finished"}]
+    fake.answers["GET /v1/jobs/b-2/why"] = {"state": "cancelled"}
     answer = horae("wait", "a-1", "b-2", "a-1", "-o", "json")
     assert answer.code == 103
     assert answer.json == {"jobs": [{"id": "a-1", "state": "finished"}, {"id": "b-2", "state": "cancelled"}]}
@@ -268,7 +269,7 @@ def test_waiting_ends_with_the_worst_of_the_jobs(
 
 
 def test_waiting_has_an_end(fake: FakeService, horae: Horae) -> None:
-    fake.answers["GET /v1/jobs/a-1"] = detail("a-1", "running")
+    fake.answers["GET /v1/jobs/a-1/why"] = {"state": "running"}
     begin_s = time.monotonic()
     assert horae("wait", "a-1", "--timeout", "0.2s").code == 101
     assert time.monotonic() - begin_s < 5
@@ -348,9 +349,9 @@ def test_shares_are_a_tree(fake: FakeService, horae: Horae) -> None:
     ]
     fake.answers["GET /v1/share"] = {"queues": records}
     lines = horae("share").out.splitlines()
-    names = [line.split()[0] for line in lines if line.startswith(("(all)", "  ")) and line.split()]
+    names = [line.split()[0] for line in lines if line.strip().startswith(("(all)", "a ", "x ", "b "))]
     assert names == ["(all)", "a", "x", "b"]
-    (line,) = (line for line in lines if line.startswith("  b "))
+    (line,) = (line for line in lines if line.strip().startswith("b "))
     assert line.split()[1:] == ["1", "0", "to", "6", "1", "2", "4.0", "6", "75%", "60%", bar(0.75, 20, 0.5)]
     assert horae("share", "-o", "json").json == {"queues": records}
 

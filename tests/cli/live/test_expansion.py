@@ -92,7 +92,7 @@ def test_too_many_are_refused_before_they_are_made() -> None:
 
 def test_trials_that_save_to_one_folder_are_refused() -> None:
     job = {"run": ["t", "{index}"], "checkpoint": {"dir": "/same"}}
-    with pytest.raises(BadGrid, match="checkpoint.dir"):
+    with pytest.raises(BadGrid, match=r"checkpoint\.dir"):
         expand(job, trials(2, ()))
 
 

@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.cli.conftest import Answer, Horae
 
-from .conftest import FakeService, detail
+from .conftest import FakeService
 
 FILE = """\
 name: train
@@ -141,7 +140,7 @@ def test_a_grid_is_sent_at_once(fake: FakeService, horae: Horae) -> None:
 
 
 def test_waiting_for_the_end_is_in_the_exit_code(taken: FakeService, horae: Horae) -> None:
-    taken.answers["GET /v1/jobs/train-7"] = [detail("train-7", "running"), detail("train-7", "failed")]
+    taken.answers["GET /v1/jobs/train-7/why"] = [{"state": "running"}, {"state": "failed"}]
     answer = horae("submit", "--wait", "-o", "json", "--", "false")
     assert answer.code == 100
     assert answer.json["ids"] == ["train-7"]

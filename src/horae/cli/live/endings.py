@@ -36,6 +36,14 @@ def job_path(job: str) -> str:
     return f"/v1/jobs/{part(job)}"
 
 
+def job_state(at: Service, job: str) -> str:
+    """How a job stands."""
+    state = at.get(f"{job_path(job)}/why").get("state")
+    if not isinstance(state, str):
+        raise Strange(f"The service's answer about {job} lacks its state: see whether it has this command's version.")
+    return state
+
+
 def find_job(at: Service, job: str) -> dict[str, Any]:
     """Everything the service says of a job."""
     record = at.get(job_path(job))

@@ -10,7 +10,7 @@ import typer
 
 from horae.cli.live.answers import JobArgument, UrlOption, answer, visible
 from horae.cli.live.client import Service, records_of, service
-from horae.cli.live.endings import ENDED, find_job, job_path
+from horae.cli.live.endings import ENDED, job_path, job_state
 from horae.cli.live.moments import ago
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, table
@@ -56,7 +56,7 @@ def _follow(at: Service, job: str, output: Output) -> None:
     told = 0
     try:
         while True:
-            state = find_job(at, job)["state"]
+            state = job_state(at, job)
             for event in _events(at, job)[told:]:
                 _tell(event, output)
                 told += 1

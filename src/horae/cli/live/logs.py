@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from horae.cli.live.answers import JobArgument, UrlOption
 from horae.cli.live.address import NoService
+from horae.cli.live.answers import JobArgument, UrlOption
 from horae.cli.live.client import NotThere, Service, service
 from horae.cli.live.endings import NOT_FOUND, exit_code, find_job, job_path
 from horae.cli.output import note
@@ -53,11 +53,16 @@ def _print(at: Service, record: dict[str, Any], about: dict[str, Any]) -> str:
 
 
 def _follow(at: Service, job: str, about: dict[str, Any]) -> str:
-    """Print lines as they come; returns the state in which the job ended."""
+    """Print lines as they come, attempt after attempt; returns the state in which the job ended."""
+    last = None
     try:
         for message in at.follow(f"{job_path(job)}/logs", {**about, "follow": True}):
             if message.event == "end":
                 return str(message.data.get("state", ""))
+            number = message.data.get("attempt")
+            if last is not None and number != last:
+                note(f"(attempt {number})")
+            last = number
             if "line" in message.data:
                 _write(f"{message.data['line']}\n")
     except KeyboardInterrupt:

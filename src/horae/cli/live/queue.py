@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -80,14 +80,14 @@ def _check_use(fields: str | None, watch: bool, output: Output) -> None:
         raise UserError("--watch needs a terminal and a table; for programs, ask again and again with -o json.")
 
 
-def _states(names: Any) -> list[str] | None:
+def _states(names: Sequence[str]) -> str | None:
     from horae.core.states import State
 
     known = [one.name.lower() for one in State]
     for name in names:
         if name.lower() not in known:
             raise UserError(f"No state is called {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}.")
-    return [name.lower() for name in names] or None
+    return ",".join(names).lower() or None
 
 
 def overview(records: list[dict[str, Any]], total: int) -> list[RenderableType]:

@@ -10,7 +10,7 @@ import typer
 
 from horae.cli.live.answers import UrlOption, answer, visible
 from horae.cli.live.client import NotThere, Service, service
-from horae.cli.live.endings import ENDED, NOT_FOUND, exit_code, find_job, worst
+from horae.cli.live.endings import ENDED, NOT_FOUND, exit_code, job_state, worst
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, table
 from horae.cli.spans import read_span
@@ -65,6 +65,6 @@ def _watch(at: Service, jobs: Sequence[str], limit_s: float | None) -> dict[str,
 
 def _state(at: Service, job: str) -> str:
     try:
-        return str(find_job(at, job)["state"])
+        return job_state(at, job)
     except NotThere:
         return _UNKNOWN
