@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "backends": {"core"},
     "train": set(),
     "simulate": {"core", "solve", "policies", "placement"},
+    "service": {"core", "solve", "policies", "placement", "backends", "report", "simulate", "workload"},
     "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate", "backends", "service"},
 }
 PURE = ("core", "solve", "placement", "policies")

@@ -30,6 +30,19 @@ def test_bad_rows_stop_an_import_unless_they_may_be_skipped(horae: Horae, tmp_pa
     assert len(load_trace(out).jobs) == 5
 
 
+def test_what_is_rightly_no_job_is_left_out_and_counted(horae: Horae, tmp_path: Path) -> None:
+    path, out = tmp_path / "sacct.txt", tmp_path / "out.csv"
+    rows = (
+        "1|2024-03-01T00:00:00|60|gres/gpu=2",
+        "1.0|2024-03-01T00:00:00|60|gres/gpu=2",
+        "2|2024-03-01T00:00:00|60|cpu=1",
+    )
+    path.write_text("\n".join(("JobID|Submit|ElapsedRaw|AllocTRES", *rows)))
+    answer = horae("trace", "import", path, "--out", out, "-o", "json")
+    assert answer.json == {"out": str(out), "jobs": 1, "format": "slurm", "skipped": 0}
+    assert "left out: jobs without GPUs (1)" in answer.err
+
+
 def test_a_generated_trace_depends_on_its_seed_alone(horae: Horae, tmp_path: Path) -> None:
     def made(name: str, seed: int) -> bytes:
         out = tmp_path / name

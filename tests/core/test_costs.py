@@ -28,6 +28,21 @@ def test_a_jobs_own_costs_replace_the_default() -> None:
     assert history.attempts.end_s.tolist()[0] == 25
 
 
+def test_the_first_launch_takes_as_long_as_the_job_says_and_later_ones_load() -> None:
+    jobs = [job("long", work=100, start_s=12, restore_s=7), job("short", work=10, submit_s=20)]
+    history = run(jobs, "1x1", "srtf", restart_cost_s=30)
+    # long starts until 12 and works until it has worked as long as that; it loads from 34 and works 88 more.
+    assert times(history) == {"long": (12, 129), "short": (24, 34)}
+    assert history.attempts.begin_s.tolist() == [0, 24, 34]
+    assert history.attempts.work_s.tolist() == [12, 24, 41]
+
+
+def test_a_job_that_is_stopped_before_it_ever_worked_starts_anew() -> None:
+    events = [JobHeld(5, "a"), JobReleased(20, "a")]
+    script = Script([job("a", work=100, start_s=12)], "1x1", events=events, restart_cost_s=30)
+    assert times(script.history)["a"] == (32, 132)
+
+
 def test_a_job_that_is_stopped_while_it_loads_has_lost_nothing_but_the_loading() -> None:
     jobs = [job("long", work=100), job("s1", work=10, submit_s=20), job("s2", work=10, submit_s=40)]
     history = run(jobs, "1x1", "srtf", restart_cost_s=30)

@@ -31,6 +31,7 @@ from horae.core.job import BadJob
         ("throughput", {"v100": float("nan")}, "finite steps/s"),
         ("checkpoint_s", -1.0, "checkpoint_s is -1.0"),
         ("restore_s", float("inf"), "restore_s is inf"),
+        ("start_s", -2.0, "start_s is -2.0"),
         ("min_runtime_s", -3.0, "min_runtime_s is -3.0"),
         ("queue", "a//b", "is not a path"),
     ],

@@ -143,6 +143,7 @@ class Trouble:
             queue=str(rng.choice(["org/a", "org/a/x", "org/b"])),
             checkpoint_s=float(rng.choice([0.0, 20.0])),
             restore_s=None if rng.random() < 0.5 else float(rng.choice([0.0, 45.0])),
+            start_s=(None, 0.0, 25.0)[number % 3],
             checkpoint_every_s=float(rng.choice([0.0, 200.0])),
             min_runtime_s=float(rng.choice([0.0, 0.0, 250.0])),
         )

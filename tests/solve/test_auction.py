@@ -165,11 +165,26 @@ def test_equal_apps_would_have_had_what_the_other_would_have_had() -> None:
         assert [(other.app, other.bundle, other.rho) for other in award.displaced] == [("B3", 1, 2.0)]
 
 
-def test_who_is_alone_or_does_not_compete_pays_nothing() -> None:
-    alone = hold_auction(PAIR, [linear(PAIR, "A")])
-    assert (alone.awards["A"].fraction, gpus_of(alone.awards["A"].kept)) == (1.0, 8)
-    apart = [bid(PAIR, "A", [({"m0": 4}, 0.3)], 2.0), bid(PAIR, "B", [({"m1": 4}, 0.7), ({"m1": 2}, 0.9)], 2.0)]
-    assert [award.fraction for award in hold_auction(PAIR, apart).awards.values()] == [1.0, 1.0]
+@settings(max_examples=60, deadline=None)
+@given(small_auctions(most_apps=1))
+def test_who_is_alone_pays_nothing(auction: tuple[dict[str, int], list[PlainBid]]) -> None:
+    machines, bids = auction
+    (award,) = hold_auction(Offer.of(machines), made(Offer.of(machines), bids)).awards.values()
+    assert (award.fraction, award.kept) == (1.0, award.proportional)
+    assert award.rho == min(rho for _, rho in bids[0].options())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.floats(0.1, 1.9), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_who_does_not_compete_pays_nothing(rhos: list[list[float]]) -> None:
+    """Everybody bids for GPUs of a machine of its own."""
+    offer = Offer.of({f"m{n}": 4 for n in range(len(rhos))})
+    bids = [
+        bid(offer, f"a{n}", [({f"m{n}": gpus}, rho) for gpus, rho in enumerate(table, start=1)], 2.0)
+        for n, table in enumerate(rhos)
+    ]
+    for award in hold_auction(offer, bids).awards.values():
+        assert (award.fraction, award.kept) == (1.0, award.proportional)
 
 
 @settings(max_examples=100, deadline=None)
@@ -287,33 +302,34 @@ def test_additive_values_are_envy_free_up_to_one_gang(apps: int, more: int, seed
             assert value(one, mine.proportional) >= value(one, theirs.proportional) - best - 1e-9
 
 
-@pytest.mark.parametrize("apps", [2, 3, 4])
-def test_nobody_envies_where_the_divisible_answer_is_in_whole_gpus(apps: int) -> None:
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.integers(1, 5), st.integers(1, 2))
+def test_nobody_envies_where_the_divisible_answer_is_in_whole_gpus(scales: list[int], fast: int, times: int) -> None:
     """Everybody's own scale, the same wishes: equal parts of everything, and no envy at all."""
-    offer = Offer.of({"fast": apps, "slow": 2 * apps})
+    apps = len(scales)
+    offer = Offer.of({"fast": apps, "slow": times * apps})
 
     def value(scale: float, counts: dict[str, int]) -> float:
-        return scale * (3 * counts.get("fast", 0) + counts.get("slow", 0))
+        return scale * (fast * counts.get("fast", 0) + counts.get("slow", 0))
 
-    bids = [bid(offer, f"a{n}", every_bundle(offer, lambda g, n=n: value(n + 1.0, g))) for n in range(apps)]
+    bids = [bid(offer, f"a{n}", every_bundle(offer, lambda g, s=s: value(s, g))) for n, s in enumerate(scales)]
     won = [offer.named(award.proportional) for award in hold_auction(offer, bids).awards.values()]
     assert all(value(1.0, counts) == value(1.0, won[0]) for counts in won)
 
 
-def test_envy_goes_as_gpus_become_divisible() -> None:
-    """Homogeneous values: with ever finer GPUs, nobody would rather have another's bundle, to one of them."""
-    for gpus in (4, 8, 16):
-        offer = Offer.of({"fast": gpus, "slow": gpus})
-        speed = {"a": (3.0, 1.0), "b": (1.0, 1.0), "c": (2.0, 1.5)}
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=2, max_size=3), st.sampled_from([4, 8, 12]))
+def test_envy_goes_as_gpus_become_divisible(speeds: list[tuple[int, int]], gpus: int) -> None:
+    """Homogeneous values: nobody would rather have another's bundle, but for one GPU, however fine GPUs are."""
+    offer = Offer.of({"fast": gpus, "slow": gpus})
 
-        def value(app: str, counts: dict[str, int], speed: dict[str, tuple[float, float]] = speed) -> float:
-            return counts.get("fast", 0) * speed[app][0] + counts.get("slow", 0) * speed[app][1]
+    def value(app: int, counts: dict[str, int]) -> float:
+        return counts.get("fast", 0) * speeds[app][0] + counts.get("slow", 0) * speeds[app][1]
 
-        bids = [bid(offer, app, every_bundle(offer, lambda g, a=app: value(a, g))) for app in speed]
-        awards = hold_auction(offer, bids).awards
-        for app, theirs in itertools.product(awards, awards.values()):
-            own = value(app, offer.named(awards[app].proportional))
-            assert own >= value(app, offer.named(theirs.proportional)) - max(speed[app])
+    bids = [bid(offer, f"a{n}", every_bundle(offer, lambda g, n=n: value(n, g))) for n in range(len(speeds))]
+    won = [offer.named(award.proportional) for award in hold_auction(offer, bids).awards.values()]
+    for app, theirs in itertools.product(range(len(speeds)), won):
+        assert value(app, won[app]) >= value(app, theirs) - max(speeds[app]) - 1e-9
 
 
 # ------------------------------------------------------------ gangs

@@ -43,6 +43,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         queue="/".join(draw(st.lists(names.filter(lambda name: "/" not in name), min_size=1, max_size=3))),
         checkpoint_s=draw(st.none() | seconds),
         restore_s=draw(st.none() | seconds),
+        start_s=draw(st.none() | seconds),
         checkpoint_every_s=draw(seconds),
         min_runtime_s=draw(seconds),
         deadline_s=draw(st.none() | seconds),

@@ -61,6 +61,8 @@ def read_trace(path: Path, format_name: str | None, skip_bad: bool, throughputs:
     if trace.skipped:
         first = trace.skipped[0]
         note(f"skipped {len(trace.skipped)} bad rows of {path}; the first: {first}")
+    for kind, many in trace.left_out.items():
+        note(f"left out: {kind} ({many:,})")
     return trace
 
 

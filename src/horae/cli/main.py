@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from horae import __version__
-from horae.cli import auction, audit, catalogue, compare, policies, simulate, skew, solve, sweep, trace
+from horae.cli import auction, audit, catalogue, compare, policies, serve, simulate, skew, solve, sweep, trace
 from horae.cli.live import events, jobs, logs, nodes, queue, requests, settings, shares, submission, tokens, waiting
 from horae.cli.usage import PlainUsage, is_help, usage_sentence
 from horae.core.errors import UserError
@@ -46,6 +46,9 @@ app.command("catalogue", short_help="GPU types and models, and how fast the one 
     catalogue.command
 )
 app.command("skew", short_help="From observed speeds, whose GPUs should be close together.")(skew.command)
+app.command("serve", short_help="Run real jobs on this machine's GPUs: the service that the live commands ask.")(
+    serve.command
+)
 app.command("submit", cls=submission.CommandBehindDashes, short_help="Have a job run, or many.")(submission.command)
 app.command("queue", short_help="Who runs, who waits, and why.")(queue.command)
 app.command("status", cls=PlainUsage, short_help="Everything about a job.")(jobs.status)
@@ -121,7 +124,7 @@ def _run(words: list[str], debug: bool) -> int:
     except Exception as error:
         if debug:
             raise
-        from horae.cli.crash import write_report
+        from horae.crash import write_report
 
         path = write_report(error, words)
         _complain(f"error: this is a bug in horae ({type(error).__name__}); please report it with {path}")

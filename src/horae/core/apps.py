@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import floor
 from typing import Any
 
@@ -110,6 +110,14 @@ class AppBook:
         """Everything here that is not in the jobs themselves, for checkpoints and comparison."""
         losses = {row: tuple(losses) for row, losses in self._losses.items() if losses}
         return {"losses": losses, "news": list(self._news), "given_up": dict(self.given_up)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Be the book whose `state` this is, of the jobs that the table has."""
+        for row in range(len(self._table)):
+            self.add(row)
+        self._losses.update({row: list(losses) for row, losses in state["losses"].items()})
+        self._news = dict.fromkeys(state["news"])
+        self.given_up = dict(state["given_up"])
 
 
 def _padded(parts: list[Any], width: int) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any, assert_never
 
@@ -715,11 +715,10 @@ class Engine:
             "now_s": self.now_s,
             "wake_s": self.wake_s,
             "policy": (self.policy_name, self.policy_settings),
+            "specs": tuple(self.jobs.specs),
             "jobs": self.jobs.columns(),
             "active": self.jobs.active.copy(),
-            "holders": self.gpus.holders,
-            "occupants": self.gpus.occupants,
-            "nodes": (tuple(self.gpus.node_up), tuple(self.gpus.node_draining), tuple(self.gpus.node_gpus)),
+            "gpus": self.gpus.state(),
             "pending": dict(self._pending),
             "evicted": dict(self.evicted),
             "strays": list(self._strays),
@@ -730,9 +729,40 @@ class Engine:
             "heed_starts": self._heed_starts,
             "vacated": self._vacated,
             "dropped_reports": self.dropped_reports,
-            "learnt": dict(self.learnt),
+            "learnt": tuple(self.learnt.items()),
             "true_since": dict(self._true_since_s),
+            "queue_paths": tuple(self.queues.paths),
             "queues": self.queues.configured,
             "apps": self.apps.state(),
             "memory": self.memory.contents(len(self.jobs)),
+            "evidence": self.evidence and asdict(self.evidence),
         }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Stand where the engine stood whose `state` this is; only for an engine to which nothing has happened.
+
+        What is not part of the state comes from this engine's own start: placement, speeds that were
+        given or estimated, and how policies are made.
+        """
+        assert not self.jobs.specs, f"an engine with {len(self.jobs)} jobs cannot take another's state"
+        self.now_s, self.wake_s = state["now_s"], state["wake_s"]
+        self.queues.restore(state["queue_paths"], state["queues"])
+        self.gpus.restore(state["gpus"])
+        self._restore_speeds(state["learnt"])
+        self.jobs.restore(self.gpus.cluster.gpu_types, state["specs"], state["jobs"], state["active"])
+        self.apps.restore(state["apps"])
+        self._choose_policy(*state["policy"])
+        self.memory.restore(state["memory"])
+        self._pending, self._backoff = dict(state["pending"]), dict(state["backoff"])
+        self.evicted, self._strays = dict(state["evicted"]), list(state["strays"])
+        self._launched, self._stopped = dict(state["launched"]), dict(state["stopped"])
+        self._true_since_s = dict(state["true_since"])
+        self._must_plan, self._heed_starts = state["must_plan"], state["heed_starts"]
+        self._vacated, self.dropped_reports = state["vacated"], state["dropped_reports"]
+        self.evidence = Evidence(**state["evidence"]) if state.get("evidence") else None
+
+    def _restore_speeds(self, learnt: Iterable[tuple[Setting, float]]) -> None:
+        self.learnt = dict(learnt)
+        for setting, steps_per_s in self.learnt.items():
+            self._speeds.throughputs.put(setting, steps_per_s, Origin.MEASURED)
+        self._speeds.forget()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -115,6 +118,32 @@ class GpuLedger:
         here = slice(int(self.cluster.first_gpu[number]), int(self.cluster.first_gpu[number + 1]))
         rows = np.union1d(self.holders[:, here], self.occupants[:, here])
         return [int(row) for row in rows if row != NOBODY]
+
+    def state(self) -> dict[str, Any]:
+        """Everything here, as plain values and columns: for checkpoints and comparison."""
+        return {
+            "nodes": self.cluster.nodes,
+            "open": (tuple(self.node_up), tuple(self.node_draining), tuple(self.node_gpus)),
+            "holders": self.holders,
+            "occupants": self.occupants,
+            "held": dict(self.held),
+            "occupied": dict(self.occupied),
+            # A claim that outlives its owner's attempt is another one, even on the same GPUs.
+            "moving": tuple(
+                row for row, gpu_ids in self.occupied.items() if self.held.get(row, gpu_ids) is not gpu_ids
+            ),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Be the ledger whose `state` this is."""
+        self.cluster = Cluster(tuple(state["nodes"]))
+        self.node_up, self.node_draining, self.node_gpus = (list(column) for column in state["open"])
+        self.holders, self.occupants = state["holders"].copy(), state["occupants"].copy()
+        self.held, self.occupied = dict(state["held"]), dict(state["occupied"])
+        for row in self.occupied:
+            if row in self.held and row not in state["moving"]:
+                self.occupied[row] = self.held[row]
+        self._refresh()
 
     def _refresh(self) -> None:
         states = zip(self.node_up, self.node_draining, self.node_gpus, strict=True)

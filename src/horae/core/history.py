@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 
@@ -11,8 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster, Span
+from horae.core.commands import Decided, StopWhy
+from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
 from horae.core.job import JobSpec
 from horae.core.states import State
+
+_BY_POLICY = (StopWhy.PREEMPTED, StopWhy.MOVED)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class History:
 
 
 class Recorder:
-    """Gathers attempts while a driver runs; the driver tells it of launches and ends."""
+    """Gathers attempts while events and decisions go by, in a simulation, in a daemon, or read from a journal."""
 
     def __init__(self) -> None:
         #: Attempts that have not ended, by job and number.
@@ -96,6 +100,19 @@ class Recorder:
         self._job, self._span, self._preempted = array("q"), array("b"), array("b")
         self._begin, self._work, self._stop, self._end = array("d"), array("d"), array("d"), array("d")
         self._first, self._gpus = array("q", [0]), array("i")
+
+    def see(self, record: Event | Decided, rows: Mapping[str, int]) -> None:
+        """An event was applied, or a decision made. `rows` are those of the jobs, by name."""
+        match record:
+            case JobStarted() if record.job in rows:
+                self.started(rows[record.job], record.attempt, record.at_s)
+            case JobFinished() | JobStopped() | JobFailed() | LaunchFailed() if record.job in rows:
+                self.ended(rows[record.job], record.attempt, record.at_s)
+            case Decided():
+                for stop in record.stops:
+                    self.stopping(rows.get(stop.job, -1), stop.attempt, record.at_s, stop.why in _BY_POLICY)
+                for launch in record.launches:
+                    self.launched(rows[launch.job], launch.attempt, record.at_s, launch.gpu_ids, launch.span)
 
     def launched(self, job: int, number: int, now_s: float, gpu_ids: Sequence[int], span: Span) -> None:
         """An attempt of a job (its row) got GPUs."""

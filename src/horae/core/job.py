@@ -67,6 +67,8 @@ class JobSpec:
     #: Seconds to save on preemption and to load on resumption; None takes the run's default.
     checkpoint_s: float | None = None
     restore_s: float | None = None
+    #: Seconds from the first launch to the first work: pulling an image, reading data; None is none.
+    start_s: float | None = None
     #: Seconds between the job's own checkpoints; what a lost node costs. 0 loses nothing.
     checkpoint_every_s: float = 0.0
     min_runtime_s: float = 0.0
@@ -132,7 +134,7 @@ class JobSpec:
             return "its throughputs must be finite steps/s of at least 0"
         if self.skew is not None and not 0 <= self.skew <= 1:
             return f"its skew is {self.skew}; it is the largest tensor's share of the model, from 0 to 1"
-        for name in ("checkpoint_s", "restore_s", "checkpoint_every_s", "min_runtime_s", "deadline_s"):
+        for name in ("checkpoint_s", "restore_s", "start_s", "checkpoint_every_s", "min_runtime_s", "deadline_s"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_SECONDS:
                 return f"{name} is {value}; it must be a finite number from 0 to {MAX_SECONDS:g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -272,8 +273,21 @@ class Memory:
 
     def contents(self, rows: int) -> dict[str, Any]:
         """Everything remembered about the first `rows` jobs: for checkpoints and comparison."""
-        columns = {name: column[:rows] for name, column in self._columns.items()}
+        columns = {name: _of_length(column, rows) for name, column in self._columns.items()}
         return {"scalars": dict(self._scalars), "columns": columns}
+
+    def restore(self, contents: Mapping[str, Any]) -> None:
+        """Remember what `contents` gave; what the policy has come to declare since then begins afresh."""
+        self._scalars.update(contents["scalars"])
+        for name, column in contents.get("columns", {}).items():
+            self._columns[name] = _of_length(column, max(64, len(column))).copy()
+
+
+def _of_length(column: Floats, rows: int) -> Floats:
+    """The first rows of a column, 0 where it ends before."""
+    if len(column) >= rows:
+        return column[:rows]
+    return np.concatenate((column, np.zeros((rows - len(column), *column.shape[1:]))))
 
 
 _NO_INTS = np.empty(0, np.int64)

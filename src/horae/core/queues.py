@@ -51,11 +51,17 @@ class QueueTree:
     """
 
     def __init__(self, queues: Iterable[Queue] = ()) -> None:
+        self._columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
+        self.restore((), queues)
+
+    def restore(self, paths: Iterable[str], queues: Iterable[Queue]) -> None:
+        """Be the tree that has these paths, in the order of their numbers, and these settings."""
         self.paths: list[str] = [""]
         self._queues: list[Queue | None] = [None]
         self._parents: list[int] = [-1]
         self._numbers: dict[str, int] = {"": 0}
-        self._columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
+        for path in paths:
+            self.number(path)
         self.configure(queues)
 
     def configure(self, queues: Iterable[Queue]) -> None:
@@ -102,15 +108,20 @@ class QueueTree:
 
 
 class QueueUse:
-    """GPUs that every queue and those above it have, against their maximum."""
+    """GPUs that every queue and those above it have, against their minimum and maximum."""
 
     def __init__(self, queues: QueueTree) -> None:
-        self._parent, _, self._top = queues.columns()
+        self._parent, self._low, self._top = queues.columns()
         self._used = np.zeros(len(self._top), np.int64)
 
     def allows(self, queue: int, gpus: int) -> bool:
         """Whether a queue may have so many more."""
         return not self.full(queue, gpus)
+
+    def guarantees(self, queue: int, gpus: int) -> bool:
+        """Whether a queue may have so many more, and it or one above would still be within its minimum."""
+        within = any(self._used[above] + gpus <= self._low[above] for above in self._path(queue))
+        return within and self.allows(queue, gpus)
 
     def full(self, queue: int, gpus: int) -> set[int]:
         """The queue and those above it that may not have so many more."""

@@ -7,6 +7,9 @@ still want something; a snapshot gathers only the columns a policy looks at.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -274,8 +277,34 @@ class JobTable:
         held = {name: getattr(self, name)[: len(self)] for name in _COLUMNS}
         return {**held, "rates": self.rates[: len(self)]}
 
+    def restore(
+        self,
+        gpu_types: tuple[str, ...],
+        specs: Sequence[JobSpec],
+        columns: Mapping[str, NDArray[np.generic]],
+        active: NDArray[np.int64],
+    ) -> None:
+        """Hold these jobs, as they stood when `columns` gave them; a column that is missing is as for fresh jobs."""
+        self.gpu_types = gpu_types
+        self.specs = list(specs)
+        self.rows = {spec.id: row for row, spec in enumerate(specs)}
+        for spec in specs:
+            self._apps.setdefault(spec.app_id, len(self._apps))
+            self.speeds.kind(spec)
+        room = max(64, len(specs))
+        for name, (kind, start) in _COLUMNS.items():
+            setattr(self, name, _extended(columns.get(name, np.empty(0)), np.full(room, start, kind)))
+        self.rates = _extended(columns["rates"], np.zeros((room, len(gpu_types))))
+        self._active, self._active_count = _extended(active, np.empty(room, np.int64)), len(active)
+
     def _grow(self) -> None:
         for name, (kind, start) in _COLUMNS.items():
             old = getattr(self, name)
             setattr(self, name, np.concatenate((old, np.full(len(old), start, kind))))
         self.rates = np.concatenate((self.rates, np.zeros_like(self.rates)))
+
+
+def _extended(column: NDArray[np.generic], room: NDArray[Any]) -> NDArray[Any]:
+    """A column at the head of a longer one."""
+    room[: len(column)] = column
+    return room

@@ -50,6 +50,8 @@ class AppView:
     resting_s: float = 0.0
     #: GPUs by machine that the app has had until now: it is best off there.
     near: dict[int, int] = field(default_factory=dict)
+    #: Positions of jobs that have just been given GPUs, and ask for no others now.
+    settled: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     @cached_property
     def asking(self) -> Ints:
@@ -59,6 +61,7 @@ class AppView:
         """
         best = self.gpus * (self.work_s[:, None] / self.serial_s).max(axis=1)
         slow = np.flatnonzero((self.speed > 0) & (self.speed * WORTH_MOVING < best))
+        slow = np.setdiff1d(slow, self.settled, assume_unique=True)
         slow = slow[np.argsort((self.speed / best)[slow], kind="stable")]
         return np.append(np.flatnonzero(self.speed == 0), slow)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +15,7 @@ from horae.core.queues import QueueUse
 from horae.core.table import along
 from horae.policies.agent import AppView
 from horae.policies.finish_fairness import Apps
+from horae.policies.split import Counts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,6 +33,8 @@ class Views:
     #: T_id of each app.
     alone_s: Floats
     lease_s: float
+    #: GPUs by machine of jobs, by position, that are to have a new lease whatever comes of an auction.
+    granted: Mapping[int, Counts] = field(default_factory=dict)
 
     @cached_property
     def leased(self) -> NDArray[np.bool_]:
@@ -38,6 +42,7 @@ class Views:
         leased: NDArray[np.bool_] = self.now.has_gpus & (
             self.now.table.protected_until_s[self.now.rows] > self.now.now_s
         )
+        leased[list(self.granted)] = True
         return leased
 
     @cached_property
@@ -63,10 +68,12 @@ class Views:
     def use(self) -> QueueUse:
         """What queues have for sure."""
         use, ledger = QueueUse(self.now.queues), self.now.gpu_ledger
-        unsure = set(self.now.rows[~self.leased].tolist())
+        unsure = set(self.now.rows[~self.leased].tolist()) | set(self.now.rows[list(self.granted)].tolist())
         for row, gpu_ids in ledger.held.items():
             if row not in unsure:
                 use.add(int(self.now.table.queue[row]), len(gpu_ids))
+        for i, places in self.granted.items():
+            use.add(int(self.now.queue[i]), sum(places.values()))
         return use
 
     @cached_property
@@ -101,16 +108,23 @@ class Views:
         now, table = self.now, self.now.table
         best = np.maximum(table.best_rate[now.rows], 1e-300)
         rate = np.where(table.rate[now.rows] > 0, table.rate[now.rows], np.inf)
+        rate[list(self.granted)] = np.inf
         for i in np.flatnonzero(self.leased & np.isinf(rate)).tolist():
             rate[i] = self._expected_rate(i)
         return np.where(self.leased, rate * now.gpus / best, 0.0)
 
     def _expected_rate(self, i: int) -> float:
-        """Speed that a job which loads will have, where it is."""
-        row = int(self.now.rows[i])
-        gpu_ids = list(self.now.gpu_ledger.held[row])
+        """Speed that a job which loads will have, where it is or is to be."""
+        row, gpu_ids = int(self.now.rows[i]), self._gpu_ids(i)
         gpu_type = int(self.now.cluster.gpu_type[gpu_ids[0]])
         return self.now.table.rate_on(row, gpu_type, len(gpu_ids), self.now.machines.span(gpu_ids))
+
+    def _gpu_ids(self, i: int) -> list[int]:
+        """GPUs of a job that has them for sure; of those it is to be given only the machines are certain."""
+        if i not in self.granted:
+            return list(self.now.gpu_ledger.held[int(self.now.rows[i])])
+        of_gpu = self.now.machines.of_gpu
+        return [gpu for machine, gpus in self.granted[i].items() for gpu in np.flatnonzero(of_gpu == machine)[:gpus]]
 
     def view(self, app: int) -> AppView:
         """One app, for its agent."""
@@ -127,6 +141,7 @@ class Views:
             share=float(now.cluster.gpus / self.apps.contention[app]),
             resting_s=float(self._resting_s[app]),
             near=self._near(jobs),
+            settled=np.flatnonzero(np.isin(jobs, list(self.granted))),
         )
 
     def _slowdown(self, row: int) -> Floats:

@@ -16,6 +16,7 @@ from horae.core.reasons import Reason
 from horae.policies.agent import Agent, AppView, ErringAgent, TruthfulAgent, app_taker, job_taker
 from horae.policies.app_views import Views
 from horae.policies.finish_fairness import MEMORY, Apps, alone_s, look, whole_demand
+from horae.policies.guarantees import serve_minima
 from horae.policies.isolated_time import COLUMNS, isolated_in_all_s
 from horae.policies.quanta import next_quantum_s
 from horae.policies.settings import BadSetting, setting
@@ -60,11 +61,15 @@ class Themis:
             raise BadSetting(f"denominator={self.denominator} is not known: choose {' or '.join(_DENOMINATORS)}.")
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Hold an auction if there is anything to sell and anybody to buy."""
+        """Serve guaranteed minima; then hold an auction if there is anything to sell and anybody to buy."""
         apps = look(now, memory)
         views = Views(now, apps, self._alone_s(now, memory, apps), self.lease)
         free = _free(now, views)
-        given = self._auction(now, memory, views, free) if free.any() and views.wants.any() else {}
+        given = serve_minima(now, views, free)
+        if given:
+            views, free = replace(views, granted=given), _less(free, given)
+        if free.any() and views.wants.any():
+            given = given | self._auction(now, memory, views, free)
         return Wishes(
             job=now.rows[list(given)] if given else np.empty(0, np.int64),
             pins=_pins(given),
@@ -175,9 +180,8 @@ class _Shares:
 
     def _left(self, free: Ints) -> Ints:
         """GPUs by machine that nobody has been given; those that a job with a lease leaves are among them."""
-        left = free.copy()
-        for i, counts in self.given.items():
-            left[list(counts)] -= list(counts.values())
+        left = _less(free, self.given)
+        for i in self.given:
             if self._views.leased[i]:
                 has = held_by(self._now, i)
                 left[list(has)] += list(has.values())
@@ -216,6 +220,14 @@ def _free(now: Snapshot, views: Views) -> Ints:
         mine = list(ledger.held[int(now.rows[i])])
         open_gpus[mine] = ledger.gpu_open[mine]
     return np.bincount(now.machines.of_gpu[open_gpus], minlength=len(now.machines.names)).astype(np.int64)
+
+
+def _less(free: Ints, given: Mapping[int, Counts]) -> Ints:
+    """GPUs by machine without those that were given."""
+    left = free.copy()
+    for counts in given.values():
+        left[list(counts)] -= list(counts.values())
+    return left
 
 
 def _pins(given: Mapping[int, Counts]) -> Pins:

@@ -36,8 +36,11 @@ from horae.core.standing import Standing
 from horae.core.states import LAUNCHING, RUNNING, STATES
 from horae.service.beginning import Beginning, recover
 from horae.service.clock import Clock
+from horae.service.database import StoreTrouble
 from horae.service.meter import Meter
-from horae.service.store import Act, Store, StoreTrouble
+from horae.service.places import numbers_by_node
+from horae.service.records import Act
+from horae.service.store import Store
 
 Answer = TypeVar("Answer")
 
@@ -91,11 +94,13 @@ class Daemon:
         self.store, self.backend, self.clock = store, backend, clock
         #: Variables that an attempt of a job is given: where the service is, and a token.
         self._environment = environment
-        self._beginning, self._watch_s = beginning, watch_s
+        self.beginning, self._watch_s = beginning, watch_s
         self.engine, self.seq = recover(store, beginning)
         self._checkpointed = self.seq
         self.tasks: dict[str, Task] = store.tasks()
+        #: Where things stand, and the last record that went into it.
         self.standing: Standing = self.engine.standing()
+        self.shown = self.seq
         self.meter: Meter = Meter()
         self._inbox: list[_Request[Any]] = []
         self._carried: list[Event] = []
@@ -108,16 +113,17 @@ class Daemon:
 
     def start(self) -> None:
         """Take up what the journal left: learn what still runs, perform again what was decided, then loop."""
+        self.meter.cycle_s = self.clock()
         self._take_up()
         self._thread.start()
 
-    def close(self) -> None:
-        """Leave. Jobs that run stay, and are taken up by the next daemon on this journal."""
+    def close(self, wait_s: float | None = None) -> None:
+        """Leave, at the latest after `wait_s`. Jobs that run stay, and are taken up by the next daemon here."""
         with self._news:
             self._closing = True
             self._news.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(wait_s)
         with self._changed:
             self._changed.notify_all()
 
@@ -168,8 +174,8 @@ class Daemon:
                 self._cycle()
             self._save()
         except BaseException as error:
+            # Whoever started the daemon tells of it; a thread could only print it.
             self.crashed = error
-            raise
         finally:
             self._closing = True
             self._refuse(self._take(), Closed("The service is shutting down: try again in a moment."))
@@ -272,7 +278,7 @@ class Daemon:
             except StoreTrouble as trouble:
                 # The engine believes what nobody wrote down: go back to what is written, and try again later.
                 self.meter.trouble = str(trouble)
-                self.engine, self.seq = recover(self.store, self._beginning)
+                self.engine, self.seq = recover(self.store, self.beginning)
                 self._pause()
                 return True
             self.meter.count(record)
@@ -308,10 +314,7 @@ class Daemon:
 
     def _start_of(self, launch: Launch) -> Start:
         cluster = self.engine.gpus.cluster
-        by_node: dict[int, list[int]] = {}
-        for gpu in launch.gpu_ids:
-            node = int(cluster.gpu_node[gpu])
-            by_node.setdefault(node, []).append(gpu - int(cluster.first_gpu[node]))
+        by_node = numbers_by_node(cluster, launch.gpu_ids)
         places = tuple(Place(cluster.nodes[node].name, tuple(gpus)) for node, gpus in by_node.items())
         return Start(
             job=launch.job,
@@ -341,6 +344,7 @@ class Daemon:
     def _publish(self) -> None:
         """Let people see where things stand now."""
         self.standing = self.engine.standing()
+        self.shown = self.seq
         with self._changed:
             self._changed.notify_all()
 

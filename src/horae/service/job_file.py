@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -86,8 +87,8 @@ class Resources(_Form):
     """How many GPUs, and of which type."""
 
     gpus: int | GpuText | Choice = 1
-    gpus_min: int = Field(0, ge=0, le=1_000_000)
-    gpus_max: int = Field(0, ge=0, le=1_000_000)
+    gpus_min: int = Field(default=0, ge=0, le=1_000_000)
+    gpus_max: int = Field(default=0, ge=0, le=1_000_000)
 
     def wanted(self) -> tuple[int, tuple[str, ...]]:
         """Number of GPUs and the types that will do; none named means any."""
@@ -121,14 +122,14 @@ class Checkpoint(_Form):
 class Recovery(_Form):
     """When a job that failed is run again."""
 
-    max_restarts: int = Field(0, ge=0, le=1000)
+    max_restarts: int = Field(default=0, ge=0, le=1000)
     on_exit_codes: list[Annotated[int, Field(ge=1, le=255)]] = Field(default_factory=list, max_length=255)
 
 
 class Estimate(_Form):
     """What the user knows of the job's length; measured speeds replace it."""
 
-    steps: float | None = Field(None, gt=0, le=1e15)
+    steps: float | None = Field(default=None, gt=0, le=1e15)
     duration: Seconds | None = None
     throughput: dict[str, Annotated[float, Field(gt=0, le=1e15)]] = Field(default_factory=dict, max_length=62)
 
@@ -171,7 +172,7 @@ class JobFile(_Form):
 
 
 def spec_of(job: JobFile, job_id: str, now_s: float, cluster: Cluster) -> JobSpec:
-    """What the engine has to know of a job. Its progress is counted in steps, or in millionths where nobody knows any."""
+    """What the engine has to know of a job. Progress is in steps, or in millionths where nobody knows any."""
     gpus, types = job.resources.wanted()
     types = _known(types, cluster)
     work = job.estimate.steps or GUESSED_STEPS
@@ -245,16 +246,17 @@ def read_job(said: Any, where: str = "the job") -> JobFile:
     try:
         return JobFile.model_validate(said)
     except ValidationError as error:
-        raise BadJobFile(f"{where}: {_complaint(error)}.") from None
+        first = error.errors()[0]
+        raise BadJobFile(f"{where}: {complaint(first['loc'], first['type'], first['msg'])}") from None
 
 
-def _complaint(error: ValidationError) -> str:
-    first: Any = error.errors()[0]
-    path = [str(part) for part in first["loc"] if str(part) not in ("int", "str", "Choice") and "[" not in str(part)]
+def complaint(loc: Sequence[int | str], kind: str, message: str) -> str:
+    """What is wrong at a place in a job file, with a hint at the key that may be meant."""
+    path = [str(part) for part in loc if str(part) not in ("int", "str", "Choice") and "[" not in str(part)]
     place = ".".join(path) or "it"
-    if first["type"] == "extra_forbidden":
-        return f"{place} is not a key of a job.{did_you_mean(path[-1], _keys(path[:-1]))}".rstrip(".")
-    return f"{place}: {in_plain_words(first['msg'])}".rstrip(".")
+    if kind == "extra_forbidden":
+        return f"{place} is not a key of a job.{did_you_mean(path[-1], _keys(path[:-1]))}"
+    return f"{place}: {in_plain_words(message).rstrip('.')}."
 
 
 def _keys(path: list[str]) -> list[str]:

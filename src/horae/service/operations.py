@@ -24,14 +24,18 @@ from horae.core.events import (
 from horae.core.job import JobSpec
 from horae.core.plan import Particular
 from horae.core.queues import Queue
-from horae.core.states import ENDED, LAUNCHING, RUNNING, STATES
+from horae.core.states import ENDED, LAUNCHING, RUNNING, STATES, State
 from horae.policies import make_policy
 from horae.service.daemon import Change, Daemon
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
 from horae.service.people import NotFound, Person
-from horae.service.store import Act
+from horae.service.records import Act
 
-_REQUESTS = {"cancel": JobCancelled, "hold": JobHeld, "release": JobReleased}
+_REQUESTS: dict[str, type[JobCancelled | JobHeld | JobReleased]] = {
+    "cancel": JobCancelled,
+    "hold": JobHeld,
+    "release": JobReleased,
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Operations:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
+        #: The last number that a job was given; those of one batch are not in the engine yet when the next is made.
+        self._numbered = 0
 
     # -------------------------------------------------------------------- jobs
 
@@ -57,8 +63,7 @@ class Operations:
         who.must_not_only_look("submit jobs")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
-            first = len(engine.jobs) + 1
-            ids = [f"{job.name}-{first + number}" for number, job in enumerate(jobs)]
+            ids = self._new_ids(engine, jobs)
             cluster = engine.gpus.cluster
             specs = [spec_of(job, name, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
             check_startable(specs, cluster, engine)
@@ -70,6 +75,13 @@ class Operations:
             return Change(tuple(JobSubmitted(now_s, spec) for spec in specs), tuple(tasks), tuple(acts)), ids
 
         return self._daemon.ask(prepare)
+
+    def _new_ids(self, engine: Engine, jobs: Sequence[JobFile]) -> list[str]:
+        """Names with numbers that no job had before, not even one that was refused meanwhile."""
+        last = int(engine.jobs.specs[-1].id.rpartition("-")[2]) if len(engine.jobs) else 0
+        first = max(last, self._numbered) + 1
+        self._numbered = first + len(jobs) - 1
+        return [f"{job.name}-{first + number}" for number, job in enumerate(jobs)]
 
     def request(self, who: Person, what: str, jobs: Sequence[str]) -> dict[str, str]:
         """Cancel, hold or release jobs; says of each what became of it."""
@@ -158,14 +170,16 @@ class Operations:
         self._daemon.ask(prepare)
 
 
-def _state(engine: Engine, row: int) -> object:
-    return STATES[engine.jobs.state[row]]
+def _state(engine: Engine, row: int) -> State:
+    return STATES[int(engine.jobs.state[row])]
 
 
 def _check_node(cluster: Cluster, node: str) -> int:
     number = cluster.node_numbers.get(node)
     if number is None:
-        raise NotFound(f"There is no node {node!r}.{did_you_mean(node, cluster.node_numbers)} `horae nodes` lists them.")
+        raise NotFound(
+            f"There is no node {node!r}.{did_you_mean(node, cluster.node_numbers)} `horae nodes` lists them."
+        )
     return number
 
 
@@ -177,7 +191,8 @@ def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) 
         most = max(by_type[kind] for kind in spec.gpu_types or cluster.gpu_types)
         if spec.gpus_min > most:
             raise BadJobFile(
-                f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type and there are {most}: ask for fewer."
+                f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type and there are {most}: "
+                "ask for fewer."
             )
         parts = spec.queue.split("/")
         for path in ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)):

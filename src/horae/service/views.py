@@ -14,6 +14,7 @@ from horae.core.explain import explain
 from horae.core.standing import Standing
 from horae.core.states import ENDED, State
 from horae.service.people import NotFound, Person
+from horae.service.places import describe
 
 #: States that a list shows unless all are asked for.
 LIVE = tuple(state for state in State if state not in ENDED)
@@ -116,7 +117,7 @@ class Views:
     def _rows(self, who: Person, wanted: Filters) -> list[int]:
         column = self.standing.columns
         chosen = np.isin(column["state"], [int(state) for state in wanted.states])
-        chosen &= np.asarray(column["submit_s"] >= wanted.since_s)
+        chosen &= np.asarray(column["submit_s"], np.float64) >= wanted.since_s
         user = wanted.user if who.sees_all else who.user
         if not who.sees_all and wanted.user not in (None, who.user):
             return []
@@ -132,11 +133,7 @@ class Views:
 
     def _places(self, row: int) -> list[str]:
         """GPUs that a job has, such as v100[0,2]."""
-        at, by_node = self.standing, dict[int, list[int]]()
-        for gpu in at.occupied.get(row, ()):
-            node = int(at.cluster.gpu_node[gpu])
-            by_node.setdefault(node, []).append(gpu - int(at.cluster.first_gpu[node]))
-        return [f"{at.cluster.nodes[node].name}[{','.join(map(str, gpus))}]" for node, gpus in by_node.items()]
+        return describe(self.standing.cluster, self.standing.occupied.get(row, ()))
 
     def _waiting_before(self, row: int) -> int:
         """How many jobs that wait came earlier."""
@@ -178,7 +175,7 @@ class Views:
         """
         at = self.standing
         own = self._use()
-        busy = {queue for queue in self._ancestors_of(own)}
+        busy = set(self._ancestors_of(own))
         entitled = self._entitled(busy)
         total, fastest = float(at.cluster.gpus), self._fastest_total()
         records = []
@@ -250,7 +247,9 @@ class Views:
     def _entitled(self, busy: set[int]) -> dict[int, float]:
         """Share of the cluster of each queue that has jobs; parents come before their children."""
         at = self.standing
-        weight = {queue: at.queues[path].weight if path in at.queues else 1.0 for queue, path in enumerate(at.queue_paths)}
+        weight = {
+            queue: at.queues[path].weight if path in at.queues else 1.0 for queue, path in enumerate(at.queue_paths)
+        }
         share = {0: 1.0}
         for queue in sorted(busy - {0}):
             parent = at.queue_parents[queue]

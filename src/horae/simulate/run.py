@@ -6,31 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Protocol, assert_never
 
-import numpy as np
-
 from horae.core.apps import check_apps
 from horae.core.cluster import Cluster
-from horae.core.commands import Decided, Launch, Stop, StopWhy, WakeAt
+from horae.core.commands import Decided, Launch, Stop, WakeAt
 from horae.core.engine import Engine
 from horae.core.errors import UserError
-from horae.core.events import (
-    PRECEDENCE,
-    Event,
-    JobFailed,
-    JobFinished,
-    JobStarted,
-    JobStopped,
-    JobSubmitted,
-    LaunchFailed,
-)
-from horae.core.explain import explain
+from horae.core.events import PRECEDENCE, Event, JobSubmitted
 from horae.core.history import History, Recorder
 from horae.core.job import JobSpec
-from horae.core.plan import Counting, Particular, Relaxing
+from horae.core.plan import Particular
 from horae.core.queues import Queue
-from horae.core.reasons import Reason
-from horae.core.states import State
 from horae.core.table import along
+from horae.core.telling import tell
 from horae.core.throughputs import Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import make_policy, with_seed
@@ -57,7 +44,6 @@ class Onlooker(Protocol):
 _REPORT_EVERY = 500
 #: So many reports without any gain, and a run is given up.
 _LOOKS_WITHOUT_GAIN = 100
-_BY_POLICY = (StopWhy.PREEMPTED, StopWhy.MOVED)
 
 
 class CannotRun(UserError):
@@ -205,11 +191,7 @@ class Driver:
 
     def _apply(self, event: Event) -> None:
         self.engine.apply(event)
-        match event:
-            case JobStarted():
-                self._recorder.started(self.engine.jobs.rows[event.job], event.attempt, event.at_s)
-            case JobFinished() | JobStopped() | JobFailed() | LaunchFailed():
-                self._recorder.ended(self.engine.jobs.rows[event.job], event.attempt, event.at_s)
+        self._recorder.see(event, self.engine.jobs.rows)
         if self._watch:
             self._watch(self.engine, event)
 
@@ -217,17 +199,14 @@ class Driver:
         if self._expect:
             self._expect(self.engine, now_s)
         record = self.engine.decide(now_s)
+        self._recorder.see(record, self.engine.jobs.rows)
         if self._watch:
             self._watch(self.engine, record)
         for command in record.commands:
             match command:
                 case Launch():
-                    row = self.engine.jobs.rows[command.job]
-                    self._recorder.launched(row, command.attempt, now_s, command.gpu_ids, command.span)
-                    self._world.launch(row, command, now_s)
+                    self._world.launch(self.engine.jobs.rows[command.job], command, now_s)
                 case Stop():
-                    row = self.engine.jobs.rows.get(command.job, -1)
-                    self._recorder.stopping(row, command.attempt, now_s, command.why in _BY_POLICY)
                     self._world.stop(command, now_s)
                 case WakeAt():
                     pass
@@ -239,43 +218,7 @@ class Driver:
 
     def history(self, settings: Mapping[str, str]) -> History:
         """What happened, for reports."""
-        table, n = self.engine.jobs, len(self.engine.jobs)
-        start_s, end_s = table.first_started_s[:n].copy(), table.ended_s[:n].copy()
-        standing = self.engine.standing()
-        start_s[np.isinf(start_s)] = np.nan
-        end_s[np.isinf(end_s)] = np.nan
-        return History(
-            cluster=self.engine.gpus.cluster,
-            jobs=tuple(table.specs),
-            state=table.state[:n].copy(),
-            start_s=start_s,
-            end_s=end_s,
-            rates=self._world.rates(),
-            attempts=self._recorder.attempts(self.engine.now_s),
-            policy=self.engine.policy_name,
-            settings=dict(settings),
-            counters={"dropped_reports": self.engine.dropped_reports, **_counted(self.engine)},
-            given_up=(table.state[:n] == State.CANCELLED) & (table.reason[:n] == Reason.GIVEN_UP),
-            waiting={
-                spec.id: explain(standing, spec.id).sentence
-                for row, spec in enumerate(table.specs)
-                if np.isnan(end_s[row])
-            },
-            relaxed=self._relaxed(),
-        )
-
-    def _relaxed(self) -> tuple[str, ...]:
-        """Jobs whose deadlines the policy has given up."""
-        engine, specs = self.engine, self.engine.jobs.specs
-        if not isinstance(engine.policy, Relaxing):
-            return ()
-        given_up = engine.policy.relaxed(engine.memory, np.arange(len(specs)))
-        return tuple(specs[row].id for row in np.flatnonzero(given_up).tolist())
-
-
-def _counted(engine: Engine) -> dict[str, int]:
-    """What the policy counted, if it counts anything."""
-    return engine.policy.counters(engine.memory) if isinstance(engine.policy, Counting) else {}
+        return tell(self.engine, self._recorder, self._world.rates(), settings)
 
 
 def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughputs) -> None:

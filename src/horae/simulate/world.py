@@ -185,14 +185,11 @@ class World:
     # ---------------------------------------------------------- the commands
 
     def launch(self, row: int, launch: Launch, now_s: float) -> None:
-        """Start a process: it loads its checkpoint, if it has run before, and then works."""
+        """Start a process: it gets ready, or loads its checkpoint if it has run before, and then works."""
         spec = self._table.specs[row]
         truth = self._truth.setdefault(launch.job, _Truth(spec))
         assert truth.process is None, f"{launch} while attempt {truth.process} is not gone"
-        load_s = 0.0
-        if truth.ran:
-            load_s = self._restart_cost_s if spec.restore_s is None else spec.restore_s
-        works_from_s = now_s + load_s
+        works_from_s = now_s + self._load_s(truth)
         luck, reports = self._straggle(), _reports(launch, truth.saved)
         process = _Process(
             launch.job, row, launch.attempt, launch.gpu_ids, launch.span, works_from_s, luck, [], reports
@@ -207,6 +204,12 @@ class World:
         self._finish_later(process)
         self._report_later(process)
         self._progress_later(process, works_from_s)
+
+    def _load_s(self, truth: _Truth) -> float:
+        """Seconds from a launch to work."""
+        if not truth.ran:
+            return truth.spec.start_s or 0.0
+        return self._restart_cost_s if truth.spec.restore_s is None else truth.spec.restore_s
 
     def _rate(self, process: _Process, neighbour: _Process | None) -> float:
         specs, gpu_type = self._table.specs, int(self._cluster.gpu_type[process.gpu_ids[0]])

@@ -1,14 +1,16 @@
 """Traces in and out: jobs from a file of any known format, and back into Horae's own.
 
 A row that cannot be a job is never dropped in silence: it is reported with file,
-line and reason, and left out only when asked.
+line and reason, and left out only when asked. Rows that are rightly no jobs, such as
+those of jobs without GPUs, are left out and counted.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from horae.core.errors import UserError, did_you_mean
@@ -19,10 +21,11 @@ from horae.workload.formats.elasticflow import ELASTICFLOW
 from horae.workload.formats.gavel import GAVEL
 from horae.workload.formats.native import HORAE
 from horae.workload.formats.philly import PHILLY
-from horae.workload.formats.table import BadTrace, Format, Table, is_parquet
+from horae.workload.formats.slurm import SLURM
+from horae.workload.formats.table import BadTrace, Format, LeftOut, Table, is_parquet
 from horae.workload.formats.tiresias import TIRESIAS
 
-_FORMATS = {known.name: known for known in (HORAE, TIRESIAS, GAVEL, PHILLY, ELASTICFLOW)}
+_FORMATS = {known.name: known for known in (HORAE, TIRESIAS, GAVEL, PHILLY, ELASTICFLOW, SLURM)}
 
 #: Every format by name, with one line on what it looks like.
 FORMATS: dict[str, str] = {name: known.summary for name, known in _FORMATS.items()}
@@ -50,16 +53,18 @@ class Trace:
     jobs: tuple[JobSpec, ...]
     format: str
     skipped: tuple[BadRow, ...] = ()
+    #: How many rows are rightly no jobs, by kind.
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 class BadRows(UserError):
     """Rows that cannot be jobs, told together: the first few and how many there are."""
 
-    def __init__(self, path: Path, bad: Sequence[BadRow], rows: int) -> None:
+    def __init__(self, path: Path, bad: Sequence[BadRow], rows: int, good: int) -> None:
         quoted = "; ".join(f"line {row.line}: {row.reason}" for row in bad[:ROWS_QUOTED])
         more = f"; and {len(bad) - ROWS_QUOTED:,} more" if len(bad) > ROWS_QUOTED else ""
         # Where no row is good there is nothing left to run without them.
-        advice = "or pass --skip-bad to leave them out" if len(bad) < rows else "or name the right --format"
+        advice = "or pass --skip-bad to leave them out" if good else "or name the right --format"
         super().__init__(
             f"{len(bad):,} of {rows:,} rows in {path} cannot be jobs ({quoted}{more}). Fix them, {advice}."
         )
@@ -83,10 +88,13 @@ def load_trace(
     table = chosen.read(path)
     if not table.rows:
         raise BadTrace(f"{path} has a header but no jobs; add at least one row.")
-    jobs, bad = _read_rows(table, chosen, throughputs)
+    jobs, bad, left_out = _read_rows(table, chosen, throughputs)
     if bad and not (skip_bad and jobs):
-        raise BadRows(path, bad, len(table.rows))
-    return Trace(tuple(sorted(jobs, key=lambda job: job.submit_s)), chosen.name, tuple(bad))
+        raise BadRows(path, bad, len(table.rows), len(jobs))
+    if not jobs:
+        kinds = ", ".join(f"{kind}: {many:,}" for kind, many in left_out.items())
+        raise BadTrace(f"{path} has no job to run (left out: {kinds}); give a file with at least one.")
+    return Trace(tuple(sorted(jobs, key=lambda job: job.submit_s)), chosen.name, tuple(bad), left_out)
 
 
 def save_trace(path: str | Path, jobs: Sequence[JobSpec]) -> None:
@@ -144,11 +152,14 @@ def _check_file(path: Path) -> None:
         raise BadTrace(f"The trace file {path} may not be read; change its permissions.")
 
 
-def _read_rows(table: Table, chosen: Format, throughputs: Throughputs | None) -> tuple[list[JobSpec], list[BadRow]]:
-    """The jobs of a table, and the rows that are none."""
+def _read_rows(
+    table: Table, chosen: Format, throughputs: Throughputs | None
+) -> tuple[list[JobSpec], list[BadRow], Counter[str]]:
+    """The jobs of a table, the rows that cannot be jobs, and how many are rightly none."""
     read = chosen.row_reader(table, throughputs)
     jobs: list[JobSpec] = []
     bad: list[BadRow] = []
+    left_out: Counter[str] = Counter()
     line_of: dict[str, int] = {}
     for number, (line, row) in enumerate(zip(table.lines, table.rows, strict=True)):
         try:
@@ -157,11 +168,13 @@ def _read_rows(table: Table, chosen: Format, throughputs: Throughputs | None) ->
             job = read(number, row)
             if line_of.setdefault(job.id, line) != line:
                 raise BadTrace(f"job id {job.id!r} is taken by line {line_of[job.id]}")
+        except LeftOut as kind:
+            left_out[str(kind)] += 1
         except UserError as why:
             bad.append(BadRow(str(table.path), line, str(why).rstrip(".")))
         else:
             jobs.append(job)
-    return jobs, bad
+    return jobs, bad, left_out
 
 
 def _shortened(line: str, most: int = 60) -> str:

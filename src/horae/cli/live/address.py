@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+from horae.cli.serve import default_state
 from horae.core.errors import UserError
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
@@ -41,11 +42,6 @@ def find_address(url: str | None) -> Address:
     return Address(where.rstrip("/"), local, _token(local))
 
 
-def state_folder() -> Path:
-    """Where a service keeps everything unless it is told otherwise."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "horae"
-
-
 def _checked(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
@@ -61,7 +57,7 @@ def _checked(url: str) -> SplitResult:
 
 def _own_service() -> str:
     """Address of the service that was last started on this machine, if it still lives."""
-    path = state_folder() / "address.json"
+    path = default_state() / "address.json"
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
         url, pid = str(said["url"]), int(said["pid"])
@@ -107,7 +103,7 @@ def _tokens(local: bool) -> Iterator[tuple[str, str]]:
     if named := os.environ.get("HORAE_TOKEN_FILE"):
         yield named, _read(Path(named))
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "horae" / "token"
-    for path in (config, state_folder() / "token")[: 1 + local]:
+    for path in (config, default_state() / "token")[: 1 + local]:
         if path.exists():
             _must_be_private(path)
             yield str(path), _read(path)

@@ -20,7 +20,8 @@ PARQUET_MAGIC = b"PAR1"
 #: Text from CSV, numbers and text from Parquet; "" and None both mean that nothing was given.
 Cell = Any
 
-#: Turns row `number` (counted from 0) into a job, or raises a UserError that says what is wrong with the row.
+#: Turns row `number` (counted from 0) into a job, or raises a UserError that says what is wrong with the row, or
+#: `LeftOut` if nothing is wrong with it and yet it is no job.
 RowReader = Callable[[int, Sequence[Cell]], JobSpec]
 
 
@@ -30,6 +31,10 @@ class BadTrace(UserError):
 
 class BadCell(UserError):
     """One cell of a trace that does not hold what its column promises."""
+
+
+class LeftOut(Exception):
+    """A row that is rightly no job of the trace; the message names its kind, in the plural."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,9 @@ def has_columns(*columns: str) -> Callable[[str], bool]:
     return lambda line: set(columns) <= set(_cells(line))
 
 
-def read_csv(path: Path) -> Table:
-    """Read a comma-separated file whose first line names the columns."""
-    lines, rows = _numbered_rows(path, ",")
+def read_csv(path: Path, delimiter: str = ",") -> Table:
+    """Read a file whose first line names the columns, separated by commas or another character."""
+    lines, rows = _numbered_rows(path, delimiter)
     header = tuple(str(name).strip() for name in rows[0])
     twice = [name for name in header if header.count(name) > 1]
     if twice:
@@ -136,7 +141,7 @@ def from_json(cell: Cell, column: str) -> object:
 def _numbered_rows(path: Path, delimiter: str) -> tuple[list[int], list[Sequence[Cell]]]:
     """The rows of a text file and the lines they begin on; blank lines are no rows."""
     text = io.StringIO(_read_text(path), newline="")
-    # Quotes have a meaning in CSV alone; a command in a tab-separated trace may hold any number of them.
+    # Quotes have a meaning in CSV alone; a command or a name between tabs or bars may hold any number of them.
     reader = csv.reader(text) if delimiter == "," else csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     lines: list[int] = []
     rows: list[Sequence[Cell]] = []

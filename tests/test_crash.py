@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from horae import __version__
-from horae.cli.crash import redact, write_report
+from horae.crash import redact, write_report
 
 
 def crash() -> Exception:

@@ -1,0 +1,160 @@
+"""`horae serve`: the service that runs jobs on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from horae.cli.options import OutputOption
+from horae.cli.output import Output, print_csv
+from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from horae.core.queues import Queue
+    from horae.service.server import Server
+
+
+def default_state() -> Path:
+    """Where a service keeps everything unless it is told otherwise."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "horae"
+
+
+def command(
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", metavar="DIR", help="Journal, logs and token; ~/.local/state/horae by default."),
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option("--database", metavar="URL", help="A PostgreSQL database for the journal.")
+    ] = None,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes any that is free.")
+    ] = 8642,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Let --host be an address that other machines can reach.")
+    ] = False,
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus", metavar="TYPE:N,...", help="Virtual GPUs; by default the real ones of this machine."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", metavar="NAME", help="Who runs; the one of before, or fifo-backfill, by default."),
+    ] = None,
+    set: Annotated[  # noqa: A002, the option is called so
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
+    ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option("--placement", metavar="NAME", help="How gangs are put on nodes; best-effort by default."),
+    ] = None,
+    queues: Annotated[
+        Path | None, typer.Option("--queues", metavar="FILE", help="Weights and quotas of the queues (YAML).")
+    ] = None,
+    secrets: Annotated[
+        Path | None,
+        typer.Option("--secrets", metavar="DIR", help="Files whose contents jobs may ask for by name."),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run jobs on this machine's GPUs: start the service, and keep it until Ctrl-C or SIGTERM.
+
+    Jobs that run when it ends stay, and are taken up by the next one. CUDA_VISIBLE_DEVICES tells a job
+    which GPUs are its own; it keeps no job from using others.
+    """
+    stop = _stop_on_signals()
+    from horae.cli.inputs import read_pairs
+    from horae.service.server import Asked, Server
+
+    asked = Asked(
+        state=state or default_state(),
+        database=database,
+        host=host,
+        port=port,
+        allow_remote=allow_remote,
+        gpus=gpus,
+        policy=policy,
+        settings=read_pairs("--set quantum=600", set or ()),
+        placement=placement,
+        queues=_queues(queues),
+        secrets=secrets,
+    )
+    server = Server(asked)
+    try:
+        _announce(server, output, is_default=state is None)
+        server.wait(stop)
+    finally:
+        server.close()
+
+
+def _stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set; a service leaves in good order, and that is no error."""
+    stop = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _queues(path: Path | None) -> tuple[Queue, ...]:
+    if path is None:
+        return ()
+    from horae.workload.clusters import load_queues
+
+    queues = load_queues(path)
+    if not queues:
+        raise UserError(f"{path} names no queues; add a section `queues:`, or leave --queues out.")
+    return queues
+
+
+def _announce(server: Server, output: Output, is_default: bool) -> None:
+    """Say where the service is, and what to do next."""
+    at = server.daemon.standing
+    record = {
+        "url": server.url,
+        "pid": os.getpid(),
+        "state": str(server.state),
+        "token_file": str(server.token_file),
+        "policy": at.policy,
+        "gpus": {kind: int(n) for kind, n in zip(at.cluster.gpu_types, at.cluster.gpus_by_type, strict=True)},
+    }
+    match output:
+        case Output.JSON:
+            import json
+
+            typer.echo(json.dumps(record))
+        case Output.CSV:
+            print_csv([record])
+        case Output.TABLE:
+            typer.echo("\n".join(_lines(server, record, is_default)))
+    # Whoever waits for the announcement in a pipe must not wait for a buffer to fill.
+    import sys
+
+    sys.stdout.flush()
+
+
+def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[str]:
+    cluster = server.daemon.standing.cluster
+    counts = zip(cluster.gpu_types, cluster.gpus_by_type.tolist(), strict=True)
+    gpus = ", ".join(f"{count} {kind}" for kind, count in counts)
+    where = (
+        []
+        if is_default
+        else [f"export HORAE_URL={record['url']} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
+    )
+    steps = [*where, "horae submit -- python train.py", "horae queue", "horae token create NAME"]
+    return [
+        f"Horae listens at {record['url']}: {gpus}, under {record['policy']}.",
+        f"State: {record['state']}",
+        f"Token: {record['token_file']} (an admin's: keep it to yourself)",
+        "Next, in another terminal:",
+        *(f"  {step}" for step in steps),
+        "Ctrl-C ends the service; running jobs stay, and the next `horae serve` takes them up.",
+    ]

@@ -1,0 +1,35 @@
+"""The application: every endpoint, what guards them, and what becomes of errors."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from horae import __version__
+from horae.service.api import health, jobs, operators, streams
+from horae.service.api.access import Service
+from horae.service.api.errors import RESPONSES, handle_errors
+from horae.service.api.limits import BodyLimit
+from horae.service.daemon import Daemon
+from horae.service.operations import Operations
+from horae.service.tokens import Tokens
+
+_ABOUT = 'Submit, watch and steer training jobs on shared GPUs. Errors are `{"error": "one sentence"}`.'
+
+
+def make_app(daemon: Daemon, tokens: Tokens) -> FastAPI:
+    """The API of a daemon; `app.state.service.leaving` ends its streams."""
+    app = FastAPI(
+        title="Horae",
+        version=__version__,
+        description=_ABOUT,
+        # Pages that would load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        responses=RESPONSES,
+    )
+    app.state.service = Service(daemon, Operations(daemon), tokens)
+    app.add_middleware(BodyLimit)
+    handle_errors(app)
+    for part in (jobs, streams, operators, health):
+        app.include_router(part.router)
+    return app

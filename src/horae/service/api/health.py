@@ -1,0 +1,39 @@
+"""How the service itself is: for monitors."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from horae.service.api import forms
+from horae.service.api.access import PersonGiven, ServiceGiven
+from horae.service.daemon import Daemon
+from horae.service.metrics import exposition
+
+router = APIRouter(tags=["health"])
+
+#: A loop that has not come round for so long is not well.
+OLDEST_LOOP_S = 10.0
+
+
+@router.get("/healthz", response_model=forms.Health, responses={503: {"model": forms.Health}})
+async def healthz(service: ServiceGiven) -> JSONResponse:
+    """Whether the service is well: open to everybody, so it tells no more than that."""
+    wrong = _what_is_wrong(service.daemon)
+    return JSONResponse({"ok": not wrong, "error": wrong}, 503 if wrong else 200)
+
+
+def _what_is_wrong(daemon: Daemon) -> str:
+    if daemon.crashed is not None or daemon.closing:
+        return "The service is not running any more."
+    age_s = daemon.clock() - daemon.meter.cycle_s
+    if age_s > OLDEST_LOOP_S:
+        return f"The loop has not come round for {age_s:.0f} s."
+    return "The journal cannot be written." if daemon.meter.trouble else ""
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+def metrics(service: ServiceGiven, who: PersonGiven) -> Response:
+    """Decision times, the loop's age, queue lengths, GPUs, preemptions and slow-downs, for Prometheus."""
+    return Response(exposition(service.daemon), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,232 @@
+"""What the journal says, in sentences for people: who preempted whom and why, what was launched where, how jobs ended.
+
+Progress reports and what nodes are seen to run are left out: there are too many of the ones, and nothing to
+do about the others.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from horae.backends.task import Task
+from horae.core.commands import Decided, GivenUp, Launch, Placed, Stop, StopWhy
+from horae.core.events import (
+    Event,
+    JobCancelled,
+    JobFailed,
+    JobFinished,
+    JobHeld,
+    JobProgressed,
+    JobReleased,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    LaunchFailed,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    NodeObserved,
+    SettingsChanged,
+)
+from horae.core.queues import Queue
+from horae.core.reasons import SENTENCES, Reason
+from horae.core.standing import Standing
+from horae.service.daemon import TIME_LIMIT
+from horae.service.places import describe
+
+
+@dataclass(frozen=True)
+class Told:
+    """One thing that happened; `job` is empty where it concerns the cluster."""
+
+    kind: str
+    job: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Teller:
+    """Tells records, with the names that are known now."""
+
+    standing: Standing
+    tasks: Mapping[str, Task]
+
+    def tell(self, record: Event | Decided) -> Iterator[Told]:
+        """What a record says, one sentence for each thing that happened."""
+        match record:
+            case Decided():
+                yield from self._decision(record)
+            case JobProgressed() | NodeObserved():
+                pass
+            case NodeJoined() | NodeLost() | NodeDraining() | SettingsChanged():
+                yield _cluster_news(record)
+            case _:
+                yield self._job_news(record)
+
+    def _job_news(
+        self,
+        record: JobSubmitted
+        | JobCancelled
+        | JobHeld
+        | JobReleased
+        | JobStarted
+        | LaunchFailed
+        | JobStopped
+        | JobFinished
+        | JobFailed,
+    ) -> Told:
+        match record:
+            case JobSubmitted():
+                return Told("submitted", record.spec.id, self._submitted(record))
+            case JobCancelled(by=by):
+                what = "Cancelled: it ran for longer than it may." if by == TIME_LIMIT else f"Cancelled{_by(by)}."
+                return Told("cancelled", record.job, what)
+            case JobHeld():
+                return Told("held", record.job, f"Held{_by(record.by)}.")
+            case JobReleased():
+                return Told("released", record.job, f"Released{_by(record.by)}.")
+            case JobStarted():
+                return Told("started", record.job, f"Attempt {record.attempt} is up and works.")
+            case LaunchFailed():
+                why = f": {record.why}" if record.why else ""
+                return Told("launch-failed", record.job, f"Attempt {record.attempt} could not be started{why}.")
+            case JobStopped():
+                held = self._share(record.job, record.work_done)
+                return Told("stopped", record.job, f"Attempt {record.attempt} has stopped; {held} is saved.")
+            case JobFinished():
+                return Told("finished", record.job, f"Finished, in attempt {record.attempt}.")
+            case JobFailed():
+                what = f"Attempt {record.attempt} failed with exit code {record.exit_code}{_signal(record.exit_code)}"
+                return Told("failed", record.job, f"{what}; {self._share(record.job, record.work_done)} is saved.")
+            case _:
+                assert_never(record)
+
+    def _submitted(self, record: JobSubmitted) -> str:
+        spec = record.spec
+        kinds = f" of type {' or '.join(spec.gpu_types)}" if spec.gpu_types else ""
+        gpus = "1 GPU" if spec.gpus == 1 else f"{spec.gpus} GPUs"
+        return f"Submitted{_by(self._user(spec.id))} to queue {spec.queue}: {gpus}{kinds}."
+
+    # --------------------------------------------------------------- decisions
+
+    def _decision(self, record: Decided) -> Iterator[Told]:
+        for given_up in record.given_up:
+            yield _given_up(given_up)
+        reasons = dict(zip(record.reason_rows.tolist(), record.reason_codes.tolist(), strict=True))
+        for stop in record.stops:
+            yield Told(stop.why.replace(" ", "-"), stop.job, self._stop(stop, reasons))
+        for job in record.withdrawn:
+            yield Told("withdrawn", job, "The GPUs that were set aside for it are not, any more.")
+        for placed in record.placed:
+            yield Told("placed", placed.job, self._placed(placed))
+        for launch in record.launches:
+            yield Told("launched", launch.job, self._launch(launch))
+
+    def _stop(self, stop: Stop, reasons: Mapping[int, int]) -> str:
+        """Why an attempt has to go, for whom, and the rule behind it."""
+        begin = f"Attempt {stop.attempt} was told to stop: "
+        match stop.why:
+            case StopWhy.PREEMPTED:
+                return f"{begin}preempted{self._for(stop.by)}.{self._rule(stop.job, reasons)}"
+            case StopWhy.MOVED:
+                return f"{begin}it moves to other GPUs{self._for(stop.by)}."
+            case StopWhy.HELD | StopWhy.CANCELLED:
+                return f"{begin}the job was {stop.why}."
+            case StopWhy.NODE_LOST:
+                return f"{begin}a node it ran on is lost, or no longer runs it."
+            case StopWhy.DRAINED:
+                return f"{begin}its node is being drained."
+            case StopWhy.STRAY:
+                return f"{begin}it ran though it should not have."
+            case StopWhy.GIVEN_UP:
+                return f"{begin}its app gave the job up."
+            case StopWhy.PAUSED:
+                return f"{begin}its app lets other trials go first."
+            case _:
+                assert_never(stop.why)
+
+    def _for(self, job: str) -> str:
+        """The job that the GPUs go to, and whose it is."""
+        if not job:
+            return ""
+        user = self._user(job)
+        return f" by job {job}{f' of {user}' if user else ''}, which gets its GPUs"
+
+    def _rule(self, job: str, reasons: Mapping[int, int]) -> str:
+        """Why the job waits after the decision that stopped it, where that can be said without that day's numbers."""
+        row = self.standing.row(job)
+        code = reasons.get(-1 if row is None else row, int(Reason.NONE))
+        sentence = SENTENCES[Reason(code)]
+        return f" {sentence}" if code != Reason.NONE and "{" not in sentence else ""
+
+    def _placed(self, placed: Placed) -> str:
+        return f"{self._gpus(placed.gpu_ids)} are set aside for it; it starts when the last of them is free."
+
+    def _launch(self, launch: Launch) -> str:
+        saved = f", from {self._share(launch.job, launch.work_done)} on" if launch.work_done > 0 else ""
+        return f"Attempt {launch.attempt} is launched on {self._gpus(launch.gpu_ids)}{saved}."
+
+    def _gpus(self, gpu_ids: tuple[int, ...]) -> str:
+        known = [gpu for gpu in gpu_ids if gpu < self.standing.cluster.gpus]
+        return " and ".join(describe(self.standing.cluster, known)) or f"{len(gpu_ids)} GPUs"
+
+    def _share(self, job: str, work_done: float) -> str:
+        row = self.standing.row(job)
+        share = work_done / self.standing.spec(row).work if row is not None and np.isfinite(work_done) else 0.0
+        return f"{min(max(share, 0.0), 1.0):.0%} of its work"
+
+    def _user(self, job: str) -> str:
+        task = self.tasks.get(job)
+        return task.user if task else ""
+
+
+def _by(who: str) -> str:
+    return f" by {who}" if who else ""
+
+
+def _given_up(one: GivenUp) -> Told:
+    return Told("given-up", one.job, f"Its app gave it up {one.why}.".replace("  ", " "))
+
+
+def _signal(code: int) -> str:
+    """The signal behind an exit code above 128, as shells count."""
+    try:
+        return f" ({signal.Signals(code - 128).name})" if code > 128 else ""
+    except ValueError:
+        return ""
+
+
+def _cluster_news(record: NodeJoined | NodeLost | NodeDraining | SettingsChanged) -> Told:
+    match record:
+        case NodeJoined(node=node):
+            return Told("node-joined", "", f"Node {node.name} takes jobs: {node.gpus} GPUs of type {node.gpu_type}.")
+        case NodeLost():
+            return Told("node-lost", "", f"Node {record.node} is gone, with whatever ran there.")
+        case NodeDraining():
+            more = "; those it runs are stopped" if record.evict else ""
+            return Told("node-draining", "", f"Node {record.node} takes no new jobs{more}.")
+        case SettingsChanged():
+            return Told("settings", "", _settings(record))
+        case _:
+            assert_never(record)
+
+
+def _settings(record: SettingsChanged) -> str:
+    pairs = ", ".join(f"{key}={value}" for key, value in record.settings.items())
+    parts = []
+    if record.policy is not None:
+        parts.append(f"The policy is now {record.policy}{f' with {pairs}' if pairs else ''}.")
+    elif pairs:
+        parts.append(f"The policy's settings changed: {pairs}.")
+    parts += [_queue(queue) for queue in record.queues]
+    return " ".join(parts) or "Nothing was changed."
+
+
+def _queue(queue: Queue) -> str:
+    most = "no maximum" if queue.gpus_max is None else f"at most {queue.gpus_max}"
+    return f"Queue {queue.path} has weight {queue.weight:g}, rule {queue.rule}, at least {queue.gpus_min} GPUs, {most}."

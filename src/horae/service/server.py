@@ -1,0 +1,292 @@
+"""The service as a process: where it listens, what it keeps on disk, how it starts and leaves."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from horae.backends.local.backend import LocalBackend
+from horae.backends.local.gpus import BadGpus, find_gpus, parse_virtual
+from horae.core.cluster import Node
+from horae.core.errors import UserError
+from horae.core.events import JobSubmitted
+from horae.core.job import JobSpec
+from horae.core.plan import Particular
+from horae.core.queues import Queue
+from horae.placement.rules import make_placement
+from horae.policies import make_policy
+from horae.service.beginning import Beginning
+from horae.service.clock import Clock, wall_clock
+from horae.service.daemon import Daemon
+from horae.service.operations import Operations
+from horae.service.people import Person, Role
+from horae.service.store import Store
+from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+DEFAULT_POLICY, DEFAULT_PLACEMENT = "fifo-backfill", "best-effort"
+#: How long open requests and the loop are waited for on the way out. What is in the journal is safe in any case.
+LEAVE_S = 0.8
+
+
+class CannotServe(UserError):
+    """A service that cannot start as asked."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How to serve, as the operator says it; None stands for "as before, or as by default"."""
+
+    state: Path
+    database: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8642
+    allow_remote: bool = False
+    gpus: str | None = None
+    policy: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    placement: str | None = None
+    queues: tuple[Queue, ...] = ()
+    secrets: Path | None = None
+
+
+class Server:
+    """A service that runs: store, backend, loop and HTTP."""
+
+    def __init__(self, asked: Asked) -> None:
+        """Start all of it; what was started is ended again if a later step fails."""
+        self._ending = ExitStack()
+        with self._ending:
+            self._start(asked)
+            self._ending = self._ending.pop_all()
+
+    def _start(self, asked: Asked) -> None:
+        self.state = _own_folder(asked.state)
+        listener = self._ending.enter_context(listen(asked.host, asked.port, asked.allow_remote))
+        #: Where the service is asked.
+        self.url = _url(listener)
+        self.store = Store(asked.database or _sqlite(self.state), own=True)
+        self._ending.callback(self.store.close)
+        beginning, devices = _begin(asked, self.store)
+        backend = LocalBackend(self.state, beginning.nodes, asked.secrets, devices)
+        self._ending.callback(backend.close)
+        clock = _clock(self.store)
+        tokens = Tokens(self.store, load_secret(self.state / "secret"), clock)
+        self.token_file = self.state / "token"
+        make_admin(tokens, self.token_file)
+        first = _first_day(self.store, beginning)
+        _compile(first)
+        self.daemon = Daemon(
+            self.store, backend, first, clock, lambda job, attempt: self._environment(tokens, job, attempt)
+        )
+        self._ending.callback(self.daemon.close, LEAVE_S)
+        self.daemon.start()
+        _reconfigure(self.daemon, asked)
+        self._serve(tokens, listener)
+
+    def _serve(self, tokens: Tokens, listener: socket.socket) -> None:
+        from horae.service.api import make_app
+
+        app = make_app(self.daemon, tokens)
+        self._http = Http(app, listener)
+        self._ending.callback(self._http.close)
+        self._ending.callback(app.state.service.leaving.set)
+        self._http.start()
+        address = self.state / "address.json"
+        write_private(address, json.dumps({"url": self.url, "pid": os.getpid()}).encode())
+        self._ending.callback(address.unlink, missing_ok=True)
+
+    def _environment(self, tokens: Tokens, job: str, attempt: int) -> dict[str, str]:
+        """What an attempt is told of the service."""
+        return {"HORAE_URL": self.url, "HORAE_TOKEN": tokens.of_job(job, attempt)}
+
+    def wait(self, stop: threading.Event) -> None:
+        """Serve until told to stop; a crash of any part is raised."""
+        while not stop.wait(0.1):
+            if self.daemon.crashed is not None:
+                raise self.daemon.crashed
+            if not self._http.alive:
+                raise CannotServe("The HTTP server ended by itself; start the service again.")
+
+    def close(self) -> None:
+        """Leave in good order. Jobs stay, and are taken up by the next service on this state."""
+        self._ending.close()
+
+
+class Http:
+    """The API over HTTP, in a thread of its own."""
+
+    def __init__(self, app: FastAPI, listener: socket.socket) -> None:
+        import uvicorn
+
+        self._server: uvicorn.Server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                ws="none",
+                # Errors are answered and written to reports; what uvicorn would print is a traceback.
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [listener]}, name="horae-http", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to answer; returns when it does."""
+        self._thread.start()
+        while self._thread.is_alive() and not self._server.started:
+            threading.Event().wait(0.01)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still answers."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Let open requests end, but not for long."""
+        self._server.should_exit = True
+        self._thread.join(LEAVE_S)
+        self._server.force_exit = True
+        self._thread.join(0.2)
+
+
+# ------------------------------------------------------------------- listening
+
+
+def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
+    """A socket that listens; one that other machines can reach only if that is meant."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise CannotServe(f"{host!r} is no address of this machine; 127.0.0.1 is the usual one.") from None
+    family, kind, protocol, _, address = found[0]
+    if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not allow_remote:
+        raise CannotServe(
+            f"With --host {host} other machines could reach the service, unencrypted: add --allow-remote if that is meant."
+        )
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise CannotServe(
+            f"Cannot listen on {host} port {port} ({error.strerror}): choose another with --port, 0 for any that is free."
+        ) from None
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    """Where jobs and people of this machine reach the service."""
+    host, port = listener.getsockname()[:2]
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if address.is_unspecified:
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+# --------------------------------------------------------------------- on disk
+
+
+def _own_folder(path: Path) -> Path:
+    """The state folder, for its owner alone; made if it is not there."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = path.resolve()
+        if state.stat().st_uid != os.getuid():
+            raise CannotServe(f"{path} belongs to another user: name a folder of your own with --state.")
+        state.chmod(0o700)
+    except OSError as error:
+        raise CannotServe(f"The folder {path} cannot be used ({error.strerror}): name another with --state.") from None
+    return state
+
+
+def _sqlite(state: Path) -> str:
+    from sqlalchemy import URL
+
+    return URL.create("sqlite", database=str(state / "journal.db")).render_as_string()
+
+
+def _clock(store: Store) -> Clock:
+    """The journal's time, which goes on where it ended even if the day's clock was set back."""
+    last = next(store.tail(store.last_seq() - 1), None)
+    return wall_clock(store.epoch, last[1].at_s if last else 0.0)
+
+
+# ------------------------------------------------------------------- beginning
+
+
+def _begin(asked: Asked, store: Store) -> tuple[Beginning, dict[Node, tuple[int, ...]]]:
+    """What would be the beginning if this were the first day, checked, and the numbers of real GPUs."""
+    before = store.began()
+    devices: dict[Node, tuple[int, ...]] = {}
+    if asked.gpus is not None:
+        nodes = parse_virtual(asked.gpus)
+    else:
+        devices = find_gpus()
+        nodes = tuple(devices) or (Beginning.from_dict(before).nodes if before else ())
+    if not nodes:
+        raise BadGpus("No GPU was found on this machine: declare some, such as --gpus v100:4,k80:4.")
+    beginning = Beginning(
+        nodes,
+        asked.policy or DEFAULT_POLICY,
+        dict(asked.settings),
+        asked.placement or DEFAULT_PLACEMENT,
+        asked.queues,
+    )
+    made = make_policy(beginning.policy, beginning.settings) if asked.policy or not before else None
+    if isinstance(made, Particular):
+        made.check(tuple(dict.fromkeys(node.gpu_type for node in nodes)), pairs_known=False)
+    make_placement(beginning.placement)
+    if asked.secrets is not None and not asked.secrets.is_dir():
+        raise CannotServe(f"There is no folder {asked.secrets}: name the folder that holds the secrets' files.")
+    _check_placement(asked.placement, before)
+    return beginning, devices
+
+
+def _check_placement(asked: str | None, before: Mapping[str, Any] | None) -> None:
+    if asked and before and before["placement"] != asked:
+        raise CannotServe(
+            f"This service places jobs by {before['placement']} since its first day: leave --placement out, "
+            "or begin a new one with another --state."
+        )
+
+
+def _first_day(store: Store, beginning: Beginning) -> Beginning:
+    """How the service began: now, if this is its first day."""
+    return Beginning.from_dict(store.begin(beginning.as_dict()))
+
+
+def _compile(beginning: Beginning) -> None:
+    """Let one decision be made for nobody: what it needs is compiled or loaded now, not when somebody waits."""
+    engine = beginning.engine()
+    kind = engine.gpus.cluster.gpu_types[0]
+    engine.apply(JobSubmitted(0.0, JobSpec("nobody-1", 0.0, 1, 1.0, unit="steps", throughput={kind: 1.0})))
+    engine.decide(1.0)
+
+
+def _reconfigure(daemon: Daemon, asked: Asked) -> None:
+    """On a later day, what the operator asks for replaces what was."""
+    at = daemon.standing
+    policy = asked.policy if asked.policy != at.policy else None
+    settings = {key: value for key, value in asked.settings.items() if at.settings.get(key) != value}
+    queues = [queue for queue in asked.queues if at.queues.get(queue.path) != queue]
+    if policy or settings or queues:
+        Operations(daemon).configure(Person(operator(), Role.ADMIN), policy, asked.settings, queues)

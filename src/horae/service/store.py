@@ -1,0 +1,293 @@
+"""The journal: every event and decision, durable before anything follows from it; and what belongs beside it.
+
+One transaction for each call. Records are numbered from 1 without gaps, in the order in which they
+were folded; a checkpoint of the engine covers those up to its number.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from threading import Lock
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, select, update
+
+from horae.backends.task import Task
+from horae.core.codec import decode, encode
+from horae.core.commands import Decided
+from horae.core.events import (
+    Event,
+    JobProgressed,
+    JobSubmitted,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    NodeObserved,
+    SettingsChanged,
+)
+from horae.service import tables
+from horae.service.database import PATIENCE_S, connect, read_url, reading, writing
+from horae.service.ownership import own as take
+from horae.service.records import Act, TokenRecord, decode_task, encode_task
+
+Record = Event | Decided
+
+#: Made once: a call that asks for other separators makes one each time.
+_JSON = json.JSONEncoder(separators=(",", ":"))
+#: Records read at a time. Between two pages no transaction is open, so that a slow reader is in nobody's way.
+_PAGE = 2000
+#: Names asked for at a time; databases limit how many a statement may hold.
+_NAMES = 500
+
+
+class Store:
+    """Journal, checkpoints, tasks, tokens and audit trail in one database, SQLite or PostgreSQL.
+
+    With `own` it is this process's alone to append to: a second daemon is refused. Without, it can
+    be looked into, and tokens can be managed, beside a daemon. May be used from several threads.
+    """
+
+    def __init__(self, url: str, own: bool = False, patience_s: float = PATIENCE_S) -> None:
+        self._engine = connect(read_url(url), patience_s)
+        self._appending = Lock()
+        self._ownership = take(self._engine) if own else None
+        try:
+            #: Unix time from which all seconds here are counted.
+            self.epoch = self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> float:
+        """Make the tables of a new store; gives its epoch."""
+        with reading(self._engine) as connection:
+            epoch = tables.read_epoch(connection)
+        if epoch is not None:
+            return epoch
+        with writing(self._engine) as connection:
+            # Somebody else may have made them meanwhile.
+            epoch = tables.read_epoch(connection)
+            if epoch is None:
+                epoch = time.time()
+                tables.create(connection, epoch)
+        return epoch
+
+    def begin(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """How the service began: what it says now on its first day, what it said then on every other."""
+        facts = tables.facts
+        with writing(self._engine) as connection:
+            known = connection.scalar(select(facts.c.value).where(facts.c.name == "beginning"))
+            if known is None:
+                known = _JSON.encode(said)
+                connection.execute(facts.insert(), {"name": "beginning", "value": known})
+        first: dict[str, Any] = json.loads(known)
+        return first
+
+    def began(self) -> dict[str, Any] | None:
+        """How the service began; None before its first day."""
+        with reading(self._engine) as connection:
+            known = connection.scalar(select(tables.facts.c.value).where(tables.facts.c.name == "beginning"))
+        return json.loads(known) if known else None
+
+    def close(self) -> None:
+        """Let go of the database, and of the right to append."""
+        if self._ownership:
+            self._ownership.release()
+        self._engine.dispose()
+
+    # --------------------------------------------------------------- journal
+
+    def append(self, records: Sequence[Record], tasks: Sequence[Task] = (), acts: Sequence[Act] = ()) -> int:
+        """Write all of it or nothing; it is on disk when this returns the number of the last record there is."""
+        rows = [_row(record) for record in records]
+        texts = [{"job": task.job, "body": encode_task(task)} for task in tasks]
+        with self._appending:
+            if self._ownership:
+                self._ownership.confirm()
+            with writing(self._engine) as connection:
+                last = _last(connection, tables.journal.c.seq)
+                numbered = list(enumerate(records, last + 1))
+                _insert(connection, tables.journal, [{**row, "seq": last + k} for k, row in enumerate(rows, 1)])
+                named = [{"job": job, "seq": seq} for seq, record in numbered for job in _jobs(record)]
+                _insert(connection, tables.journal_jobs, named)
+                _insert(connection, tables.tasks, texts)
+                _append_acts(connection, acts)
+        return last + len(records)
+
+    def tail(self, after: int = 0, upto: int | None = None) -> Iterator[tuple[int, Record]]:
+        """Records after one number and up to another, in order."""
+        seq = tables.journal.c.seq
+        query = select(seq, tables.journal.c.body)
+        return self._pages(query if upto is None else query.where(seq <= upto), seq, after)
+
+    def job_records(self, job: str) -> Iterator[tuple[int, Record]]:
+        """Records that name a job: its submission, reports about it, and decisions that stop, place or launch it."""
+        named = tables.journal_jobs
+        query = select(named.c.seq, tables.journal.c.body).join(tables.journal, tables.journal.c.seq == named.c.seq)
+        return self._pages(query.where(named.c.job == job), named.c.seq, 0)
+
+    def last_seq(self) -> int:
+        """Number of the last record; 0 if there is none."""
+        with reading(self._engine) as connection:
+            return _last(connection, tables.journal.c.seq)
+
+    def _pages(self, query: Select[int, str], seq: ColumnElement[int], after: int) -> Iterator[tuple[int, Record]]:
+        while True:
+            with reading(self._engine) as connection:
+                page = connection.execute(query.where(seq > after).order_by(seq).limit(_PAGE)).all()
+            yield from ((number, decode(json.loads(body))) for number, body in page)
+            if len(page) < _PAGE:
+                return
+            after = page[-1][0]
+
+    # ----------------------------------------------------------- checkpoints
+
+    def save_checkpoint(self, seq: int, body: bytes) -> None:
+        """Keep the engine as it was after a record; the last two checkpoints stay."""
+        kept = tables.checkpoints
+        with writing(self._engine) as connection:
+            connection.execute(delete(kept).where(kept.c.seq == seq))
+            connection.execute(kept.insert(), {"seq": seq, "body": body})
+            newest = connection.scalars(select(kept.c.seq).order_by(kept.c.seq.desc()).limit(2)).all()
+            connection.execute(delete(kept).where(kept.c.seq < newest[-1]))
+
+    def newest_checkpoint(self, before: int | None = None) -> tuple[int, bytes] | None:
+        """The newest checkpoint and the record it stands after; `before` asks for the one before that."""
+        kept = tables.checkpoints
+        query = select(kept.c.seq, kept.c.body).order_by(kept.c.seq.desc()).limit(1)
+        with reading(self._engine) as connection:
+            row = connection.execute(query if before is None else query.where(kept.c.seq < before)).first()
+        return (row.seq, bytes(row.body)) if row else None
+
+    def compact(self, before_seq: int, keep_since_s: float) -> int:
+        """Drop records before a number that recovery can do without; gives how many.
+
+        Recovery starts from a checkpoint, at worst from the older of the two, so what comes after
+        that is never dropped. Of the rest, whatever is older than `keep_since_s` goes, and of the
+        reports on a job's progress all but the newest.
+        """
+        journal, named = tables.journal, tables.journal_jobs
+        with writing(self._engine) as connection:
+            covered = connection.scalar(select(func.min(tables.checkpoints.c.seq))) or 0
+            # The last record stays whatever happens: the next one is numbered after it.
+            end = min(before_seq, covered + 1, _last(connection, journal.c.seq))
+            newest = (
+                select(func.max(named.c.seq))
+                .join(journal, journal.c.seq == named.c.seq)
+                .where(journal.c.kind == JobProgressed.__name__)
+                .group_by(named.c.job)
+            )
+            superseded = (journal.c.kind == JobProgressed.__name__) & journal.c.seq.not_in(newest)
+            gone = (journal.c.seq < end) & ((journal.c.at_s < keep_since_s) | superseded)
+            dropped = connection.execute(delete(journal).where(gone)).rowcount
+            left = named.c.seq.not_in(select(journal.c.seq).where(journal.c.seq < end))
+            connection.execute(delete(named).where((named.c.seq < end) & left))
+        return dropped
+
+    # ----------------------------------------------------------------- tasks
+
+    def tasks(self, jobs: Iterable[str] | None = None) -> dict[str, Task]:
+        """What jobs run, by job: of all, or of those asked for that there are."""
+        rows = tables.tasks
+        with reading(self._engine) as connection:
+            if jobs is None:
+                bodies = list(connection.scalars(select(rows.c.body).order_by(rows.c.job)))
+            else:
+                bodies = [
+                    body
+                    for names in _chunks(sorted(set(jobs)))
+                    for body in connection.scalars(
+                        select(rows.c.body).where(rows.c.job.in_(names)).order_by(rows.c.job)
+                    )
+                ]
+        return {task.job: task for task in map(decode_task, bodies)}
+
+    def task(self, job: str) -> Task | None:
+        """What a job runs."""
+        return self.tasks([job]).get(job)
+
+    # ---------------------------------------------------------------- tokens
+
+    def add_token(self, token: TokenRecord) -> None:
+        """Let a token in."""
+        with writing(self._engine) as connection:
+            connection.execute(tables.tokens.insert(), asdict(token))
+
+    def tokens(self) -> list[TokenRecord]:
+        """All tokens, oldest first, those that were revoked or have expired among them."""
+        return self._tokens()
+
+    def token_by_hash(self, digest: str) -> TokenRecord | None:
+        """The token that has this digest; ask it whether it is still usable."""
+        return next(iter(self._tokens(tables.tokens.c.digest == digest)), None)
+
+    def _tokens(self, *which: ColumnElement[bool]) -> list[TokenRecord]:
+        columns = tables.tokens.c
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(tables.tokens).where(*which).order_by(columns.created_s, columns.id))
+            return [TokenRecord(**row) for row in rows.mappings()]
+
+    def revoke(self, token: str = "", *, job: str = "") -> int:
+        """Let a token, by its id, or all tokens of a job open nothing any more; gives how many did until now."""
+        assert bool(token) != bool(job), f"revoke one token or those of one job, not {token!r} and {job!r}"
+        columns = tables.tokens.c
+        which = columns.id == token if token else columns.job == job
+        with writing(self._engine) as connection:
+            return connection.execute(
+                update(tables.tokens).where(which, columns.revoked.is_(False)).values(revoked=True)
+            ).rowcount
+
+    # ----------------------------------------------------------- audit trail
+
+    def acts(self, limit: int = 100, *, actor: str = "", target: str = "") -> list[Act]:
+        """The newest acts, newest first: of everybody or one actor, on everything or one target."""
+        rows = tables.acts
+        query = select(rows.c.at_s, rows.c.actor, rows.c.action, rows.c.target, rows.c.detail)
+        for column, wanted in ((rows.c.actor, actor), (rows.c.target, target)):
+            query = query.where(column == wanted) if wanted else query
+        with reading(self._engine) as connection:
+            return [Act(*row) for row in connection.execute(query.order_by(rows.c.number.desc()).limit(limit))]
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """A record as a row, but for its number."""
+    body = encode(record)
+    return {"at_s": record.at_s, "kind": body["kind"], "body": _JSON.encode(body)}
+
+
+def _jobs(record: Record) -> Iterable[str]:
+    """The jobs that a record names, each once."""
+    match record:
+        case JobSubmitted():
+            return (record.spec.id,)
+        case Decided():
+            stopped = (name for stop in record.stops for name in (stop.job, stop.by) if name)
+            taken = (*(one.job for one in record.placed), *(one.job for one in record.launches))
+            return dict.fromkeys((*(one.job for one in record.given_up), *stopped, *record.withdrawn, *taken))
+        case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved() | SettingsChanged():
+            return ()
+        case _:
+            return (record.job,)
+
+
+def _last(connection: Connection, number: ColumnElement[int]) -> int:
+    """The largest number in a column, 0 if it is empty."""
+    return connection.scalar(select(func.max(number))) or 0
+
+
+def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        connection.execute(table.insert(), rows)
+
+
+def _append_acts(connection: Connection, acts: Sequence[Act]) -> None:
+    first = _last(connection, tables.acts.c.number) + 1 if acts else 0
+    _insert(connection, tables.acts, [{"number": number, **asdict(act)} for number, act in enumerate(acts, first)])
+
+
+def _chunks(names: list[str]) -> Iterator[list[str]]:
+    """Names, so many at a time as a statement may hold."""
+    return (names[at : at + _NAMES] for at in range(0, len(names), _NAMES))
