@@ -13,7 +13,8 @@ import typer
 
 from horae import __version__
 from horae.cli import auction, audit, catalogue, compare, policies, serve, simulate, skew, solve, sweep, trace
-from horae.cli.usage import is_help, usage_sentence
+from horae.cli.live import events, jobs, logs, nodes, queue, requests, settings, shares, submission, tokens, waiting
+from horae.cli.usage import PlainUsage, is_help, usage_sentence
 from horae.core.errors import UserError
 
 INTERRUPTED = 130
@@ -44,10 +45,24 @@ app.command("policies", short_help="What each policy does, its parameters, its p
 app.command("catalogue", short_help="GPU types and models, and how fast the one should train the other.")(
     catalogue.command
 )
+app.command("skew", short_help="From observed speeds, whose GPUs should be close together.")(skew.command)
 app.command("serve", short_help="Run real jobs on this machine's GPUs: the service that the live commands ask.")(
     serve.command
 )
-app.command("skew", short_help="From observed speeds, whose GPUs should be close together.")(skew.command)
+app.command("submit", cls=submission.CommandBehindDashes, short_help="Have a job run, or many.")(submission.command)
+app.command("queue", short_help="Who runs, who waits, and why.")(queue.command)
+app.command("status", cls=PlainUsage, short_help="Everything about a job.")(jobs.status)
+app.command("why", cls=PlainUsage, short_help="Why a job waits, and what to do.")(jobs.why)
+app.command("logs", cls=PlainUsage, short_help="What a job printed.")(logs.command)
+app.command("events", cls=PlainUsage, short_help="What befell a job: who preempted it, and why.")(events.command)
+app.command("wait", cls=PlainUsage, short_help="Stay until jobs have ended.")(waiting.command)
+app.command("cancel", cls=PlainUsage, short_help="End jobs.")(requests.cancel)
+app.command("hold", cls=PlainUsage, short_help="Keep jobs from running.")(requests.hold)
+app.command("release", cls=PlainUsage, short_help="Let jobs that are held run.")(requests.release)
+app.command("share", short_help="What each queue is entitled to, and uses.")(shares.command)
+app.add_typer(nodes.app, name="nodes")
+app.add_typer(settings.app, name="settings")
+app.add_typer(tokens.app, name="token")
 
 
 def _print_version(wanted: bool) -> None:

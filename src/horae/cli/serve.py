@@ -161,7 +161,7 @@ def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[
         if is_default
         else [f"export HORAE_URL={record['url']} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
     )
-    steps = [*where, "horae submit -- python train.py", "horae queue", "horae token create --user NAME"]
+    steps = [*where, "horae submit -- python train.py", "horae queue", "horae token create NAME"]
     return [
         f"Horae listens at {record['url']}: {gpus}, under {record['policy']}.",
         f"State: {record['state']}",

@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     import typer
 
 
+_NO_BRACES = str.maketrans("", "", "{}")
+
+
 class PlainUsage(TyperCommand):
     """A command whose usage line names a required argument FILE, not {FILE}."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the usage line behind the command's name."""
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [piece.translate(_NO_BRACES) for piece in super().collect_usage_pieces(ctx)]
 
 
 def usage_sentence(error: typer.TyperException) -> str:

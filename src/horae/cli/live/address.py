@@ -1,0 +1,122 @@
+"""Where the service is, and the token that opens it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from horae.cli.serve import default_state
+from horae.core.errors import UserError
+
+_LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
+_TOKEN = re.compile(r"[!-~]+")
+
+
+class NoService(UserError):
+    """No service could be found or reached."""
+
+
+class NoToken(UserError):
+    """There is no token, or none that may be used."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """A service, whether it is on this machine, and the token to show there."""
+
+    url: str
+    local: bool
+    token: str
+
+
+def find_address(url: str | None) -> Address:
+    """The service that is named, or else the one that runs on this machine, with the first token there is."""
+    where = url or os.environ.get("HORAE_URL") or _own_service()
+    parts = _checked(where)
+    local = bool(_LOOPBACK.fullmatch(parts.hostname or ""))
+    return Address(where.rstrip("/"), local, _token(local))
+
+
+def _checked(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        right = False
+    if not right or not _TOKEN.fullmatch(url):
+        raise NoService(f"{url!r} is no address of a service; write it like http://127.0.0.1:8642.")
+    if "@" in parts.netloc:
+        raise NoService("An address holds no user and password: leave them out, and set HORAE_TOKEN.")
+    return parts
+
+
+def _own_service() -> str:
+    """Address of the service that was last started on this machine, if it still lives."""
+    path = default_state() / "address.json"
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        url, pid = str(said["url"]), int(said["pid"])
+    except FileNotFoundError:
+        raise NoService(
+            "No service is known here: start one with `horae serve`, or name one with --url or HORAE_URL."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise NoService(f"{path} cannot be read: start the service again with `horae serve`, or use --url.") from None
+    # Whoever listens there now would be shown our token.
+    if not _lives(pid):
+        raise NoService("The service on this machine has ended: start it again with `horae serve`.")
+    return url
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
+
+
+def _token(local: bool) -> str:
+    """The first token there is. That of the state folder is an admin's, and only for services on this machine."""
+    for source, text in _tokens(local):
+        token = text.strip()
+        if not _TOKEN.fullmatch(token):
+            raise NoToken(f"{source} holds no token: put one there, on a line of its own.")
+        return token
+    raise NoToken(
+        "There is no token: set HORAE_TOKEN, or put it into ~/.config/horae/token; "
+        "an admin makes one with `horae token create USER`."
+    )
+
+
+def _tokens(local: bool) -> Iterator[tuple[str, str]]:
+    """Tokens where they may be, the most particular first."""
+    if "HORAE_TOKEN" in os.environ:
+        yield "HORAE_TOKEN", os.environ["HORAE_TOKEN"]
+    if named := os.environ.get("HORAE_TOKEN_FILE"):
+        yield named, _read(Path(named))
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "horae" / "token"
+    for path in (config, default_state() / "token")[: 1 + local]:
+        if path.exists():
+            _must_be_private(path)
+            yield str(path), _read(path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise NoToken(f"The token file {path} cannot be read: {why}.") from None
+
+
+def _must_be_private(path: Path) -> None:
+    if path.stat().st_mode & 0o077:
+        raise NoToken(f"Others can read the token in {path}: run `chmod 600 {path}`, and have the token replaced.")

@@ -1,0 +1,153 @@
+"""`horae status` and `horae why`: one job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from horae.cli.live.answers import JobArgument, UrlOption, answer, command_line, next_steps, visible
+from horae.cli.live.bars import bar
+from horae.cli.live.client import service
+from horae.cli.live.endings import ENDED, find_job
+from horae.cli.live.moments import ago, short
+from horae.cli.options import OutputOption
+from horae.cli.output import Output, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+#: What a job does that neither waits nor has ended.
+_DOING = {
+    "launching": "is starting",
+    "running": "is running",
+    "stopping": "is being stopped, and will run again later",
+    "holding": "is being stopped, and will be held",
+    "cancelling": "is being stopped, for good",
+}
+#: Which command shows more about a reason, and what it shows.
+_MORE = {
+    "NotYetConsidered": ("horae why {job}", "again in a moment"),
+    "Held": ("horae release {job}", "let it run"),
+    "NoFreeGpus": ("horae queue -s running", "who has the GPUs"),
+    "Fragmented": ("horae nodes", "where GPUs are free"),
+    "OverQuota": ("horae share", "what each queue has and may have"),
+    "ReservedForLarger": ("horae why {head}", "about the job they are set aside for"),
+    "BackingOff": ("horae logs {job}", "what went wrong"),
+    "ClusterTooSmall": ("horae nodes", "which nodes there are"),
+    "BehindShare": ("horae share", "what each queue has and is entitled to"),
+}
+_QUEUE = ("horae queue", "who goes first")
+#: Facts of a job, in the order in which people ask for them.
+_FACTS = ("name", "user", "queue", "app", "attempt", "preemptions", "failures", "loss")
+
+
+def status(job: JobArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show everything about a job."""
+    with service(url) as at:
+        record = find_job(at, job)
+    answer(output, record, [record], lambda: _everything(record))
+
+
+def why(job: JobArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Say why a job waits: the one reason its last decision gave, the numbers behind it, and the next step."""
+    with service(url) as at:
+        record = find_job(at, job)
+    told = _why(record)
+    answer(output, told, [told], lambda: [*_reason(record, told), *_step(record, told)])
+
+
+def _why(record: Mapping[str, Any]) -> dict[str, Any]:
+    told = record.get("why")
+    return dict(told) if isinstance(told, Mapping) else {}
+
+
+def _reason(record: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+    """Why it waits; or that it does not."""
+    job, state = str(record["id"]), str(record["state"])
+    if state in _DOING:
+        return [f"{job} does not wait: it {_DOING[state]}{_where(record)}."]
+    if state in ENDED:
+        given_up = [visible(told["sentence"])] if told.get("reason") == "GivenUp" else []
+        return [f"{job} does not wait: it {_ended(record, state)}.", *given_up]
+    decided = f" (decided {ago(told['decided'])})" if told.get("decided") else ""
+    return [f"{job} waits: {told.get('reason')}{decided}", visible(told.get("sentence", ""))]
+
+
+def _where(record: Mapping[str, Any]) -> str:
+    places = ", ".join(record.get("on") or ())
+    began = f", first started {ago(record['started'])}" if record.get("started") else ""
+    return f"{' on ' + places if places else ''}{began}"
+
+
+def _ended(record: Mapping[str, Any], state: str) -> str:
+    verb = {"finished": "finished", "failed": "failed", "cancelled": "was cancelled"}[state]
+    return f"{verb} {ago(record.get('ended'))}, after running for {short(float(record.get('ran_s') or 0))}"
+
+
+def _step(record: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+    """What to do next."""
+    job, state = str(record["id"]), str(record["state"])
+    if state == "failed":
+        return next_steps((f"horae logs {job}", "what it printed"), (f"horae events {job}", "what befell it"))
+    if state in ENDED:
+        return next_steps((f"horae events {job}", "what befell it"))
+    if state in _DOING:
+        return next_steps((f"horae logs -f {job}", "what it prints"))
+    line, what = _MORE.get(str(told.get("reason")), _QUEUE)
+    head = (told.get("numbers") or {}).get("head") or ""
+    if "{head}" in line and not head:
+        line, what = _QUEUE
+    return next_steps((line.format(job=job, head=visible(head)), what))
+
+
+def _everything(record: Mapping[str, Any]) -> list[RenderableType]:
+    task = record.get("task") if isinstance(record.get("task"), Mapping) else {}
+    assert isinstance(task, Mapping)
+    shown: list[RenderableType] = [table((str(record["id"]), str(record["state"])), list(_facts(record, task)))]
+    attempts = [one for one in record.get("attempts") or () if isinstance(one, Mapping)]
+    if attempts:
+        shown.append(_attempts(attempts))
+    told = _why(record)
+    return [*shown, *_reason(record, told), *_step(record, told)]
+
+
+def _facts(record: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if task.get("run"):
+        yield "run", command_line(task["run"])
+    if task.get("workdir"):
+        yield "in", visible(task["workdir"])
+    yield "gpus", gpus_text(record)
+    if record.get("on"):
+        yield "on", ", ".join(record["on"])
+    progress = float(record.get("progress") or 0)
+    yield "progress", f"{bar(progress, 20)} {100 * progress:.0f}%"
+    for key in ("submitted", "started", "ended"):
+        if record.get(key):
+            yield key, f"{ago(record[key])} ({record[key]})"
+    yield "ran", short(float(record.get("ran_s") or 0))
+    yield "GPU time", short(float(record.get("gpu_seconds") or 0))
+    for key in _FACTS:
+        if record.get(key) not in (None, ""):
+            yield key, visible(record[key])
+
+
+def gpus_text(record: Mapping[str, Any]) -> str:
+    """How many GPUs a job has or wants, and which types it accepts."""
+    types = " or ".join(record.get("gpu_types") or ())
+    return f"{record.get('gpus')} {types}".rstrip()
+
+
+def _attempts(attempts: list[Mapping[str, Any]]) -> RenderableType:
+    columns = list(dict.fromkeys(key for one in attempts for key in one))
+    return table(columns, [[_cell(one.get(key)) for key in columns] for one in attempts])
+
+
+def _cell(value: object) -> str:
+    """A value of an attempt; moments are told from now."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(map(visible, value))
+    if isinstance(value, str) and len(value) > 19 and value[4:5] == "-" and value[10:11] == "T":
+        return ago(value)
+    return visible(value)

@@ -1,0 +1,77 @@
+"""`horae logs`: what a job printed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from horae.cli.live.address import NoService
+from horae.cli.live.answers import JobArgument, UrlOption
+from horae.cli.live.client import NotThere, Service, service
+from horae.cli.live.endings import NOT_FOUND, exit_code, find_job, job_path
+from horae.cli.output import note
+
+_INTERRUPTED = 130
+
+
+def command(
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay, and print what comes until it ends.")] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", metavar="N", min=0, help="Only the last N lines of what there is.")
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", metavar="N", min=1, help="Another attempt than the last.")
+    ] = None,
+    url: UrlOption = None,
+) -> None:
+    """Print what a job printed.
+
+    \b
+    Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled.
+    """
+    with service(url) as at:
+        about = {"tail": tail, "attempt": attempt}
+        try:
+            record = find_job(at, job)
+        except NotThere as error:
+            note(f"error: {error}")
+            raise typer.Exit(NOT_FOUND) from None
+        state = _follow(at, job, about) if follow else _print(at, record, about)
+    raise typer.Exit(exit_code(state))
+
+
+def _print(at: Service, record: dict[str, Any], about: dict[str, Any]) -> str:
+    job, state = str(record["id"]), str(record["state"])
+    if not record.get("attempt"):
+        note(f"{job} has printed nothing: it is {state} and never started; `horae why {job}` says why.")
+        return state
+    _write(at.text(f"{job_path(job)}/logs", about))
+    return state
+
+
+def _follow(at: Service, job: str, about: dict[str, Any]) -> str:
+    """Print lines as they come, attempt after attempt; returns the state in which the job ended."""
+    last = None
+    try:
+        for message in at.follow(f"{job_path(job)}/logs", {**about, "follow": True}):
+            if message.event == "end":
+                return str(message.data.get("state", ""))
+            number = message.data.get("attempt")
+            if last is not None and number != last:
+                note(f"(attempt {number})")
+            last = number
+            if "line" in message.data:
+                _write(f"{message.data['line']}\n")
+    except KeyboardInterrupt:
+        note(f"interrupted; the job goes on, and `horae logs -f {job}` follows it again")
+        raise SystemExit(_INTERRUPTED) from None
+    raise NoService(f"The service stopped sending: `horae logs -f {job}` follows the job again.")
+
+
+def _write(text: str) -> None:
+    """What a job printed, as it is; letters that the terminal does not have become question marks."""
+    typer.echo(text.encode(sys.stdout.encoding or "utf-8", "replace"), nl=False)
+    sys.stdout.flush()

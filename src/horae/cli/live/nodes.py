@@ -1,0 +1,88 @@
+"""`horae nodes`: the machines, and taking one out of service and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horae.cli.live.answers import UrlOption, answer, next_steps, pass_down, visible
+from horae.cli.live.bars import bar
+from horae.cli.live.client import part, records_of, service
+from horae.cli.options import OutputOption
+from horae.cli.output import Output, table
+from horae.cli.usage import PlainUsage
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+app = typer.Typer(
+    help="List the nodes; take one out of service and back.", rich_markup_mode=None, invoke_without_command=True
+)
+
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)]
+
+
+@app.callback()
+def _default(ctx: typer.Context, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the nodes; take one out of service and back."""
+    pass_down(ctx, url, output)
+    if ctx.invoked_subcommand is None:
+        list_nodes(url, output)
+
+
+@app.command("list", cls=PlainUsage)
+def list_nodes(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the nodes: their GPUs, how many are taken, and by whom."""
+    with service(url) as at:
+        said = at.get("/v1/nodes")
+    records = records_of(said, "nodes")
+    answer(output, said, records, lambda: _overview(records))
+
+
+@app.command("drain", cls=PlainUsage)
+def drain(
+    node: NodeArgument,
+    evict: Annotated[bool, typer.Option("--evict", help="Also stop its jobs; they run again elsewhere.")] = False,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let a node take no new jobs."""
+    with service(url) as at:
+        said = at.post(f"/v1/nodes/{part(node)}/drain", {"evict": evict})
+    record = {"node": node, "state": "draining", "evict": evict, **said}
+    jobs = "its jobs are being stopped, and run elsewhere" if evict else "its jobs stay until they end"
+    after = next_steps(("horae nodes", "what still runs there"), (f"horae nodes resume {node}", "bring it back"))
+    answer(output, record, [record], lambda: [f"{visible(node)} takes no new jobs; {jobs}.", *after])
+
+
+@app.command("resume", cls=PlainUsage)
+def resume(node: NodeArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Let a node that was drained take jobs again."""
+    with service(url) as at:
+        said = at.post(f"/v1/nodes/{part(node)}/resume")
+    record = {"node": node, "state": "up", **said}
+    answer(output, record, [record], lambda: [f"{visible(node)} takes jobs again."])
+
+
+def _overview(records: list[dict[str, Any]]) -> list[RenderableType]:
+    used, gpus = (sum(int(record.get(key) or 0) for record in records) for key in ("used", "gpus"))
+    return [
+        table(("node", "type", "state", "gpus", "used", "", "jobs"), [_row(record) for record in records]),
+        f"{used:,} of {gpus:,} GPUs are used.",
+    ]
+
+
+def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
+    used, gpus = int(record.get("used") or 0), int(record.get("gpus") or 0)
+    jobs = record.get("jobs") or {}
+    return (
+        visible(record.get("node", "")),
+        visible(record.get("gpu_type", "")),
+        visible(record.get("state", "")),
+        gpus,
+        used,
+        bar(used / gpus if gpus else 0, 8),
+        visible(", ".join(f"{job} ({number})" for job, number in jobs.items())),
+    )

@@ -1,0 +1,156 @@
+"""`horae queue`: who runs, who waits, and why."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horae.cli.live.address import NoService
+from horae.cli.live.answers import UrlOption, answer, visible
+from horae.cli.live.bars import bar
+from horae.cli.live.client import Service, records_of, service
+from horae.cli.live.endings import ENDED
+from horae.cli.live.jobs import gpus_text
+from horae.cli.live.moments import seconds_since, short
+from horae.cli.options import OutputOption
+from horae.cli.output import Output, table
+from horae.cli.spans import read_span
+from horae.core.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LOOK_S = 1.0
+_COLUMNS = ("id", "user", "queue", "state", "gpus", "on", "ahead", "progress", "time", "reason")
+
+
+def command(
+    everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
+    user: Annotated[str | None, typer.Option("-u", "--user", metavar="NAME", help="Only jobs of this user.")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option("-s", "--state", metavar="STATE", help="Only jobs in this state; repeatable.")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="PATH", help="Only jobs of this queue and those below it.")
+    ] = None,
+    app: Annotated[str | None, typer.Option("--app", metavar="NAME", help="Only trials of this app.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only jobs submitted since, such as 30m, 4h or 7d.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="The newest N jobs; 0 for all.")] = 100,
+    fields: Annotated[
+        str | None, typer.Option("--fields", metavar="NAME,NAME", help="Only these fields, in JSON and CSV.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Stay, and show how it changes.")] = False,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List jobs: where each runs, or why it waits and how many are ahead of it."""
+    wanted = {
+        "all": everything,
+        "user": user,
+        "state": _states(state or ()),
+        "queue": queue,
+        "app": app,
+        "since": since,
+        "limit": limit,
+        "fields": fields,
+    }
+    if since is not None:
+        read_span("--since", since)
+    _check_use(fields, watch, output)
+    with service(url) as at:
+        if watch:
+            _watch(at, wanted)
+            return
+        said = at.get("/v1/jobs", wanted)
+    records = records_of(said, "jobs")
+    answer(output, said, records, lambda: overview(records, int(said.get("total") or len(records))))
+
+
+def _check_use(fields: str | None, watch: bool, output: Output) -> None:
+    if fields and output is Output.TABLE:
+        raise UserError("--fields is for programs: use it with -o json or -o csv.")
+    if watch and (output is not Output.TABLE or not sys.stdout.isatty()):
+        raise UserError("--watch needs a terminal and a table; for programs, ask again and again with -o json.")
+
+
+def _states(names: Sequence[str]) -> str | None:
+    from horae.core.states import State
+
+    known = [one.name.lower() for one in State]
+    for name in names:
+        if name.lower() not in known:
+            raise UserError(f"No state is called {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}.")
+    return ",".join(names).lower() or None
+
+
+def overview(records: list[dict[str, Any]], total: int) -> list[RenderableType]:
+    """Jobs as a table, and how many there are of each kind."""
+    if not records:
+        return ["No jobs. `horae queue --all` also lists those that have ended; `horae submit` submits one."]
+    counts = Counter(str(record.get("state")) for record in records)
+    summary = ", ".join(f"{number:,} {state}" for state, number in counts.items())
+    more = f"; {total - len(records):,} earlier ones are left out (--limit)" if total > len(records) else ""
+    return [table(_COLUMNS, [_row(record) for record in records]), f"{summary}{more}"]
+
+
+def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
+    reason = record.get("reason")
+    state = str(record.get("state", ""))
+    return (
+        visible(record.get("id", "")),
+        visible(record.get("user", "")),
+        visible(record.get("queue", "")),
+        state,
+        gpus_text(record),
+        ", ".join(record.get("on") or ()),
+        record["ahead"] if record.get("ahead") is not None and state in ("waiting", "placed") else "",
+        _progress(record),
+        _time(record, state),
+        "" if reason == "None" else visible(reason or ""),
+    )
+
+
+def _progress(record: Mapping[str, Any]) -> str:
+    share = float(record.get("progress") or 0)
+    return f"{bar(share, 8)} {100 * share:3.0f}%"
+
+
+def _time(record: Mapping[str, Any], state: str) -> str:
+    """How long a job ran; or, if it never did, how long it waits."""
+    ran_s = float(record.get("ran_s") or 0)
+    if state in ENDED or ran_s:
+        return f"ran {short(ran_s)}"
+    return f"waits {short(seconds_since(record.get('submitted')) or 0)}"
+
+
+def _watch(at: Service, wanted: Mapping[str, Any]) -> None:
+    """Show the list again and again, until Ctrl-C; a service that is away for a while is waited for."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    try:
+        with Live(_looked(at, wanted), console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(_LOOK_S)
+                live.update(_looked(at, wanted), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _looked(at: Service, wanted: Mapping[str, Any]) -> RenderableType:
+    from rich.console import Group
+
+    try:
+        said = at.get("/v1/jobs", wanted)
+    except NoService as error:
+        return Group(str(error), "Trying again; Ctrl-C ends this.")
+    records = records_of(said, "jobs")
+    return Group(*overview(records, int(said.get("total") or len(records))))

@@ -1,0 +1,93 @@
+"""`horae settings`: the policy, its parameters and the queues of a service that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horae.cli.inputs import read_pairs
+from horae.cli.live.answers import UrlOption, answer, pass_down, visible
+from horae.cli.live.client import service
+from horae.cli.options import OutputOption
+from horae.cli.output import Output, table
+from horae.cli.usage import PlainUsage
+from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+app = typer.Typer(help="Show or change the policy and the queues.", rich_markup_mode=None, invoke_without_command=True)
+
+
+@app.callback()
+def _default(ctx: typer.Context, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show or change the policy and the queues."""
+    pass_down(ctx, url, output)
+    if ctx.invoked_subcommand is None:
+        show(url, output)
+
+
+@app.command("show", cls=PlainUsage)
+def show(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show the policy, its settings and the queues that somebody set."""
+    with service(url) as at:
+        said = at.get("/v1/settings")
+    answer(output, said, [said], lambda: _overview(said))
+
+
+@app.command("set", cls=PlainUsage)
+def change(
+    policy: Annotated[
+        str | None,
+        typer.Argument(metavar="POLICY", help="Another policy; `horae policies` lists them.", show_default=False),
+    ] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
+    ] = None,
+    queues: Annotated[
+        Path | None, typer.Option("--queues", metavar="FILE", help="Queues to set or replace (YAML, section `queues`).")
+    ] = None,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Change the policy, parameters or queues, at once (for admins). What is not named stays.
+
+    Another policy begins with its own defaults.
+    """
+    if policy is None and not setting and queues is None:
+        raise UserError("There is nothing to change: name a policy, --set KEY=VALUE or --queues FILE.")
+    body = {
+        "policy": policy,
+        "settings": read_pairs("--set round=60", setting or ()),
+        "queues": _queues(queues) if queues else [],
+    }
+    with service(url) as at:
+        at.put("/v1/settings", body)
+        said = at.get("/v1/settings")
+    answer(output, said, [said], lambda: _overview(said))
+
+
+def _queues(path: Path) -> list[dict[str, Any]]:
+    from horae.workload.clusters import load_queues
+
+    found = load_queues(path)
+    if not found:
+        raise UserError(f"{path} names no queues; add a section `queues:`.")
+    return [asdict(queue) for queue in found]
+
+
+def _overview(said: Mapping[str, Any]) -> list[RenderableType]:
+    settings = said.get("settings") or {}
+    rows = [(visible(key), visible(value)) for key, value in settings.items()]
+    shown: list[RenderableType] = [table(("policy", visible(said.get("policy", ""))), rows)]
+    queues = [queue for queue in said.get("queues") or () if isinstance(queue, Mapping)]
+    if queues:
+        columns = list(dict.fromkeys(key for queue in queues for key in queue))
+        shown.append(
+            table(columns, [["" if one.get(key) is None else visible(one[key]) for key in columns] for one in queues])
+        )
+    return shown

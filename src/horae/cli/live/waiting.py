@@ -1,0 +1,70 @@
+"""`horae wait`: stay until jobs have ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+
+from horae.cli.live.answers import UrlOption, answer, visible
+from horae.cli.live.client import NotThere, Service, service
+from horae.cli.live.endings import ENDED, NOT_FOUND, exit_code, job_state, worst
+from horae.cli.options import OutputOption
+from horae.cli.output import Output, note, table
+from horae.cli.spans import read_span
+
+_LOOK_S = 0.5
+_UNKNOWN = "not found"
+
+
+def command(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="Ids of the jobs.", show_default=False)],
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="Wait no longer than this, such as 90, 30m or 4h.")
+    ] = None,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Wait until jobs have ended.
+
+    \b
+    Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled; of several jobs
+    the worst counts: not found, failed, cancelled, not finished.
+    """
+    limit_s = None if timeout is None else read_span("--timeout", timeout)
+    with service(url) as at:
+        states = _watch(at, list(dict.fromkeys(jobs)), limit_s)
+    records = [{"id": job, "state": state} for job, state in states.items()]
+    answer(output, {"jobs": records}, records, lambda: [table(("id", "state"), list(states.items()))])
+    raise typer.Exit(_code(states.values()))
+
+
+def wait_for(at: Service, jobs: Sequence[str], limit_s: float | None) -> int:
+    """Wait until jobs have ended, tell of each on stderr, and return the exit code for all."""
+    return _code(_watch(at, jobs, limit_s).values())
+
+
+def _code(states: Iterable[str]) -> int:
+    return worst(NOT_FOUND if state == _UNKNOWN else exit_code(state) for state in states)
+
+
+def _watch(at: Service, jobs: Sequence[str], limit_s: float | None) -> dict[str, str]:
+    """The last state of each job. One is looked at, at a time: those that end meanwhile are told when it has ended."""
+    end_s = None if limit_s is None else time.monotonic() + limit_s
+    states: dict[str, str] = {}
+    for job in jobs:
+        states[job] = _state(at, job)
+        while states[job] not in (*ENDED, _UNKNOWN) and (end_s is None or time.monotonic() < end_s):
+            time.sleep(_LOOK_S if end_s is None else max(0.0, min(_LOOK_S, end_s - time.monotonic())))
+            states[job] = _state(at, job)
+        note(f"{visible(job)}: {states[job]}")
+    return states
+
+
+def _state(at: Service, job: str) -> str:
+    try:
+        return job_state(at, job)
+    except NotThere:
+        return _UNKNOWN

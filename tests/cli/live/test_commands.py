@@ -1,0 +1,435 @@
+"""What the other commands ask, print and return."""
+
+import csv
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Horae
+
+from horae.cli.live.bars import bar
+from horae.cli.live.endings import worst
+from horae.cli.live.moments import ago, short
+from horae.core.reasons import Reason
+
+from .conftest import FakeService, detail, job
+
+
+def row_of(text: str, first: str) -> list[str]:
+    """The cells of the line that begins with a word."""
+    return next(line.split() for line in text.splitlines() if line.split()[:1] == [first])
+
+
+# ------------------------------------------------------------------------ queue
+
+
+def test_the_queue_shows_where_jobs_run_and_why_they_wait(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs"] = {"jobs": [job("a-1", "running"), job("b-2")], "total": 2}
+    out = horae("queue").out
+    assert row_of(out, "a-1")[1:6] == ["ana", "vision/ana", "running", "4", "v100[0,1,2,3]"]
+    assert row_of(out, "a-1")[-3:] == ["25%", "ran", "1m"]
+    assert row_of(out, "b-2")[1:6] == ["ana", "vision/ana", "waiting", "4", "2"]
+    assert row_of(out, "b-2")[-1] == "NoFreeGpus"
+    assert "1 running, 1 waiting" in out
+
+
+def test_filters_are_the_services_business(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs"] = {"jobs": [], "total": 0}
+    horae(
+        "queue", "-a", "-u", "ana", "-s", "running", "-s", "Held", "--queue", "a/b", "--app", "x",
+        "--since", "7d", "--limit", "5", "--fields", "id,state", "-o", "json",
+    )  # fmt: skip
+    assert fake.last.query == {
+        "all": ["true"],
+        "user": ["ana"],
+        "state": ["running,held"],
+        "queue": ["a/b"],
+        "app": ["x"],
+        "since": ["7d"],
+        "limit": ["5"],
+        "fields": ["id,state"],
+    }
+
+
+def test_an_empty_queue_and_a_cut_one_say_so(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs"] = [{"jobs": [], "total": 0}, {"jobs": [job()], "total": 1234}]
+    assert "No jobs." in horae("queue").out
+    assert "1,233 earlier ones are left out" in horae("queue").out
+
+
+def test_the_queue_for_programs(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs"] = {"jobs": [job("a-1", "running")], "total": 1}
+    assert horae("queue", "-o", "json").json == {"jobs": [job("a-1", "running")], "total": 1}
+    (record,) = csv.DictReader(io.StringIO(horae("queue", "-o", "csv").out))
+    assert (record["id"], record["submitted"]) == ("a-1", "2024-01-01T00:00:00.000+00:00")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-s", "runing"], "No state is called 'runing'. Did you mean 'running'?"),
+        (["--since", "yesterday"], "--since: 'yesterday' is no length of time"),
+        (["-w", "-o", "json"], "--watch needs a terminal"),
+        (["--fields", "id"], "--fields is for programs"),
+    ],
+)
+def test_a_wrong_question_is_not_asked(fake: FakeService, horae: Horae, words: list[str], said: str) -> None:
+    answer = horae("queue", *words)
+    assert answer.code == 1
+    assert said in answer.err
+    assert fake.asked == []
+
+
+def test_names_cannot_command_the_terminal(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs"] = {"jobs": [job(user="\x1b[2Jana\x9b")], "total": 1}
+    assert "\\x1b[2Jana\\x9b" in horae("queue").out
+
+
+def test_a_watched_queue_is_shown_anew_until_ctrl_c(fake: FakeService) -> None:
+    fake.answers["GET /v1/jobs"] = [{"jobs": [job("a-1")], "total": 1}, {"jobs": [job("a-1", "running")], "total": 1}]
+    screen, terminal = pty.openpty()
+    words = [sys.executable, "-m", "horae", "queue", "--watch"]
+    env = {**os.environ, "COLUMNS": "200", "TERM": "xterm"}
+    with subprocess.Popen(words, stdout=terminal, stderr=terminal, stdin=terminal, env=env) as program:
+        os.close(terminal)
+        shown = b""
+        end_s = time.monotonic() + 30
+        while b"v100[0,1,2,3]" not in shown and time.monotonic() < end_s:
+            shown += os.read(screen, 100_000)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(timeout=10) == 0
+    os.close(screen)
+    assert b"NoFreeGpus" in shown
+    assert b"v100[0,1,2,3]" in shown
+
+
+# ------------------------------------------------------------------ status, why
+
+
+def test_why_is_one_reason_and_one_next_step(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail()
+    lines = horae("why", "train-1").out.splitlines()
+    assert lines[0].startswith("train-1 waits: NoFreeGpus (decided ")
+    assert lines[1] == "The sentence of NoFreeGpus."
+    assert lines[3:] == ["Next:", "  horae queue -s running  who has the GPUs"]
+
+
+@pytest.mark.parametrize("reason", [one for one in Reason if one not in (Reason.NONE, Reason.GIVEN_UP)])
+def test_every_reason_has_a_next_step(fake: FakeService, horae: Horae, reason: Reason) -> None:
+    state = "held" if reason is Reason.HELD else "waiting"
+    fake.answers["GET /v1/jobs/train-1"] = detail(state=state, reason=reason.code)
+    out = horae("why", "train-1").out
+    assert f"train-1 waits: {reason.code}" in out
+    assert "Next:\n  horae " in out
+    assert "{" not in out
+
+
+def test_the_job_that_gpus_are_set_aside_for_is_named(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail(reason="ReservedForLarger")
+    assert "horae why big-9" in horae("why", "train-1").out
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("running", "train-1 does not wait: it is running on v100[0,1,2,3], first started "),
+        ("stopping", "train-1 does not wait: it is being stopped, and will run again later"),
+        ("finished", "train-1 does not wait: it finished "),
+        ("failed", "train-1 does not wait: it failed "),
+        ("cancelled", "train-1 does not wait: it was cancelled "),
+    ],
+)
+def test_a_job_that_does_not_wait_is_said_not_to(fake: FakeService, horae: Horae, state: str, said: str) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail(state=state, reason="None")
+    out = horae("why", "train-1").out
+    assert out.startswith(said)
+    assert "sentence" not in out
+
+
+def test_a_trial_that_was_given_up_is_told_why(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail(state="cancelled", reason="GivenUp")
+    assert "The sentence of GivenUp." in horae("why", "train-1").out
+
+
+def test_why_for_programs_is_what_the_service_said(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail()
+    assert horae("why", "train-1", "-o", "json").json == detail()["why"]
+
+
+def test_status_is_everything(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail(state="running", loss=0.5)
+    out = horae("status", "train-1").out
+    for text in ("python train.py --note 'a; b'", "/work/ana", "v100[0,1,2,3]", "25%", "loss", "0.5", "v100[0,1]"):
+        assert text in out
+    assert horae("status", "train-1", "-o", "json").json == detail(state="running", loss=0.5)
+
+
+@pytest.mark.parametrize("name", ["..", "../nodes", "a/b", "A", "a?x=1", "a#b", "%2e%2e", ""])
+@pytest.mark.parametrize("command", ["status", "why", "events", "cancel", "hold", "release"])
+def test_what_is_no_id_is_asked_of_nobody(fake: FakeService, horae: Horae, command: str, name: str) -> None:
+    answer = horae(command, name)
+    assert (answer.code, answer.out) == (1, "")
+    assert "There is no job" in answer.err
+    assert fake.asked == []
+
+
+# --------------------------------------------------------------- logs and events
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("finished", 0), ("failed", 100), ("running", 101), ("stopping", 101), ("cancelled", 103)]
+)
+def test_the_log_as_it_is_and_the_state_as_exit_code(fake: FakeService, horae: Horae, state: str, code: int) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail(state=state)
+    fake.answers["GET /v1/jobs/train-1/logs"] = "epoch 1\r\nlöss 2\n\tlast line".encode()
+    answer = horae("logs", "train-1", "--tail", "3", "--attempt", "1")
+    assert (answer.code, answer.err) == (code, "")
+    assert answer.out.replace("\r", "") == "epoch 1\nlöss 2\n\tlast line"
+    assert fake.last.query == {"tail": ["3"], "attempt": ["1"]}
+
+
+def test_the_log_of_a_job_that_is_not_there(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = (404, {"error": "There is no job 'train-1'."})
+    assert horae("logs", "train-1").code == 102
+    answer = horae("logs", "../x")
+    assert (answer.code, answer.out) == (102, "")
+    assert "There is no job '../x'" in answer.err
+
+
+def test_the_log_of_a_job_that_never_started(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail()
+    answer = horae("logs", "train-1")
+    assert (answer.code, answer.out) == (101, "")
+    assert "`horae why train-1`" in answer.err
+
+
+def test_a_followed_log_ends_with_the_job(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail(state="running")
+    fake.answers["GET /v1/jobs/train-1/logs"] = (
+        b': hello\n\ndata: {"line": "one", "attempt": 1}\n\ndata: {"line": "two: \\u00fc", "attempt": 2}\n\n'
+        b'event: end\ndata: {"state": "failed"}\n\n'
+    )
+    answer = horae("logs", "-f", "train-1")
+    assert (answer.code, answer.out, answer.err) == (100, "one\ntwo: ü\n", "(attempt 2)\n")
+    assert fake.last.query == {"follow": ["true"]}
+
+
+def test_a_followed_log_that_breaks_off_is_no_success(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail(state="running")
+    fake.answers["GET /v1/jobs/train-1/logs"] = b'data: {"line": "one"}\n\n'
+    answer = horae("logs", "-f", "train-1")
+    assert (answer.code, answer.out) == (1, "one\n")
+    assert "`horae logs -f train-1`" in answer.err
+
+
+def event(seq: int, what: str) -> dict[str, Any]:
+    return {"seq": seq, "at": "2024-01-01T00:00:00.000+00:00", "kind": "stopped", "job": "train-1", "what": what}
+
+
+def test_events_say_who_preempted_whom(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1/events"] = {"events": [event(1, "preempted by job b-2 because x")]}
+    assert "preempted by job b-2 because x" in horae("events", "train-1").out
+    assert horae("events", "train-1", "-o", "json").json["events"] == [event(1, "preempted by job b-2 because x")]
+
+
+def test_followed_events_are_told_once_until_the_job_ends(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horae.cli.live.events._LOOK_S", 0.01)
+    fake.answers["GET /v1/jobs/train-1/why"] = [{"state": "running"}, {"state": "running"}, {"state": "finished"}]
+    # One record of the journal may tell two things.
+    first, rest = [event(1, "one")], [event(1, "one"), event(1, "two"), event(2, "three")]
+    fake.answers["GET /v1/jobs/train-1/events"] = [{"events": first}, {"events": rest}, {"events": rest}]
+    answer = horae("events", "-f", "train-1")
+    assert answer.code == 0
+    assert [line.split()[-1] for line in answer.out.splitlines()] == ["one", "two", "three"]
+
+
+# ----------------------------------------------------------------------- wait
+
+
+def test_waiting_ends_with_the_worst_of_the_jobs(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horae.cli.live.waiting._LOOK_S", 0.01)
+    fake.answers["GET /v1/jobs/a-1/why"] = [{"state": "running"}, {"state": "finished"}]
+    fake.answers["GET /v1/jobs/b-2/why"] = {"state": "cancelled"}
+    answer = horae("wait", "a-1", "b-2", "a-1", "-o", "json")
+    assert answer.code == 103
+    assert answer.json == {"jobs": [{"id": "a-1", "state": "finished"}, {"id": "b-2", "state": "cancelled"}]}
+    assert horae("wait", "a-1").code == 0
+    assert horae("wait", "a-1", "gone-3").code == 102
+
+
+def test_waiting_has_an_end(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/a-1/why"] = {"state": "running"}
+    begin_s = time.monotonic()
+    assert horae("wait", "a-1", "--timeout", "0.2s").code == 101
+    assert time.monotonic() - begin_s < 5
+    assert horae("wait", "a-1", "--timeout", "soon").code == 1
+    assert horae("wait").code == 2
+
+
+def test_of_several_exit_codes_the_worst_counts() -> None:
+    assert worst([]) == worst([0, 0]) == 0
+    assert worst([0, 101]) == 101
+    assert worst([101, 103, 0]) == 103
+    assert worst([100, 103, 101]) == 100
+    assert worst([100, 102]) == 102
+
+
+# ------------------------------------------------------- cancel, hold, release
+
+
+@pytest.mark.parametrize(("command", "said"), [("cancel", "cancelled"), ("hold", "held"), ("release", "released")])
+def test_a_request_says_what_became_of_each_job(fake: FakeService, horae: Horae, command: str, said: str) -> None:
+    fake.answers[f"POST /v1/jobs/a-1/{command}"] = {"jobs": {"a-1": "done"}}
+    answer = horae(command, "a-1")
+    assert (answer.code, answer.out) == (0, f"a-1: {said}\n")
+    assert horae(command, "a-1", "-o", "json").json == {"jobs": {"a-1": "done"}}
+
+
+def test_many_are_cancelled_at_once(fake: FakeService, horae: Horae) -> None:
+    fake.answers["POST /v1/jobs/cancel"] = {"jobs": {"a-1": "done", "b-2": "has finished already"}}
+    answer = horae("cancel", "a-1", "b-2", "a-1")
+    assert fake.last.body == {"ids": ["a-1", "b-2"]}
+    assert (answer.code, answer.out) == (1, "a-1: cancelled\nb-2: has finished already\n")
+
+
+def test_an_app_is_acted_on_after_a_yes(fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.answers["GET /v1/jobs"] = {"jobs": [{"id": "a-1"}, {"id": "a-2"}], "total": 2}
+    fake.answers["POST /v1/jobs/cancel"] = {"jobs": {"a-1": "done", "a-2": "done"}}
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    answer = horae("cancel", "--app", "sweep")
+    assert answer.code == 1
+    assert "cancel 2 jobs of app sweep: add --yes" in answer.err
+    assert horae("cancel", "--app", "sweep", "-y").code == 0
+    assert fake.last.body == {"ids": ["a-1", "a-2"]}
+
+
+@pytest.mark.parametrize("words", [[], ["a-1", "--app", "x"]])
+def test_it_must_be_clear_which_jobs_are_meant(fake: FakeService, horae: Horae, words: list[str]) -> None:
+    answer = horae("cancel", *words)
+    assert answer.code != 0
+    assert fake.asked == []
+
+
+# --------------------------------------------------------------------- operators
+
+
+def share(queue: str, entitled: float, used: float, normalised: float) -> dict[str, Any]:
+    return {
+        "queue": queue,
+        "weight": 1.0,
+        "gpus_min": 0,
+        "gpus_max": 6 if queue == "b" else None,
+        "running": 1,
+        "waiting": 2,
+        "entitled_gpus": entitled * 8,
+        "used_gpus": used * 8,
+        "entitled_share": entitled,
+        "used_share": used,
+        "used_share_normalised": normalised,
+    }
+
+
+def test_shares_are_a_tree(fake: FakeService, horae: Horae) -> None:
+    records = [
+        share("(all)", 1, 1, 1),
+        share("b", 0.5, 0.75, 0.6),
+        share("a", 0.5, 0.25, 0.4),
+        share("a/x", 0.5, 0.25, 0.4),
+    ]
+    fake.answers["GET /v1/share"] = {"queues": records}
+    lines = horae("share").out.splitlines()
+    names = [line.split()[0] for line in lines if line.strip().startswith(("(all)", "a ", "x ", "b "))]
+    assert names == ["(all)", "a", "x", "b"]
+    (line,) = (line for line in lines if line.strip().startswith("b "))
+    assert line.split()[1:] == ["1", "0", "to", "6", "1", "2", "4.0", "6", "75%", "60%", bar(0.75, 20, 0.5)]
+    assert horae("share", "-o", "json").json == {"queues": records}
+
+
+def test_nodes_are_listed_drained_and_resumed(fake: FakeService, horae: Horae) -> None:
+    node = {"node": "v100", "gpu_type": "v100", "gpus": 4, "used": 3, "state": "up", "jobs": {"a-1": 2, "b-2": 1}}
+    fake.answers |= {
+        "GET /v1/nodes": {"nodes": [node]},
+        "POST /v1/nodes/v100/drain": {},
+        "POST /v1/nodes/v100/resume": {},
+        "POST /v1/nodes/a%2Fb/drain": {},
+    }
+    for words in (["nodes"], ["nodes", "list"]):
+        out = horae(*words).out
+        assert row_of(out, "v100")[1:5] == ["v100", "up", "4", "3"]
+        assert "a-1 (2), b-2 (1)" in out
+    for words in (["nodes", "-o", "json"], ["nodes", "list", "-o", "json"], ["nodes", "-o", "json", "list"]):
+        assert horae(*words).json == {"nodes": [node]}
+    assert "takes no new jobs" in horae("nodes", "drain", "v100").out
+    assert fake.last.body == {"evict": False}
+    horae("nodes", "drain", "v100", "--evict")
+    assert fake.last.body == {"evict": True}
+    assert "takes jobs again" in horae("nodes", "resume", "v100").out
+    assert horae("nodes", "drain", "a/b").code == 0
+    assert horae("nodes", "drain", "..").code == 1
+
+
+def test_a_token_is_shown_once_alone_on_stdout(fake: FakeService, horae: Horae) -> None:
+    fake.answers |= {
+        "POST /v1/tokens": {"token": "abc", "id": "t1"},
+        "GET /v1/tokens": {"tokens": [{"id": "t1", "user": "ana", "role": "user", "created": None, "expires": None}]},
+        "DELETE /v1/tokens/t1": (204, b""),
+    }
+    answer = horae("token", "create", "ana", "--expires", "30d")
+    assert answer.out == "abc\n"
+    assert "horae token revoke t1" in answer.err
+    assert fake.last.body == {"user": "ana", "role": "user", "expires": "30d"}
+    assert row_of(horae("token", "list").out, "t1")[1:3] == ["ana", "user"]
+    assert horae("token", "revoke", "t1").out == "Token t1 is revoked.\n"
+    assert horae("token", "create", "ana", "--role", "king").code == 2
+
+
+def test_settings_are_shown_and_changed(fake: FakeService, horae: Horae, tmp_path: Any) -> None:
+    queue = {"path": "a", "weight": 2.0, "rule": "fairness", "gpus_min": 0, "gpus_max": 4}
+    fake.answers |= {
+        "GET /v1/settings": {"policy": "themis", "settings": {"lease": "60"}, "queues": [queue]},
+        "PUT /v1/settings": {},
+    }
+    for words in (["settings"], ["settings", "show"]):
+        out = horae(*words).out
+        assert row_of(out, "policy")[1] == "themis"
+        assert row_of(out, "lease")[1] == "60"
+    file = tmp_path / "queues.yaml"
+    file.write_text("queues: {a: {weight: 2, gpus_max: 4}}\n")
+    assert horae("settings", "set", "themis", "--set", "lease=60", "--queues", file).code == 0
+    assert fake.asked[-2].body == {"policy": "themis", "settings": {"lease": "60"}, "queues": [queue]}
+    assert horae("settings", "set", "-o", "json", "--set", "f=0.5").json["policy"] == "themis"
+    assert fake.asked[-2].body == {"policy": None, "settings": {"f": "0.5"}, "queues": []}
+    assert "nothing to change" in horae("settings", "set").err
+
+
+# ---------------------------------------------------------------------- letters
+
+
+def test_times_are_short() -> None:
+    assert [short(s) for s in (0, 59.9, 60, 200, 3600, 90_000, 86_400 * 3)] == [
+        "0s", "59s", "1m", "3m 20s", "1h", "1d 1h", "3d",
+    ]  # fmt: skip
+    now = datetime(2024, 1, 1, 0, 3, 20, tzinfo=UTC)
+    assert ago("2024-01-01T00:00:00.000+00:00", now) == "3m 20s ago"
+    assert ago("2024-01-01T00:04:00.000+00:00", now) == "0s ago"
+    assert ago(None) == ago("never") == "–"
+
+
+def test_bars_have_letters_that_the_terminal_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert bar(0.5, 4) == "##.."
+    assert bar(0.5, 4, mark=0.75) == "##.|."
+    assert bar(7, 2) == "##"
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    assert bar(0.5, 4, mark=0.75) == "██·┃·"
