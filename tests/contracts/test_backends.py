@@ -215,6 +215,7 @@ def test_an_attempt_is_started_once_however_often_it_is_ordered(rig: Rig) -> Non
     rig.start("runs")
     rig.reopen()
     rig.start("runs")
+    rig.up()
     assert rig.begun() == 1
     assert rig.backend.alive()["v100"] == (("a-1", 1),)
 
