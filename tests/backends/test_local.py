@@ -240,7 +240,8 @@ def test_a_stop_right_after_the_start_is_not_lost(backend: LocalBackend) -> None
         time.sleep(number * 0.005)
         backend.stop(f"a-{number}", 1)
     ends: list[Event] = []
-    until(lambda: ends.extend(backend.watch(7.0)) or len(ends) == 8)
+    while len(ends) < 8:
+        ends += next_events(backend)
     assert all(isinstance(event, JobStopped) for event in ends)
 
 
