@@ -199,12 +199,14 @@ class Operations:
         who.must_be_admin("change the policy or queues")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
-            another = None if policy == engine.policy_name else policy
-            base = {} if another else engine.policy_settings
-            made = make_policy(another or engine.policy_name, {**base, **settings})
+            chosen = engine.policy_name if policy is None else policy
+            wanted = {**(engine.policy_settings if chosen == engine.policy_name else {}), **settings}
+            made = make_policy(chosen, wanted)
             if isinstance(made, Particular):
                 made.check(engine.gpus.cluster.gpu_types, pairs_known=False)
-            event = SettingsChanged(now_s, another, dict(settings), tuple(queues))
+            # Policy and settings whole, as they were checked: somebody else may be changing the policy just now.
+            changed = chosen != engine.policy_name or wanted != engine.policy_settings
+            event = SettingsChanged(now_s, chosen if changed else None, wanted if changed else {}, tuple(queues))
             words = [policy or "", *(f"{key}={value}" for key, value in settings.items())]
             detail = " ".join([*filter(None, words), *(f"queue {queue.path}" for queue in queues)])
             return Change((event,), (), (Act(now_s, who.user, "configure", "service", detail),)), None
