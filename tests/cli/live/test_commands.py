@@ -264,7 +264,8 @@ def test_waiting_ends_with_the_worst_of_the_jobs(
     answer = horae("wait", "a-1", "b-2", "a-1", "-o", "json")
     assert answer.code == 103
     assert answer.json == {"jobs": [{"id": "a-1", "state": "finished"}, {"id": "b-2", "state": "cancelled"}]}
-    assert horae("wait", "a-1").code == 0
+    answer = horae("wait", "a-1")
+    assert (answer.code, answer.out, answer.err) == (0, "a-1: finished\n", "")
     assert horae("wait", "a-1", "gone-3").code == 102
 
 
