@@ -139,9 +139,8 @@ def gpus_text(record: Mapping[str, Any]) -> str:
 
 def _attempts(attempts: list[Mapping[str, Any]]) -> RenderableType:
     """One line an attempt; columns in which nothing stands are left out."""
-    columns = [
-        key for key in dict.fromkeys(key for one in attempts for key in one) if any(one.get(key) for one in attempts)
-    ]
+    keys = dict.fromkeys(key for one in attempts for key in one)
+    columns = [key for key in keys if any(one.get(key) not in (None, "", []) for one in attempts)]
     names = [key.replace("_", " ") for key in columns]
     return table(names, [[_cell(one.get(key)) for key in columns] for one in attempts])
 
