@@ -78,9 +78,7 @@ app.command("share", short_help="What each queue is entitled to, and uses.")(sha
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(report.app, name="report")
 app.command("replay", cls=PlainUsage, short_help="What happened, run again under another policy.")(replay.command)
-app.command("demo", short_help="A service, a dozen real training jobs of three teams, and how fair it was.")(
-    demo.command
-)
+app.command("demo", short_help="A service, a dozen real training jobs, and how fair it was.")(demo.command)
 app.add_typer(settings.app, name="settings")
 app.add_typer(tokens.app, name="token")
 

@@ -27,7 +27,7 @@ def command(
         typer.Option(
             "--policy",
             metavar="NAME",
-            help="Who would have run; repeatable. `horae policies` lists them.",
+            help="Who would have run; repeatable.",
             show_default=False,
         ),
     ],
@@ -37,9 +37,7 @@ def command(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster", metavar="SPEC", help="Other machines, such as v100:2x4; those of the service by default."
-        ),
+        typer.Option("--cluster", metavar="SPEC", help="Other machines than the service's, such as v100:2x4."),
     ] = None,
     placement: Annotated[
         str | None, typer.Option("--placement", metavar="NAME", help="How gangs are put on nodes; as in the service.")
