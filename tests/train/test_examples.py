@@ -20,7 +20,7 @@ def train_numpy(folder: Path, *arguments: object, stop_after: int | None = None,
     if stop_after is not None:
         wait_for(lambda: reached(folder) > stop_after or process.poll() is not None)
         os.killpg(process.pid, signal.SIGUSR1)
-    out, complaints = process.communicate(timeout=60)
+    out, complaints = process.communicate(timeout=180)
     assert complaints == ""
     return process.returncode, out
 
