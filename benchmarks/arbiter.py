@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-import tracemalloc
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.bench import Bench, note
+from benchmarks.memory import in_new_process, peak_mb
 from benchmarks.part import Part, Row
+from benchmarks.scaling import Grown, draw_scaling
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
 from horae.core.events import JobSubmitted
@@ -21,7 +25,7 @@ from horae.policies.app_views import Views
 from horae.policies.finish_fairness import alone_s, look, whole_demand
 from horae.policies.themis import Themis
 from horae.solve.auction.auction import hold_auction
-from horae.solve.auction.bids import Offer
+from horae.solve.auction.bids import Bid, Offer
 from horae.workload.generator import generate, preset
 
 _MACHINE, _RACK = 4, 16
@@ -42,7 +46,10 @@ class Measured:
     arbiter_s: float
     whole_s: float
     gap: float
-    peak_mb: float
+    #: Resident memory that each adds at its highest: the bids stay, the rest is given back.
+    agents_mb: float
+    arbiter_mb: float
+    whole_mb: float
 
     def row(self) -> Row:
         """A line of the table."""
@@ -55,25 +62,38 @@ class Measured:
             "arbiter ms": round(1e3 * self.arbiter_s, 1),
             "decision ms": round(1e3 * self.whole_s, 1),
             "gap": f"{self.gap:.3%}",
-            "mb": round(self.peak_mb, 1),
+            "agents mb": round(self.agents_mb, 1),
+            "arbiter mb": round(self.arbiter_mb, 1),
+            "decision mb": round(self.whole_mb, 1),
             "of capacity": f"{self.whole_s / _LEASE_S:.4%}",
         }
 
 
 def measure_arbiter(bench: Bench) -> Part:
-    """CPU seconds in this process, the fastest of some tries, code compiled before."""
-    _measure(4, 16)
-    rows = []
+    """CPU seconds, the fastest of some tries, code compiled before; each size in a process of its own."""
+    measured = []
     for apps, gpus in bench.sizes.auctions:
         note(f"decision of themis, {apps:,} apps, {gpus:,} GPUs")
-        rows.append(_measure(apps, gpus).row())
+        measured.append(in_new_process(_measure, apps, gpus))
     notes = [
         "One decision of themis with f = 0, so that all apps bid, on an empty cluster of machines of 4, 16 to a rack.",
         "agents: rho and bids of all apps, one after the other here; live, each may be a process of its own.",
         "arbiter: the auction, from bids to leftovers. decision: all of it, with the split among jobs and placement.",
+        "mb: resident memory that it adds at its highest; some 5 of it are libraries being read again.",
         f"of capacity: the share of a lease of {_LEASE_S:g} s that GPUs would wait if they idled while it is decided.",
+        f"Drawn in {_draw(measured)}.",
     ]
-    return Part("A decision of Themis, taken apart", rows, notes)
+    return Part("A decision of Themis, taken apart", [one.row() for one in measured], notes)
+
+
+def _draw(measured: Sequence[Measured]) -> Path:
+    lines = [
+        Grown("whole decision", [one.whole_s for one in measured], [one.whole_mb for one in measured]),
+        Grown("arbiter", [one.arbiter_s for one in measured], [one.arbiter_mb for one in measured]),
+        Grown("agents, all of them", [one.agents_s for one in measured], [one.agents_mb for one in measured]),
+    ]
+    sizes = [(one.apps, one.gpus) for one in measured]
+    return draw_scaling("decision-scaling", "A decision of Themis: every app bids for every GPU", sizes, lines)
 
 
 def _engine(apps: int, gpus: int) -> Engine:
@@ -91,41 +111,51 @@ def _engine(apps: int, gpus: int) -> Engine:
 
 
 def _measure(apps: int, gpus: int) -> Measured:
+    # Large enough to need every piece of compiled code, so that loading it is no part of what is measured.
+    _decide(_engine(50, 256))
     engine = _engine(apps, gpus)
-    parts = [_taken_apart(engine) for _ in range(_TRIES)]
-    whole_s = min(_decision_s(engine) for _ in range(_TRIES))
-    tracemalloc.start()
-    _decision_s(engine)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    agents_s, arbiter_s = (min(part[k] for part in parts) for k in range(2))
-    return Measured(apps, gpus, len(engine.jobs), agents_s, arbiter_s, whole_s, parts[0][2], peak / 1e6)
+    auction = _Auction(engine)
+    agents_mb = peak_mb(auction.ask)
+    bids = auction.ask()
+    arbiter_mb = peak_mb(lambda: hold_auction(auction.offer, bids))
+    whole_mb = peak_mb(lambda: _decide(engine))
+    agents_s = min(_cpu_s(auction.ask) for _ in range(_TRIES))
+    arbiter_s = min(_cpu_s(lambda: hold_auction(auction.offer, bids)) for _ in range(_TRIES))
+    # The fork of an engine is copied before the clock starts: live, an engine decides for itself.
+    whole_s = min(_cpu_s(partial(engine.fork().decide, 0.0)) for _ in range(_TRIES))
+    gap = hold_auction(auction.offer, bids).gap
+    return Measured(apps, gpus, len(engine.jobs), agents_s, arbiter_s, whole_s, gap, agents_mb, arbiter_mb, whole_mb)
 
 
-def _decision_s(engine: Engine) -> float:
-    """A whole decision, by an engine that is thrown away."""
-    engine = engine.fork()
+def _cpu_s(work: Callable[[], object]) -> float:
     began_s = time.process_time()
-    engine.decide(0.0)
+    work()
     return time.process_time() - began_s
 
 
-def _taken_apart(engine: Engine) -> tuple[float, float, float]:
-    """Agents, arbiter, and the gap."""
-    now, memory = engine.snapshot(), Memory(Themis.memory, 1)
-    memory.fit(len(engine.jobs), 1)
-    views = _views(now, memory)
-    free = np.bincount(now.machines.of_gpu).astype(np.int64)
-    offer, agent = Offer(now.machines.names, free, now.machines.gpu_type), TruthfulAgent()
-    began_s = time.process_time()
-    shown = [views.view(app) for app in range(len(views.apps))]
-    for view in shown:
-        agent.rho(view)
-    bids = [agent.bid(view, offer, now.machines) for view in shown]
-    agents_s = time.process_time() - began_s
-    began_s = time.process_time()
-    outcome = hold_auction(offer, bids)
-    return agents_s, time.process_time() - began_s, outcome.gap
+def _decide(engine: Engine) -> None:
+    """A whole decision, by an engine that is thrown away."""
+    engine.fork().decide(0.0)
+
+
+class _Auction:
+    """What the arbiter offers, and agents that bid for it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._now, memory = engine.snapshot(), Memory(Themis.memory, 1)
+        memory.fit(len(engine.jobs), 1)
+        self._views = _views(self._now, memory)
+        machines = self._now.machines
+        free = np.bincount(machines.of_gpu).astype(np.int64)
+        self.offer = Offer(machines.names, free, machines.gpu_type)
+
+    def ask(self) -> list[Bid]:
+        """What all agents do: look at their app, say its rho, and bid."""
+        agent, machines = TruthfulAgent(), self._now.machines
+        shown = [self._views.view(app) for app in range(len(self._views.apps))]
+        for view in shown:
+            agent.rho(view)
+        return [agent.bid(view, self.offer, machines) for view in shown]
 
 
 def _views(now: Snapshot, memory: Memory) -> Views:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-import tracemalloc
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.bench import Bench, note
 from benchmarks.bidding import draw_auction
+from benchmarks.memory import in_new_process, peak_mb
 from benchmarks.part import Part, Row
+from benchmarks.scaling import Grown, draw_scaling
 from horae.solve.auction.auction import hold_auction
-from horae.solve.auction.bids import Bid, Offer
 from horae.solve.auction.outcome import Outcome
 
 #: Apps and GPUs for which limits are set: seconds, and how far the geometric mean of V may be from the best.
@@ -62,39 +64,43 @@ class Measured:
 
 
 def measure_auctions(bench: Bench) -> Part:
-    """CPU seconds in this process, the fastest of some tries; all apps bid for all GPUs."""
-    hold_auction(*draw_auction(4, 16, _SEED, named=False))
+    """CPU seconds, the fastest of some tries; all apps bid for all GPUs; each auction in a process of its own."""
     measured = []
     for apps, gpus in bench.sizes.auctions:
         for named in (False, True):
             note(f"auction, {apps:,} apps, {gpus:,} GPUs, {'machines' if named else 'racks'}")
-            measured.append(_measure(apps, gpus, named))
+            measured.append(in_new_process(_measure, apps, gpus, named))
     notes = [
         f"Whole auctions with payments, gangs and leftovers. CPU time, the fastest of {_TRIES} tries, code compiled.",
         "All GPUs are free and all apps bid, for several times as many as there are; with f = 0.8 a fifth would.",
-        "bids for racks: 'any machines of this rack'; for machines: certain ones by name. mb: peak of Python's memory.",
+        "bids for racks: 'any machines of this rack'; for machines: certain ones by name.",
+        "mb: resident memory that it adds at its highest, beside the bids; some 5 of it are libraries read again.",
         "gap: the geometric mean of all V = 1/rho before payments is at most this far below the best possible.",
         "paid: the part of the GPUs won that winners give back, which then goes to leftovers.",
+        f"Drawn in {_draw(measured)}.",
     ]
     misses = [miss for one in measured for miss in one.misses()]
     return Part("Auctions of free GPUs", [one.row() for one in measured], notes, misses)
 
 
+def _draw(measured: Sequence[Measured]) -> Path:
+    lines, sizes = [], []
+    for named, label in ((False, "bids for any machines of a rack"), (True, "bids for machines by name")):
+        chosen = [one for one in measured if one.named == named]
+        lines.append(Grown(label, [one.cpu_s for one in chosen], [one.peak_mb for one in chosen]))
+        sizes = [(one.apps, one.gpus) for one in chosen]
+    return draw_scaling("auction-scaling", "Whole auctions: every app bids for every GPU", sizes, lines)
+
+
 def _measure(apps: int, gpus: int, named: bool) -> Measured:
+    # Large enough to need every piece of compiled code, so that loading it is no part of what is measured.
+    hold_auction(*draw_auction(50, 256, _SEED, named=True))
     offer, bids = draw_auction(apps, gpus, _SEED, named)
+    added_mb = peak_mb(lambda: hold_auction(offer, bids))
     times_s = []
     for _ in range(_TRIES):
         began_s = time.process_time()
         outcome = hold_auction(offer, bids)
         times_s.append(time.process_time() - began_s)
     bundles = sum(len(bid.bundles) for bid in bids)
-    return Measured(apps, gpus, named, bundles, min(times_s), _peak_mb(offer, bids), outcome)
-
-
-def _peak_mb(offer: Offer, bids: list[Bid]) -> float:
-    """Memory beside the bids; numpy tells tracemalloc what it takes."""
-    tracemalloc.start()
-    hold_auction(offer, bids)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return peak / 1e6
+    return Measured(apps, gpus, named, bundles, min(times_s), added_mb, outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import mmap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -202,3 +203,28 @@ def test_an_auction_that_misses_its_limits_is_told(benchmark_module: Callable[[s
     late = replace(measured, apps=50, gpus=256, cpu_s=9.0, outcome=replace(measured.outcome, gap=0.5))
     assert [miss.partition("apps ")[2].split()[0] for miss in late.misses()] == ["took", "has"]
     assert late.row()["holds"] == "NO"
+
+
+def test_memory_counts_what_python_cannot_see(benchmark_module: Callable[[str], ModuleType]) -> None:
+    """As compiled code asks for memory: of the system, not of Python."""
+    memory = benchmark_module("memory")
+    nothing = memory.peak_mb(lambda: None)
+    assert 50 <= memory.peak_mb(lambda: mmap.mmap(-1, 50 * 2**20).write(bytes(50 * 2**20))) - nothing <= 150
+    with pytest.raises(memory.CommandFailed):
+        memory.peak_mb(lambda: 1 // 0)
+
+
+def test_how_auctions_scale_is_drawn(
+    benchmark_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scaling = benchmark_module("scaling")
+    monkeypatch.setattr(scaling, "_BUILD", tmp_path / "build")
+    line = scaling.Grown("arbiter", [0.0, 2.0], [0.0, 300.0])
+    assert scaling.draw_scaling("drawn", "title", [(8, 64), (50, 256)], [line]) == Path("build/drawn.png")
+    assert (tmp_path / "build/drawn.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_decision_is_taken_apart(benchmark_module: Callable[[str], ModuleType]) -> None:
+    measured = benchmark_module("arbiter")._measure(8, 64)
+    assert measured.jobs >= measured.apps == 8
+    assert 0 < max(measured.agents_s, measured.arbiter_s) < measured.whole_s

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from pathlib import Path
 
 __version__ = "0.1.0"
 
@@ -25,6 +23,10 @@ def _keep_compiled_code_apart() -> None:
     at those it calls, to see whether it is still true. After an upgrade in place some of it
     would be old.
     """
+    # Imported here, so that a training script does not pay for them.
+    import hashlib
+    from pathlib import Path
+
     here = Path(__file__).parent
     sources = sorted(path for part in ("core", "placement", "solve") for path in (here / part).rglob("*.py"))
     seen = [(path.name, stat.st_size, stat.st_mtime_ns) for path in sources for stat in [path.stat()]]

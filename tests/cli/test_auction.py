@@ -92,6 +92,26 @@ def test_the_explanation_is_in_every_form(horae: Horae, tmp_path: Path) -> None:
     assert "keeps 2 GPUs on m0" in " ".join(words.split())
 
 
+def test_a_loser_is_told_when_it_was_its_own_doing(horae: Horae, tmp_path: Path) -> None:
+    alone = {"machines": {"m0": 2}, "bids": [{"app": "A", "rho": 9, "table": [{"gpus": {"m0": 1}, "rho": 20}]}]}
+    record = horae("auction", "--bids", write(tmp_path, alone), "--explain", "-o", "json").json
+    assert record["apps"]["A"]["proportional"] == {}
+    assert "no row of its table is better than nothing, which it says has a rho of 9" in record["explanation"]["A"]
+    assert "other apps" not in record["explanation"]["A"]
+
+
+def test_a_whole_number_may_have_a_point(horae: Horae, tmp_path: Path) -> None:
+    said = {"machines": {"m0": 4.0}, "bids": [{"app": "A", "gang": 2.0, "table": [{"gpus": {"m0": 2.0}, "rho": 1}]}]}
+    record = horae("auction", "--bids", write(tmp_path, said), "-o", "json").json
+    assert record["apps"]["A"]["kept"] == {"m0": 2}
+
+
+def test_leftovers_may_lie_where_a_bidder_did_not_bid(horae: Horae, tmp_path: Path) -> None:
+    said = {"machines": MACHINES, "bids": [{"app": "A", "gang": 2, "table": [{"gpus": {"m0": 4}, "rho": 1}]}]}
+    record = horae("auction", "--bids", write(tmp_path, said), "-o", "json").json
+    assert record["leftover"] == {"A": {"m1": 4}}
+
+
 def test_people_and_spreadsheets_get_a_row_an_app(horae: Horae, tmp_path: Path) -> None:
     lines = horae("auction", "--bids", write(tmp_path, AUCTION), "-o", "csv").out.splitlines()
     assert lines[0] == "app,proportional,fraction,kept,leftover"
@@ -125,6 +145,22 @@ def with_bid(**said: object) -> dict[str, Any]:
         ({**AUCTION, "others": [{"app": "A"}]}, "Two apps are called 'A'"),
         ({**AUCTION, "seed": -1}, "seed: it must be at least 0"),
         ([], "it must be"),
+        (with_bid(gang=True), "gang: it must be a whole number"),
+        (with_bid(gang="2"), "gang: it must be a whole number"),
+        (with_bid(rho="2"), "rho: it must be a number"),
+        (with_bid(rho=True), "rho: it must be a number"),
+        ({"machines": {"m0": True}, "bids": []}, "machines.m0: it must be a whole number"),
+        ({"machines": {"m0": 10**12}, "bids": []}, "machines.m0: it must be at most 1000000"),
+        (
+            {"machines": {f"m{k}": 10**6 for k in range(3)}, "bids": []},
+            "3,000,000 free GPUs together; at most 1,000,000",
+        ),
+        ('{"machines": {"m0": 4, "m0": 2}, "bids": []}', "says 'm0' twice"),
+        ('{"machines": {"m0": 4}, "bids": [{"app": "A", "gang": 1, "gang": 2, "table": []}]}', "says 'gang' twice"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"machines": {"m0": 1' + "0" * 5000 + '}, "bids": []}', "too many digits"),
+        (with_bid(table=[{"gpus": {"x": 1}, "rho": 1}]), "Offered: m0, m1."),
+        ({**with_bid(), "machines": {f"n{k:02}": 1 for k in range(20)}}, "n06, n07 and 12 more."),
     ],
 )
 def test_a_bad_file_gets_one_clear_sentence(horae: Horae, tmp_path: Path, auction: object, words: str) -> None:

@@ -1,6 +1,7 @@
 """`horae audit`: what scripts rely on, and every way to call it wrongly."""
 
 import csv
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,24 @@ def test_the_table_is_short_and_shows_what_went_wrong(horae: Horae, trace: Path)
     assert "Audit of fifo" in answer.out
     assert "BehindEarlier" in answer.out
     assert len(answer.out.splitlines()) < 25
+
+
+def test_the_page_shows_every_verdict_and_what_went_wrong(horae: Horae, trace: Path, tmp_path: Path) -> None:
+    words = ["audit", "--trace", trace, "--cluster", "1x4", "--policy", "fifo", "-o", "json"]
+    answer = horae(*words, "--html", tmp_path / "page.html")
+    assert (answer.code, answer.err) == (0, f"page: {tmp_path / 'page.html'}\n")
+    page, verdicts = (tmp_path / "page.html").read_text(), answer.json["verdicts"]
+    held = [verdict["holds"] for verdict in verdicts]
+    assert f"Audit: {sum(held)} of 7 properties held" in page
+    assert page.count('badge bad">does not hold') == held.count(False) > 0
+    for verdict in verdicts:
+        assert escape(verdict["claim"]) in page
+        assert escape(verdict["summary"]) in page
+        assert escape(verdict["counter_example"]) in page
+    assert "How fifo shared the cluster" in page
+    worst = verdicts[0]["numbers"]["worst"][0]
+    assert f"name {worst['name']}, rho {worst['rho']:.4g}" in page
+    assert "is named twice" in horae(*words, "--html", trace).err
 
 
 def test_csv_is_a_line_for_each_property(horae: Horae, trace: Path) -> None:

@@ -19,6 +19,7 @@ def test_the_half_width_of_a_small_sample() -> None:
     # Mean 4, standard deviation 2, three values: 4.3027 * 2 / sqrt(3).
     assert half_width_95([2, 4, 6]) == pytest.approx(4.9683, abs=1e-3)
     assert math.isnan(half_width_95([5.0]))
+    assert math.isnan(half_width_95([5.0, math.nan]))
 
 
 def test_records_are_averaged_all_the_way_down() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from horae.workload.catalogue import gpu_type, model
 from horae.workload.roofline import estimate
+from horae.workload.traces import load_trace
 
 from .conftest import TRACE, Horae
 
@@ -45,6 +46,23 @@ def test_fifo_on_four_gpus_by_hand(horae: Horae, trace: Path, tmp_path: Path) ->
     assert answer.json["preemptions"] == 0
 
 
+def test_a_workload_that_is_made_up_is_the_one_that_compare_runs(horae: Horae) -> None:
+    words = ["--cluster", "2x4", "--generate", "themis", "--jobs", "20", "--workload", "trials_median=3", "--seed", "3"]
+    alone = horae("simulate", "--policy", "themis", *words, "-o", "json")
+    compared = horae("compare", "--policy", "themis", "--workers", "1", *words, "-o", "json")
+    assert (alone.code, alone.err) == (0, "")
+    (same,) = compared.json["policies"]
+    assert {key: alone.json[key] for key in same} == same
+    assert same["jobs"] == 20
+
+
+def test_jobs_come_from_a_trace_or_a_preset_and_not_from_both(horae: Horae, trace: Path) -> None:
+    words = ["simulate", "--cluster", "2x4", "--policy", "fifo"]
+    for more in ([], ["--trace", trace, "--generate", "plain"]):
+        assert "either a trace with --trace FILE or a workload" in horae(*words, *more).err
+    assert "--jobs does nothing with --trace" in horae(*words, "--trace", trace, "--jobs", "5").err
+
+
 def test_csv_is_one_line(horae: Horae, trace: Path) -> None:
     answer = horae("simulate", "--trace", trace, "--cluster", "1x4", "--policy", "srtf", "-o", "csv")
     (row,) = csv.DictReader(answer.out.splitlines())
@@ -65,6 +83,17 @@ def test_the_page_is_whole_and_needs_nothing_else(horae: Horae, trace: Path, tmp
     text = page.read_text()
     assert text.rstrip().endswith("</html>")
     assert 'src="http' not in text
+
+
+@pytest.mark.parametrize("command", [["simulate"], ["audit", "--samples", "1"]])
+def test_the_file_for_a_trace_viewer_shows_every_job(
+    command: list[str], horae: Horae, trace: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.json"
+    answer = horae(*command, "--trace", trace, "--cluster", "1x4", "--policy", "fifo", "--perfetto", file)
+    assert (answer.code, str(file) in answer.err) == (0, True)
+    slices = [event for event in json.loads(file.read_text())["traceEvents"] if "args" in event and event["ph"] == "X"]
+    assert {event["name"] for event in slices} == {job.id for job in load_trace(trace).jobs}
 
 
 def test_a_window_measures_some_jobs_only(horae: Horae, trace: Path) -> None:

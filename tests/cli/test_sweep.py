@@ -53,6 +53,15 @@ def test_a_setting_is_set_in_every_policy_and_seeds_give_intervals(horae: Horae)
     assert all(float(row["ci95.avg_jct_s"]) > 0 for row in rows)
 
 
+def test_values_that_make_no_difference_are_told_beside_the_answer(horae: Horae) -> None:
+    words = ["--policy", "themis", "--rate", 6, "--vary", "f=0.9,0.95,0", "-o", "json"]
+    answer = horae(*FINITE, *words)
+    assert answer.err == "themis came to the very same runs at f 0.9, 0.95: there it makes no difference.\n"
+    auctions = [point["auctions"] for point in answer.json["points"]]
+    assert auctions[1] == auctions[2] != auctions[0]
+    assert horae(*FINITE, "--policy", "fifo", "--vary", "rate=6,60", "-o", "json").err == ""
+
+
 def test_a_policy_without_the_setting_is_run_once_and_told(horae: Horae, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     words = ["--policies", "fifo,las", "--rate", 60, "--vary", "quantum=60,3600"]

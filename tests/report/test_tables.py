@@ -13,6 +13,7 @@ from rich.console import Console
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
 from horae.report.metrics import JOB_COLUMNS, measure
+from horae.report.page import render_page
 from horae.report.quantities import NOTHING, duration, number, percent, time_ticks, time_unit
 from horae.report.tables import MEASURES, comparison_rows, render_table, run_labels, write_jobs_csv
 
@@ -49,6 +50,22 @@ def test_the_best_of_a_row_is_marked_by_its_direction():
 def test_nothing_is_best_where_all_are_equal_or_alone():
     assert row("jobs finished", [SLOW, FAST]).best == frozenset()
     assert all(not line.best for line in comparison_rows([SLOW]))
+
+
+def test_what_winners_paid_is_told_where_somebody_held_auctions():
+    jobs = [JobSpec("one", 0.0, 1, 100.0)]
+    sold = replace(
+        history_of(jobs, NODE, start_s=[0.0], end_s=[100.0], policy="any"),
+        counters={"auctions": 3, "gpus_won": 40, "gpus_paid": 5},
+    )
+    told = [measure(sold), SLOW]
+    assert row("auctions held", told).cells == ("3", "0")
+    assert row("GPUs won in auctions", told).cells == ("40", "0")
+    assert row("part of them paid with", told).cells == ("12.5%", NOTHING)
+    assert not any("auctions" in line.label for line in comparison_rows([SLOW, FAST]))
+    page = render_page([(sold, measure(sold))])
+    assert '12.5%</div><div class="why">of 40 GPUs won in 3 auctions' in page
+    assert "auctions" not in text_of(render_table([SLOW]))
 
 
 def test_what_was_not_measured_is_shown_as_nothing_and_is_never_best():

@@ -33,7 +33,7 @@ class Part:
 
 @dataclass(slots=True)
 class _Life:
-    """One attempt: when things happen to it, and what is left of them to tell."""
+    """One attempt that runs."""
 
     start: Start
     part: Part
@@ -41,25 +41,28 @@ class _Life:
     end_at_s: float
     stop_asked: bool = False
     ready_told: bool = False
-    #: Work done when it ended.
-    saved: float = 0.0
-    end: Event | None = None
 
 
 @dataclass
 class World:
-    """What runs, whoever watches."""
+    """What runs and what has ended, whoever watches."""
 
+    #: What jobs do, by id; `default` is for all others.
     parts: dict[str, Part] = field(default_factory=dict)
     default: Part = field(default_factory=Part)
     lives: dict[Attempt, _Life] = field(default_factory=dict)
-    #: Attempts that may never start again, forgotten or not.
-    over: set[Attempt] = field(default_factory=set)
-    #: Share of each job's work that its checkpoint holds.
+    #: How attempts ended, until forgotten.
+    ends: dict[Attempt, Event] = field(default_factory=dict)
+    forgotten: set[Attempt] = field(default_factory=set)
+    #: Work that each job's checkpoint holds.
     saved: dict[str, float] = field(default_factory=dict)
     #: Every attempt that was really begun, in order.
     begun: list[Attempt] = field(default_factory=list)
     now_s: float = 0.0
+
+    def knows(self, attempt: Attempt) -> bool:
+        """Whether an attempt was begun, or called off, or is over."""
+        return attempt in self.lives or attempt in self.ends or attempt in self.forgotten
 
 
 class FakeBackend:
@@ -78,74 +81,74 @@ class FakeBackend:
 
     def start(self, start: Start) -> None:
         """Begin an attempt now, unless it was begun before."""
-        attempt = (start.job, start.attempt)
-        if attempt in self.world.lives or attempt in self.world.over:
+        attempt, world = (start.job, start.attempt), self.world
+        if world.knows(attempt):
             return
-        part = self.world.parts.get(start.job, self.world.default)
-        ready_at_s = self.world.now_s + part.ready_s
-        left = 1.0 - self.world.saved.get(start.job, 0.0)
-        life = _Life(start, part, ready_at_s, ready_at_s + part.lasts_s * left)
-        self.world.lives[attempt] = life
+        part = world.parts.get(start.job, world.default)
         if part.launch_fails:
-            life.end = LaunchFailed(0.0, *attempt, part.launch_fails)
-        else:
-            self.world.begun.append(attempt)
+            world.ends[attempt] = LaunchFailed(0.0, *attempt, part.launch_fails)
+            return
+        ready_at_s = world.now_s + part.ready_s
+        left = 1.0 - world.saved.get(start.job, 0.0) / start.task.work
+        world.lives[attempt] = _Life(start, part, ready_at_s, ready_at_s + part.lasts_s * left)
+        world.begun.append(attempt)
 
     def stop(self, job: str, attempt: int) -> None:
         """Let an attempt end after its time to stop; call one off that never began."""
         life = self.world.lives.get((job, attempt))
-        if life is None:
-            self.world.over.add((job, attempt))
-            self._news.append(JobStopped(0.0, job, attempt, 0.0))
-        elif not life.stop_asked and not life.end:
+        if life and not life.stop_asked:
             life.stop_asked = True
             life.end_at_s = min(life.end_at_s, self.world.now_s + life.part.stop_s)
+        elif not life and (job, attempt) not in self.world.ends:
+            self.world.ends[job, attempt] = JobStopped(0.0, job, attempt, self.world.saved.get(job, 0.0))
 
     def watch(self, now_s: float) -> list[Event]:
         """Play on until now, and tell what happened."""
         self.world.now_s = max(now_s, self.world.now_s)
         news, self._news = self._news, []
-        for attempt, life in self.world.lives.items():
-            news += self._news_of(attempt, life)
-        return [replace(event, at_s=now_s) for event in news]
+        for attempt, life in list(self.world.lives.items()):
+            news += self._play(attempt, life)
+        untold = [attempt for attempt in self.world.ends if attempt not in self._told]
+        self._told.update(untold)
+        return [replace(event, at_s=now_s) for event in news + [self.world.ends[one] for one in untold]]
 
-    def _news_of(self, attempt: Attempt, life: _Life) -> list[Event]:
-        self._play(attempt, life)
-        if life.end:
-            told = attempt in self._told
-            self._told.add(attempt)
-            return [] if told else [life.end]
-        if life.ready_told or life.ready_at_s > self.world.now_s:
-            return []
-        life.ready_told = True
-        return [JobStarted(0.0, *attempt)]
+    def _play(self, attempt: Attempt, life: _Life) -> list[Event]:
+        """End an attempt whose time has come, or tell that it is ready."""
+        if life.end_at_s <= self.world.now_s:
+            self.world.ends[attempt] = self._end(attempt, life)
+            del self.world.lives[attempt]
+        elif life.ready_at_s <= self.world.now_s and not life.ready_told:
+            life.ready_told = True
+            return [JobStarted(0.0, *attempt)]
+        return []
 
-    def _play(self, attempt: Attempt, life: _Life) -> None:
-        """End an attempt whose time has come; only a stop saves what it did."""
-        if life.end or life.end_at_s > self.world.now_s:
-            return
-        done_s = max(life.end_at_s - life.ready_at_s, 0.0)
-        share = self.world.saved.get(attempt[0], 0.0) + done_s / life.part.lasts_s
-        code = RUN_AGAIN if life.stop_asked and share < 1.0 - 1e-9 else life.part.exit_code
-        if code == RUN_AGAIN:
-            self.world.saved[attempt[0]] = share
-        life.saved = self.world.saved.get(attempt[0], 0.0) * life.start.task.work
-        life.end = _end_of(attempt, code, life)
+    def _end(self, attempt: Attempt, life: _Life) -> Event:
+        """How an attempt ends; only one that is to run again saves what it did."""
+        job, work = attempt[0], life.start.task.work
+        saved = self.world.saved.get(job, 0.0)
+        done = saved + max(life.end_at_s - life.ready_at_s, 0.0) / life.part.lasts_s * work
+        early = life.stop_asked and done < work * (1.0 - 1e-9)
+        code = RUN_AGAIN if early else life.part.exit_code
+        if code == 0:
+            return JobFinished(0.0, *attempt)
+        if code != RUN_AGAIN:
+            return JobFailed(0.0, *attempt, code, saved)
+        self.world.saved[job] = done
+        return JobStopped(0.0, *attempt, done)
 
     def alive(self) -> dict[str, tuple[Attempt, ...]]:
         """The attempts that live, by node."""
-        living = {attempt: life for attempt, life in self.world.lives.items() if not life.end}
-        return {
-            node: tuple(sorted(one for one, life in living.items() if any(node == p.node for p in life.start.places)))
-            for node in self._nodes
-        }
+        return {node: tuple(sorted(self._on(node))) for node in self._nodes}
+
+    def _on(self, node: str) -> list[Attempt]:
+        """The attempts that live on a node."""
+        lives = self.world.lives.items()
+        return [attempt for attempt, life in lives if any(place.node == node for place in life.start.places)]
 
     def forget(self, job: str, attempt: int) -> None:
         """Drop an attempt that is over; it never runs again."""
-        life = self.world.lives.get((job, attempt))
-        if life is None or life.end:
-            self.world.lives.pop((job, attempt), None)
-            self.world.over.add((job, attempt))
+        if self.world.ends.pop((job, attempt), None):
+            self.world.forgotten.add((job, attempt))
 
     def log_path(self, job: str, attempt: int) -> Path:
         """Where a log would be; a fake job prints nothing."""
@@ -156,22 +159,13 @@ class FakeBackend:
 
     def lose(self, node: str) -> None:
         """A node goes, and all that runs there dies without a word."""
+        for attempt in self._on(node):
+            del self.world.lives[attempt]
+            self.world.forgotten.add(attempt)
         del self._nodes[node]
         self._news.append(NodeLost(0.0, node))
-        for attempt, life in list(self.world.lives.items()):
-            if any(place.node == node for place in life.start.places):
-                del self.world.lives[attempt]
-                self.world.over.add(attempt)
 
     def join(self, node: Node) -> None:
         """A node comes, or comes back."""
         self._nodes[node.name] = node
         self._news.append(NodeJoined(0.0, node))
-
-
-def _end_of(attempt: Attempt, code: int, life: _Life) -> Event:
-    if code == 0:
-        return JobFinished(0.0, *attempt)
-    if code == RUN_AGAIN:
-        return JobStopped(0.0, *attempt, life.saved)
-    return JobFailed(0.0, *attempt, code, life.saved)

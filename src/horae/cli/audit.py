@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from horae.cli import STARTED_S, generation, options
-from horae.cli.output import Output, note_unfinished, print_csv, print_json, print_rich, table
+from horae.cli.files import check_outputs, written_whole
+from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich, table
 from horae.cli.progress import progress_bar
-from horae.cli.single import Conditions, Single
+from horae.cli.single import Conditions, Single, write_viewer_file
 from horae.cli.sources import Asked
 
 if TYPE_CHECKING:
+    from horae.core.history import History
     from horae.report.audit.verdict import Verdict
 
 
@@ -49,6 +51,8 @@ def command(
             "--samples", metavar="N", min=1, help="Decisions to look at closely: exchanges, and what lies would bring."
         ),
     ] = 20,
+    html: options.HtmlOption = None,
+    perfetto: options.PerfettoOption = None,
     output: options.OutputOption = Output.TABLE,
 ) -> None:
     """Run a workload under one policy and judge it: sharing incentive, Pareto efficiency, envy, strategy-proofness.
@@ -59,7 +63,9 @@ def command(
     from horae.core.throughputs import Throughputs
     from horae.report.audit.judgement import judge
     from horae.simulate.observer import Observer, sample_times
+    from horae.workload.clusters import cluster_file
 
+    check_outputs([html, perfetto], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
     asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
     conditions = Conditions(
         cluster, placement, restart_cost, throughputs, profile_share, profile_noise, queues, faults or (), seed
@@ -69,9 +75,22 @@ def command(
     onlooker = Observer(sample_times(single.jobs, single.machines, true, samples, seed), true, seed)
     with progress_bar(f"{policy}, {len(single.jobs):,} jobs", output) as advance:
         history = single.run(advance, onlooker)
+    write_viewer_file(perfetto, history)
     verdicts = judge(history, onlooker.observations(), true, seed)
+    if html is not None:
+        _write_page(html, history, verdicts)
     _print_verdicts(policy, history.settings, verdicts, output)
     note_unfinished(policy, [history.waiting])
+
+
+def _write_page(html: Path, history: History, verdicts: Sequence[Verdict]) -> None:
+    """The page of `horae simulate`, with the verdicts."""
+    from horae.report.metrics import measure
+    from horae.report.page import write_page
+
+    with written_whole(html) as path:
+        write_page(path, [(history, measure(history))], verdicts=verdicts)
+    note(f"page: {html}")
 
 
 def _print_verdicts(policy: str, settings: dict[str, str], verdicts: Sequence[Verdict], output: Output) -> None:

@@ -36,8 +36,8 @@ def t_95(freedom: int) -> float:
 
 
 def half_width_95(values: Sequence[float]) -> float:
-    """Half the width of the 95 % confidence interval of the mean; NaN for a single value."""
-    if len(values) < 2:
+    """Half the width of the 95 % confidence interval of the mean; NaN for one value, or if one is not known."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.nan
     return t_95(len(values) - 1) * stdev(values) / math.sqrt(len(values))
 

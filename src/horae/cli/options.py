@@ -87,6 +87,12 @@ FaultsOption = Annotated[
     list[str] | None,
     typer.Option("--faults", metavar="KEY=VALUE", help="Trouble in the simulated world; repeatable, none by default."),
 ]
+PerfettoOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--perfetto", metavar="FILE.json", help="Write who held which GPU when, for a trace viewer: ui.perfetto.dev."
+    ),
+]
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots, all in one file.")
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
+import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,12 +95,25 @@ def command(
         server.wait(stop)
     finally:
         server.close()
+    if _is_main_thread():
+        _leave_at_once()
+
+
+def _leave_at_once() -> None:
+    """End the process: all is closed, and to take the interpreter apart, with all that was compiled, takes seconds."""
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(0)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _stop_on_signals() -> threading.Event:
     """An event that SIGTERM and SIGINT set; a service leaves in good order, and that is no error."""
     stop = threading.Event()
-    if threading.current_thread() is threading.main_thread():
+    if _is_main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
     return stop
@@ -127,16 +143,12 @@ def _announce(server: Server, output: Output, is_default: bool) -> None:
     }
     match output:
         case Output.JSON:
-            import json
-
             typer.echo(json.dumps(record))
         case Output.CSV:
             print_csv([record])
         case Output.TABLE:
             typer.echo("\n".join(_lines(server, record, is_default)))
     # Whoever waits for the announcement in a pipe must not wait for a buffer to fill.
-    import sys
-
     sys.stdout.flush()
 
 

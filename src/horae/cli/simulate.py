@@ -1,4 +1,4 @@
-"""`horae simulate`: one policy on one trace."""
+"""`horae simulate`: one policy on one workload."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horae.cli import STARTED_S, options
+from horae.cli import STARTED_S, generation, options
 from horae.cli.files import check_outputs, written_whole
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.progress import progress_bar
-from horae.cli.single import Conditions, Single
+from horae.cli.single import Conditions, Single, write_viewer_file
 from horae.cli.sources import Asked
 
 if TYPE_CHECKING:
@@ -20,10 +20,20 @@ if TYPE_CHECKING:
 
 
 def command(
-    trace: Annotated[Path, typer.Option("--trace", metavar="FILE", help="Jobs to run; `horae trace info` shows them.")],
     cluster: options.ClusterOption,
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Who runs; `horae policies` lists them.")],
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE", help="Jobs to run; `horae trace info` shows them.")
+    ] = None,
     format: options.FormatOption = None,  # noqa: A002, the option is called so
+    generate: Annotated[
+        str | None, typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {generation.PRESET_HELP}.")
+    ] = None,
+    jobs: generation.JobsOption = None,
+    load: generation.LoadOption = None,
+    rate: generation.RateOption = None,
+    hours_from: generation.HoursOption = None,
+    workload: generation.WorkloadOption = None,
     set: Annotated[  # noqa: A002
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
     ] = None,
@@ -42,22 +52,25 @@ def command(
         Path | None, typer.Option("--jobs-out", metavar="FILE.csv", help="Write one row a job: start, end, JCT, rho.")
     ] = None,
     html: options.HtmlOption = None,
+    perfetto: options.PerfettoOption = None,
     output: options.OutputOption = Output.TABLE,
 ) -> None:
-    """Run a trace on a cluster under one policy, in virtual time, and report how it went."""
+    """Run a trace, or a workload made up, on a cluster under one policy, in virtual time, and report how it went."""
     from horae.policies import make_policy
     from horae.report.metrics import measure
     from horae.workload.clusters import cluster_file
 
-    check_outputs([jobs_out, html], inputs=[trace, throughputs, queues, cluster_file(cluster)])
+    check_outputs([jobs_out, html, perfetto], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
     conditions = Conditions(
         cluster, placement, restart_cost, throughputs, profile_share, profile_noise, queues, faults or (), seed
     )
-    single = Single.read(policy, set or (), Asked(trace, format, skip_bad), conditions)
+    asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
+    single = Single.read(policy, set or (), asked, conditions)
     with progress_bar(f"{policy}, {len(single.jobs):,} jobs", output) as advance:
         history = single.run(advance)
     report = measure(history, measure_from, measure_to)
     _write_files(history, report, jobs_out, html)
+    write_viewer_file(perfetto, history)
     _print_report(report, output)
     note_unfinished(policy, [history.waiting])
     if getattr(make_policy(policy, single.settings), "space_sharing", False) and not report.shared_gpu_share:

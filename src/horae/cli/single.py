@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horae.cli import inputs
+from horae.cli.files import written_whole
+from horae.cli.output import note
 
 if TYPE_CHECKING:
     from horae.cli.sources import Asked
@@ -89,3 +91,14 @@ class Single:
             progress=advance,
             onlooker=onlooker,
         )
+
+
+def write_viewer_file(path: Path | None, history: History) -> None:
+    """Write the run for a trace viewer, if a file was named."""
+    if path is None:
+        return
+    from horae.report.perfetto import write_perfetto
+
+    with written_whole(path) as temporary:
+        write_perfetto(temporary, history)
+    note(f"for ui.perfetto.dev: {path}")

@@ -225,6 +225,7 @@ def command(
     _write_files(axis, panels, about, plot, html)
     _print_points(points, axis, panels, variation, seeds, output)
     _tell_trouble(points, axis, window)
+    _tell_alike(points, axis)
 
 
 # -------------------------------------------------------------- what is asked
@@ -442,6 +443,18 @@ def _tell_trouble(points: Sequence[Point], axis: Axis, window: Window) -> None:
             f"At {len(drained)} of {len(points)} points, such as {first}, all {window.jobs:,} jobs had come before the "
             "last measured one ended, on a cluster that emptied; raise --jobs."
         )
+
+
+def _tell_alike(points: Sequence[Point], axis: Axis) -> None:
+    """Values that made no difference, which a flat curve does not tell from a small one."""
+    alike: dict[str, list[Point]] = {}
+    for point in points:
+        came_to = [{**outcome.report.as_dict(), "settings": None} for outcome in point.outcomes]
+        alike.setdefault(f"{point.label} {came_to}", []).append(point)
+    for same in alike.values():
+        if len(same) > 1:
+            values = ", ".join(point.where(axis) for point in same)
+            note(f"{same[0].label} came to the very same runs at {axis.label} {values}: there it makes no difference.")
 
 
 def _is_drained(outcome: Outcome, window: Window) -> bool:

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from horae.core.cluster import Node, Span
 from horae.core.commands import Launch, Stop, StopWhy
+from horae.core.conversation import Answer, Ask
 from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
@@ -62,6 +63,9 @@ _PARTS: dict[_Path, Any] = {
     ("apps", "losses"): dict[int, tuple[float, ...]],
     ("apps", "news"): list[int],
     ("apps", "given_up"): dict[int, str],
+    ("talk", "agents"): list[str],
+    ("talk", "asked"): tuple[Ask, ...],
+    ("talk", "answers"): tuple[Answer, ...],
     ("memory", "scalars"): dict[str, float],
     ("evidence", "at_s"): float,
     ("evidence", "head"): str,

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop
+from horae.core.conversation import Ask
 from horae.core.events import PRECEDENCE, Event
 
 VERSION = 1
@@ -78,6 +79,7 @@ def _encode_decided(record: Decided) -> dict[str, Any]:
         ],
         "wake_s": record.wake_s if record.wake_s < np.inf else None,
         "heed_starts": record.heed_starts,
+        "asks": _dump(tuple[Ask, ...], record.asks),
     }
 
 
@@ -100,6 +102,7 @@ def _decode_decided(fields: dict[str, Any]) -> Decided:
         memory=tuple(_memory_write(*write) for write in fields["memory"]),
         wake_s=np.inf if fields["wake_s"] is None else fields["wake_s"],
         heed_starts=fields.get("heed_starts", False),
+        asks=_load(tuple[Ask, ...], fields.get("asks")),
     )
 
 

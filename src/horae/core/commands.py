@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Span
+from horae.core.conversation import Ask
 
 
 class StopWhy(StrEnum):
@@ -120,6 +121,8 @@ class Decided:
     reason_codes: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
     evidence: Evidence | None = None
     memory: tuple[MemoryWrite, ...] = ()
+    #: Bids that apps' own agents are asked for, those asked before and still open among them.
+    asks: tuple[Ask, ...] = ()
     wake_s: float = np.inf
     #: Whether the next job that begins to work is a reason to plan.
     heed_starts: bool = False

@@ -19,7 +19,10 @@ import numpy as np
 from horae.core.apps import AppBook
 from horae.core.cluster import Cluster, Span
 from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop, StopWhy
+from horae.core.conversation import Conversation
 from horae.core.events import (
+    AgentChanged,
+    BidReceived,
     Event,
     JobCancelled,
     JobFailed,
@@ -99,6 +102,7 @@ class Engine:
         self._speeds = Speeds((throughputs or Throughputs()).copy() if learn else throughputs or Throughputs())
         self.jobs = JobTable(cluster.gpu_types, self._speeds, self.queues)
         self.apps = AppBook(self.jobs)
+        self.talk = Conversation()
         #: Whether speeds that jobs show replace what was estimated, what was learnt so, and since when each running
         #: job's line has not been bent by a guess.
         self._learn, self._least_measured_s = learn, least_measured_s
@@ -146,6 +150,10 @@ class Engine:
                 self._node(event)
             case SettingsChanged():
                 self._settings(event)
+            case AgentChanged():
+                self.talk.register(event.app, event.present)
+            case BidReceived():
+                self._hear_bid(event)
             case _:
                 assert_never(event)
 
@@ -308,6 +316,13 @@ class Engine:
             return
         if self.jobs.note_loss(row, self._sane(row, event.work_done), event.loss):
             self.apps.heard(row, event.work_done, event.loss)
+
+    def _hear_bid(self, event: BidReceived) -> None:
+        """The last answer that was waited for, not the deadline, is when to go on."""
+        if not self.talk.hear(event.answer):
+            self.dropped_reports += 1
+        elif self.talk.complete:
+            self._must_plan = True
 
     def _note_speed(self, row: int, work_done: float) -> None:
         """Learn how fast a job really was since it was last known where it stood.
@@ -505,13 +520,15 @@ class Engine:
             reason_codes=plan.reason_codes,
             evidence=Evidence(self.now_s, plan.node_free, jobs.specs[plan.head].id if plan.head >= 0 else ""),
             memory=writes,
+            asks=wishes.asks,
             wake_s=self._next_wake(wishes, plan),
             heed_starts=wishes.heed_starts,
         )
 
     def snapshot(self) -> Snapshot:
         """What a policy is shown; valid until the next event or decision."""
-        return Snapshot(self.now_s, self._candidates(), self.jobs, self.gpus, self.queues, self._placement.flat)
+        rows, flat = self._candidates(), self._placement.flat
+        return Snapshot(self.now_s, rows, self.jobs, self.gpus, self.queues, flat, self.talk)
 
     def fork(self) -> Engine:
         """An engine of its own that stands where this one does, to ask what it would decide if things were otherwise.
@@ -611,6 +628,7 @@ class Engine:
     def _fold_planned(self, record: Decided) -> None:
         self._must_plan = False
         self._heed_starts = record.heed_starts
+        self.talk.settle(record.asks)
         if self._backoff:
             self._backoff = {row: until_s for row, until_s in self._backoff.items() if until_s > record.at_s}
         self.jobs.reason[record.reason_rows] = record.reason_codes
@@ -682,6 +700,8 @@ class Engine:
             queue_paths=tuple(queues.paths),
             queue_parents=tuple(queues.columns()[0].tolist()),
             queues={queue.path: queue for queue in queues.configured},
+            agents=tuple(self.talk.agents),
+            asks=tuple(ask for ask in self.talk.asked.values() if ask.app not in self.talk.answers),
             policy=self.policy_name,
             settings=self.policy_settings,
             _specs=self.jobs.specs,
@@ -734,6 +754,7 @@ class Engine:
             "queue_paths": tuple(self.queues.paths),
             "queues": self.queues.configured,
             "apps": self.apps.state(),
+            "talk": self.talk.state(),
             "memory": self.memory.contents(len(self.jobs)),
             "evidence": self.evidence and asdict(self.evidence),
         }
@@ -751,6 +772,8 @@ class Engine:
         self._restore_speeds(state["learnt"])
         self.jobs.restore(self.gpus.cluster.gpu_types, state["specs"], state["jobs"], state["active"])
         self.apps.restore(state["apps"])
+        if "talk" in state:
+            self.talk.restore(state["talk"])
         self._choose_policy(*state["policy"])
         self.memory.restore(state["memory"])
         self._pending, self._backoff = dict(state["pending"]), dict(state["backoff"])

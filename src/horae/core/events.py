@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from horae.core.cluster import Node
+from horae.core.conversation import Answer
 from horae.core.job import JobSpec
 from horae.core.queues import Queue
 
@@ -154,6 +155,24 @@ class SettingsChanged:
     queues: tuple[Queue, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class AgentChanged:
+    """An app's own agent came (it will be asked for bids), or went."""
+
+    at_s: float
+    app: str
+    present: bool
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BidReceived:
+    """An app's own agent answered an offer."""
+
+    at_s: float
+    answer: Answer
+
+
 Event = (
     JobSubmitted
     | JobCancelled
@@ -170,14 +189,16 @@ Event = (
     | NodeDraining
     | NodeObserved
     | SettingsChanged
+    | AgentChanged
+    | BidReceived
 )
 
 #: At one instant a driver applies completions first, then node changes, then arrivals.
-_ENDINGS = (JobStarted, LaunchFailed, JobProgressed, JobStopped, JobFinished, JobFailed)
+_ENDINGS = (JobStarted, LaunchFailed, JobProgressed, JobStopped, JobFinished, JobFailed, BidReceived)
 _NODES = (NodeJoined, NodeLost, NodeDraining, NodeObserved)
 PRECEDENCE: dict[type[Event], int] = {
     **dict.fromkeys(_ENDINGS, 0),
     **dict.fromkeys(_NODES, 1),
-    **dict.fromkeys((JobCancelled, JobHeld, JobReleased, SettingsChanged), 2),
+    **dict.fromkeys((JobCancelled, JobHeld, JobReleased, SettingsChanged, AgentChanged), 2),
     JobSubmitted: 3,
 }

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster, Machines, Span
 from horae.core.commands import MemoryWrite
+from horae.core.conversation import Ask, Conversation
 from horae.core.gpus import GpuLedger
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
@@ -30,12 +31,21 @@ class Snapshot:
     """
 
     def __init__(
-        self, now_s: float, rows: Ints, table: JobTable, gpus: GpuLedger, queues: QueueTree, flat: bool = False
+        self,
+        now_s: float,
+        rows: Ints,
+        table: JobTable,
+        gpus: GpuLedger,
+        queues: QueueTree,
+        flat: bool = False,
+        talk: Conversation | None = None,
     ) -> None:
         self.now_s = now_s
         self.rows = rows
         self.table, self.gpu_ledger, self.queues = table, gpus, queues
         self._flat = flat
+        #: Who has an agent of their own, and what these were asked and answered.
+        self.talk = talk or Conversation()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -344,6 +354,8 @@ class Wishes:
     wake_s: float = np.inf
     #: Whether to ask again, too, when a job that was launched begins to work.
     heed_starts: bool = False
+    #: Bids that apps' own agents are asked for; the answers, or the deadline, are when to ask again.
+    asks: tuple[Ask, ...] = ()
     #: When to ask again for the sake of each job, if it loses its GPUs by this decision.
     wake_if_stopped_s: Floats = field(default_factory=_no_floats)
 

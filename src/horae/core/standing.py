@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster
 from horae.core.commands import Evidence
+from horae.core.conversation import Ask
 from horae.core.job import JobSpec
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
@@ -49,6 +50,9 @@ class Standing:
     queue_paths: tuple[str, ...]
     queue_parents: tuple[int, ...]
     queues: Mapping[str, Queue]
+    #: Apps that have an agent of their own, and the bids that are asked of these now.
+    agents: tuple[str, ...]
+    asks: tuple[Ask, ...]
     policy: str
     settings: Mapping[str, str]
     _specs: list[JobSpec]

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Machines, Span
+from horae.core.conversation import Answer
 from horae.policies.bundles import Stock, bundles_of
 from horae.policies.split import WORTH_MOVING
-from horae.solve.auction.bids import Bid, Bundles, Offer, Taker
+from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 from horae.solve.auction.gangs import words_of
 
 Floats = NDArray[np.float64]
@@ -180,6 +181,27 @@ class ErringAgent:
         return rng.uniform(1.0 - self.error, 1.0 + self.error, count)
 
 
+def answered_bid(app: AppView, offer: Offer, machines: Machines, answer: Answer) -> Bid | None:
+    """The bid that an app's own agent gave, less what is not offered any more; none if nothing of it makes sense."""
+    if answer.problem:
+        return None
+    taker = app_taker(app, machines)
+    free = dict(zip(offer.machines, offer.free.tolist(), strict=True))
+    fits = [
+        (dict(row.gpus), row.rho)
+        for row in answer.table
+        if all(count <= free.get(name, 0) for name, count in row.gpus) and sum(n for _, n in row.gpus) % taker.gang == 0
+    ]
+    if not fits:
+        return None
+    bid = Bid(taker, Bundles.named(offer, fits), app.rho_of_nothing if answer.rho is None else answer.rho)
+    try:
+        check_bid(offer, bid)
+    except BadBid:
+        return None
+    return bid
+
+
 def app_taker(app: AppView, machines: Machines, typical: Floats | None = None) -> Taker:
     """The app as somebody who takes GPUs, a gang at a time, on types that its jobs can use.
 
@@ -194,12 +216,37 @@ def app_taker(app: AppView, machines: Machines, typical: Floats | None = None) -
     return Taker(app.name, gang, int(app.wanting.sum()) // gang, usable, rank, app.near)
 
 
-def job_taker(app: AppView, job: int, machines: Machines, typical: Floats | None, speed: float) -> Taker:
+class SharedColumns:
+    """What holds for GPU types, by machine; takers to whom types are alike share one column.
+
+    A column for each of thousands of jobs, as long as the cluster has machines, would take gigabytes.
+    """
+
+    def __init__(self, machines: Machines) -> None:
+        self._type = machines.gpu_type
+        self._made: dict[tuple[str, bytes], Ints] = {}
+
+    def where(self, types: NDArray[np.bool_]) -> Ints:
+        """Positions of the machines that have one of some types."""
+        key = "where", types.tobytes()
+        if key not in self._made:
+            self._made[key] = np.flatnonzero(types[self._type])
+        return self._made[key]
+
+    def rank(self, by_type: Ints) -> Ints:
+        """The rank of each machine, which is that of its type."""
+        key = "rank", by_type.tobytes()
+        if key not in self._made:
+            self._made[key] = by_type[self._type]
+        return self._made[key]
+
+
+def job_taker(app: AppView, job: int, columns: SharedColumns, typical: Floats | None, speed: float) -> Taker:
     """One job of an app as somebody who takes its gang, and no more; who has a speed already, on much faster types."""
     gpus = int(app.gpus[job])
     by_type = app.work_s[job] / app.serial_s[job]
-    usable = np.flatnonzero((by_type * gpus > WORTH_MOVING * speed)[machines.gpu_type])
-    return Taker(app.name, gpus, 1, usable, _rank(by_type, typical)[machines.gpu_type])
+    usable = columns.where(by_type * gpus > WORTH_MOVING * speed)
+    return Taker(app.name, gpus, 1, usable, columns.rank(_rank(by_type, typical)))
 
 
 def _rank(speed: Floats, typical: Floats | None) -> Ints:

@@ -10,10 +10,20 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.conversation import Ask
 from horae.core.gpus import NOBODY
 from horae.core.plan import Memory, MemorySpec, Pins, Snapshot, Wishes
 from horae.core.reasons import Reason
-from horae.policies.agent import Agent, AppView, ErringAgent, TruthfulAgent, app_taker, job_taker
+from horae.policies.agent import (
+    Agent,
+    AppView,
+    ErringAgent,
+    SharedColumns,
+    TruthfulAgent,
+    answered_bid,
+    app_taker,
+    job_taker,
+)
 from horae.policies.app_views import Views
 from horae.policies.finish_fairness import MEMORY, Apps, alone_s, look, whole_demand
 from horae.policies.guarantees import serve_minima
@@ -21,11 +31,13 @@ from horae.policies.isolated_time import COLUMNS, isolated_in_all_s
 from horae.policies.quanta import next_quantum_s
 from horae.policies.settings import BadSetting, setting
 from horae.policies.split import Counts, divide, held_by, rate_now
-from horae.solve.auction.bids import Taker
+from horae.solve.auction.bids import Bid, Offer, Taker
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+#: What is counted on the way: always, and where apps have agents of their own.
+_COUNTED, _COUNTED_OUTSIDE = ("auctions", "gpus_won", "gpus_paid"), ("bids_asked", "bids_heard")
 _DENOMINATORS = ("share", "isolated")
 
 
@@ -42,7 +54,7 @@ class Themis:
     paper: ClassVar = "Themis, NSDI '20"
     memory: ClassVar[MemorySpec] = MemorySpec(
         columns={**MEMORY.columns, **COLUMNS},
-        scalars={**MEMORY.scalars, "auctions": 0.0, "gpus_won": 0.0, "gpus_paid": 0.0},
+        scalars={**MEMORY.scalars, **dict.fromkeys((*_COUNTED, *_COUNTED_OUTSIDE), 0.0)},
     )
     f: float = setting(0.8, "offers go to the worst 1 - f of all apps, at least to one", least=0)
     lease: float = setting(
@@ -50,6 +62,7 @@ class Themis:
     )
     denominator: str = setting("share", "time alone: share, on 1/N of the GPUs, or isolated, on 1/N of each type")
     bid_error: float = setting(0.0, "how far off bids are: each rho times 1 plus or minus at most this", least=0)
+    answer: float = setting(2.0, "seconds that an app's own agent has to bid, before the built-in one does", least=0.01)
     seed: int = setting(0, "seed of lots and bid errors", least=0)
 
     def __post_init__(self) -> None:
@@ -68,19 +81,26 @@ class Themis:
         given = serve_minima(now, views, free)
         if given:
             views, free = replace(views, granted=given), _less(free, given)
+        asks: tuple[Ask, ...] = ()
         if free.any() and views.wants.any():
-            given = given | self._auction(now, memory, views, free)
+            auction = self._open(now, memory, views, free)
+            asks = self._asks(now, auction)
+            if not asks:
+                given = given | self._hold(now, memory, views, auction)
+        wake_s = self._next_lease_end_s(now, bool(given))
         return Wishes(
             job=now.rows[list(given)] if given else np.empty(0, np.int64),
             pins=_pins(given),
             lease_until_s=self._lease_end_s(now.now_s),
             waiting=Reason.BEHIND_SHARE,
-            wake_s=self._next_lease_end_s(now, bool(given)),
+            asks=asks,
+            wake_s=min([wake_s, *(ask.deadline_s for ask in asks)]),
         )
 
     def counters(self, memory: Memory) -> dict[str, int]:
-        """Auctions, the GPUs that were won in them, and how many of these winners paid with."""
-        return {name: int(memory.scalar(name)) for name in ("auctions", "gpus_won", "gpus_paid")}
+        """Auctions, the GPUs that were won in them, how many of these winners paid with; how agents outside fared."""
+        names = (*_COUNTED, *_COUNTED_OUTSIDE) if memory.scalar("bids_asked") else _COUNTED
+        return {name: int(memory.scalar(name)) for name in names}
 
     def _next_lease_end_s(self, now: Snapshot, leases: bool) -> float:
         """When the first lease is over: its GPUs are offered again, even to their holder alone."""
@@ -101,27 +121,51 @@ class Themis:
         np.maximum.at(longest_s, apps.of_job, isolated_in_all_s(now, memory))
         return longest_s
 
-    def _auction(self, now: Snapshot, memory: Memory, views: Views, free: Ints) -> dict[int, Counts]:
-        """GPUs by machine for each job (by position) that gets some."""
-        from horae.solve.auction.auction import hold_auction
-        from horae.solve.auction.bids import Offer
-
+    def _open(self, now: Snapshot, memory: Memory, views: Views, free: Ints) -> _Auction:
+        """Find out who may bid for what."""
         number = int(memory.scalar("auctions"))
-        memory.put_scalar("auctions", number + 1)
-        offer = Offer(now.machines.names, free, now.machines.gpu_type)
         agent = self._agent(number)
         shown = {app: view for app in np.flatnonzero(views.wants).tolist() if len((view := views.view(app)).asking)}
-        bidders = self._visible(agent, shown, len(views.apps))
-        bids = [agent.bid(shown[app], offer, now.machines) for app in bidders]
-        typical = _typical(shown, int(free.sum()))
-        others = [app_taker(view, now.machines, typical) for app, view in shown.items() if app not in bidders]
+        offer = Offer(now.machines.names, free, now.machines.gpu_type)
+        return _Auction(number, offer, shown, tuple(self._visible(agent, shown, len(views.apps))), agent)
+
+    def _asks(self, now: Snapshot, auction: _Auction) -> tuple[Ask, ...]:
+        """What apps' own agents still have to answer before the auction can be held; they are asked once."""
+        asked = tuple(ask for ask in now.talk.asked.values() if ask.auction == auction.number)
+        if asked:
+            open_until_s = max(ask.deadline_s for ask in asked)
+            return asked if now.now_s < open_until_s and not now.talk.complete else ()
+        outside = [app for app in auction.bidders if auction.shown[app].name in now.talk.agents]
+        return tuple(_ask(auction, now, app, now.now_s + self.answer) for app in outside)
+
+    def _hold(self, now: Snapshot, memory: Memory, views: Views, auction: _Auction) -> dict[int, Counts]:
+        """GPUs by machine for each job (by position) that gets some."""
+        from horae.solve.auction.auction import hold_auction
+
+        number, offer, shown = auction.number, auction.offer, auction.shown
+        memory.put_scalar("auctions", number + 1)
+        bids = [self._bid(now, memory, auction, app) for app in auction.bidders]
+        typical = _typical(shown, int(offer.free.sum()))
+        others = [app_taker(view, now.machines, typical) for app, view in shown.items() if app not in auction.bidders]
         outcome = hold_auction(offer, bids, others, (self.seed, number))
         memory.put_scalar("gpus_won", memory.scalar("gpus_won") + outcome.won)
         memory.put_scalar("gpus_paid", memory.scalar("gpus_paid") + outcome.paid)
         shares = _Shares(now, views, shown)
         shares.hand_out(outcome.holdings())
-        shares.hand_on(free, typical, (self.seed, number))
+        shares.hand_on(offer.free, typical, (self.seed, number))
         return shares.given
+
+    def _bid(self, now: Snapshot, memory: Memory, auction: _Auction, app: int) -> Bid:
+        """What an app's own agent said in time, if it has one and it made sense; else the built-in agent's bid."""
+        view = auction.shown[app]
+        answer = now.talk.answers.get(view.name)
+        if view.name in now.talk.asked:
+            memory.put_scalar("bids_asked", memory.scalar("bids_asked") + 1)
+        said = answered_bid(view, auction.offer, now.machines, answer) if answer else None
+        if said is None:
+            return auction.agent.bid(view, auction.offer, now.machines)
+        memory.put_scalar("bids_heard", memory.scalar("bids_heard") + 1)
+        return said
 
     def _agent(self, auction: int) -> Agent:
         """Who speaks for the apps."""
@@ -135,13 +179,24 @@ class Themis:
         return worst_first[: max(1, math.ceil(round((1.0 - self.f) * apps, 9)))]
 
 
+@dataclass(frozen=True)
+class _Auction:
+    """One auction: what is offered, the apps that want some of it, and those of them that may bid."""
+
+    number: int
+    offer: Offer
+    shown: Mapping[int, AppView]
+    bidders: tuple[int, ...]
+    agent: Agent
+
+
 class _Shares:
     """Who of the jobs gets which GPUs, as apps divide what they won. No queue gets more than its maximum."""
 
     def __init__(self, now: Snapshot, views: Views, shown: Mapping[int, AppView]) -> None:
         self._now, self._views, self._shown = now, views, shown
         self._number = {view.name: app for app, view in shown.items()}
-        self._use = views.use()
+        self._use, self._columns = views.use(), SharedColumns(now.machines)
         #: GPUs by machine, by position of the job.
         self.given: dict[int, Counts] = {}
 
@@ -195,7 +250,7 @@ class _Shares:
                 stays = i not in self.given or self.given[i] == held_by(self._now, i)
                 allowed = self._views.leased[i] or i in self.given
                 if stays and (allowed or self._use.allows(int(self._now.queue[i]), int(self._now.gpus[i]))):
-                    takers[i] = job_taker(view, k, self._now.machines, typical, self._speed(i))
+                    takers[i] = job_taker(view, k, self._columns, typical, self._speed(i))
         return takers
 
     def _speed(self, i: int) -> float:
@@ -203,6 +258,22 @@ class _Shares:
         if i not in self.given and not self._views.leased[i]:
             return 0.0
         return rate_now(self._now, i) * int(self._now.gpus[i]) / float(self._now.rates[i].max())
+
+
+def _ask(auction: _Auction, now: Snapshot, app: int, deadline_s: float) -> Ask:
+    """The question to one app's own agent."""
+    view, offer, types = auction.shown[app], auction.offer, now.cluster.gpu_types
+    gang = app_taker(view, now.machines).gang
+    free = zip(offer.machines, offer.free.tolist(), now.machines.gpu_type.tolist(), strict=True)
+    return Ask(
+        app=view.name,
+        auction=auction.number,
+        deadline_s=deadline_s,
+        offer=tuple((machine, count, types[kind]) for machine, count, kind in free if count),
+        gang=gang,
+        gangs=int(view.wanting.sum()) // gang,
+        rho=view.rho_of_nothing,
+    )
 
 
 def _typical(shown: Mapping[int, AppView], free: int) -> Floats | None:

@@ -7,11 +7,13 @@ for more than itself, however many share it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.gpus import SEATS
 from horae.core.history import Attempts
 from horae.report.series import Floats, Ints, counting
 
@@ -61,6 +63,22 @@ class Holdings:
         """The same between two times; what lies outside has no length."""
         begin, end = np.clip(self.begin_s, begin_s, end_s), np.clip(self.end_s, begin_s, end_s)
         return Holdings(self.attempt, self.gpu, begin, end, self.holders)
+
+
+def seats(attempts: Attempts) -> Ints:
+    """Which of a GPU's seats each attempt has, from 0: whoever comes takes the first that is free.
+
+    Jobs that share one GPU share all of theirs, so the first GPU of an attempt speaks for the others.
+    """
+    seat = np.zeros(len(attempts.job), dtype=np.int64)
+    begin_s, end_s, gpu = attempts.begin_s.tolist(), attempts.end_s.tolist(), attempts.gpu_ids[attempts.first[:-1]]
+    taken_until: dict[int, list[float]] = {number: [-math.inf] * SEATS for number in gpu.tolist()}
+    for attempt in np.argsort(attempts.begin_s, kind="stable").tolist():
+        until = taken_until[int(gpu[attempt])]
+        free = [number for number in range(SEATS) if until[number] <= begin_s[attempt]]
+        seat[attempt] = free[0] if free else SEATS - 1
+        until[seat[attempt]] = end_s[attempt]
+    return seat
 
 
 def _overlap(whole: Holdings) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from horae.core.errors import UserError
 from horae.core.history import History
 from horae.core.states import State
+from horae.report.auctions import Auctions
 from horae.report.deadlines import Deadlines
 from horae.report.fairness import Fairness
 from horae.report.fragmentation import fragmentation
@@ -117,6 +118,7 @@ class Report:
     given_up_gpu_hours: float
     fragmentation: float
     deadlines: Deadlines
+    auctions: Auctions
     by_queue: dict[str, QueueReport]
     by_gpu_type: dict[str, TypeReport]
     window: Window
@@ -182,6 +184,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         if length_s > 0
         else math.nan,
         deadlines=Deadlines.of(history, inside),
+        auctions=Auctions.of(history.counters),
         by_queue=_by_queue(history, result, inside),
         by_gpu_type=by_gpu_type,
         window=window,

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from horae.core.errors import UserError
 from horae.core.history import History
+from horae.report.audit.section import render_verdicts
+from horae.report.audit.verdict import Verdict
 from horae.report.deadlines import names as given_up
 from horae.report.metrics import Report
 from horae.report.palette import is_dashed, line_colour
@@ -47,15 +49,17 @@ _WORDS = {
 }
 
 
-def write_page(path: str | Path, runs: Sequence[Run], labels: Sequence[str] | None = None) -> None:
+def write_page(
+    path: str | Path, runs: Sequence[Run], labels: Sequence[str] | None = None, verdicts: Sequence[Verdict] = ()
+) -> None:
     """Write the page: everything it needs is inside the one file. The same runs give the same bytes.
 
-    `labels` replaces the policies' names.
+    `labels` replaces the policies' names; `verdicts` are those of an audit of the first run.
     """
-    Path(path).write_text(render_page(runs, labels), encoding="utf-8")
+    Path(path).write_text(render_page(runs, labels, verdicts), encoding="utf-8")
 
 
-def render_page(runs: Sequence[Run], labels: Sequence[str] | None = None) -> str:
+def render_page(runs: Sequence[Run], labels: Sequence[str] | None = None, verdicts: Sequence[Verdict] = ()) -> str:
     """The page as text."""
     if not runs:
         raise UserError("A page needs at least one run; simulate one first.")
@@ -69,6 +73,7 @@ def render_page(runs: Sequence[Run], labels: Sequence[str] | None = None) -> str
             f"<title>{escape(title)} · Horae</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>",
             _header(title, runs),
             *(_overview(runs[0][1]) if len(runs) == 1 else _comparison([report for _, report in runs], names)),
+            *(render_verdicts(verdicts) if verdicts else ()),
             *_plots(runs, names),
             *_timelines(runs, names),
             *(_breakdown(runs[0][1]) if len(runs) == 1 else ()),
@@ -118,6 +123,10 @@ def _overview(report: Report) -> Iterator[str]:
     if due.jobs:
         late = f"{number(due.missed)} missed, {number(due.relaxed)} relaxed before they passed"
         yield _card("Deadlines met", f"{number(due.met)} of {number(due.jobs)}", late)
+    sold = report.auctions
+    if sold.held:
+        won = f"of {number(sold.gpus_won)} GPUs won in {_count(sold.held, 'auction')}, which others could then have"
+        yield _card("Paid with in auctions", percent(sold.paid_share), won)
     yield _card("Preemptions", number(report.preemptions), f"{restarts}; {_ended(report)}")
     yield "</section>"
 

@@ -85,6 +85,9 @@ MEASURES = (
     Measure("deadlines.relaxed", "deadlines relaxed", more_is_better=None, if_any="deadlines.relaxed"),
     Measure("given_up", "trials given up by their apps", more_is_better=None, if_any="given_up"),
     Measure("given_up_gpu_hours", "GPU-hours of trials given up", more_is_better=None, if_any="given_up_gpu_hours"),
+    Measure("auctions.held", "auctions held", more_is_better=None, if_any="auctions.held"),
+    Measure("auctions.gpus_won", "GPUs won in auctions, before payments", more_is_better=None, if_any="auctions.held"),
+    Measure("auctions.paid_share", "part of them paid with", Kind.SHARE, None, if_any="auctions.held"),
 )
 
 #: What a run may cost beside, as `process_cost` names it.

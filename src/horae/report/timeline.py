@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from horae.core.gpus import SEATS
 from horae.core.history import Attempts, History
-from horae.report.holdings import Holdings
+from horae.report.holdings import Holdings, seats
 from horae.report.palette import BLOCKS, IDLE, OTHERS
 from horae.report.quantities import duration, time_ticks
 from horae.report.series import Ints, counting
@@ -141,27 +141,11 @@ def _boxes(history: History, holdings: Holdings) -> list[_Box]:
     new[1:] = (np.diff(attempt) != 0) | (np.diff(begin_s) != 0) | (np.diff(end_s) != 0)
     new[1:] |= (np.diff(gpu) != 1) | (np.diff(node) != 0) | shared[1:] | shared[:-1]
     first = np.flatnonzero(new)
-    half = _halves(history.attempts)[attempt[first]] / SEATS
+    half = seats(history.attempts)[attempt[first]] / SEATS
     top = gpu[first] + np.where(shared[first], half, 0.0)
     rows = np.where(shared[first], 1 / SEATS, np.diff(np.append(first, len(gpu))))
     columns = (attempt[first], node[first], top, rows, begin_s[first], end_s[first])
     return [_Box(*box) for box in zip(*(column.tolist() for column in columns), strict=True)]
-
-
-def _halves(attempts: Attempts) -> Ints:
-    """Which half of a row each attempt has where it is not alone: whoever comes takes the one that is free.
-
-    Jobs that share one GPU share all of theirs, so the first GPU of an attempt speaks for the others.
-    """
-    half = np.zeros(len(attempts.job), dtype=np.int64)
-    begin_s, end_s, gpu = attempts.begin_s.tolist(), attempts.end_s.tolist(), attempts.gpu_ids[attempts.first[:-1]]
-    taken_until: dict[int, list[float]] = {number: [-math.inf] * SEATS for number in gpu.tolist()}
-    for attempt in np.argsort(attempts.begin_s, kind="stable").tolist():
-        until = taken_until[int(gpu[attempt])]
-        free = [seat for seat in range(SEATS) if until[seat] <= begin_s[attempt]]
-        half[attempt] = free[0] if free else SEATS - 1
-        until[half[attempt]] = end_s[attempt]
-    return half
 
 
 def _bar_shapes(history: History, colours: Colours, boxes: Iterable[_Box], frame: _Frame) -> Iterator[str]:
@@ -246,7 +230,7 @@ def sample(
     drawn = np.flatnonzero((row_of_gpu[holdings.gpu] >= 0) & (after > first))
     attempt, shared = holdings.attempt[drawn], holdings.shared[drawn]
     # 2. The lines that each fills: its half, or all that the GPU has.
-    half = _halves(attempts)[attempt] if lines > 1 else np.zeros(len(drawn), dtype=np.int64)
+    half = seats(attempts)[attempt] if lines > 1 else np.zeros(len(drawn), dtype=np.int64)
     height = np.where(shared, 1, lines)
     line = counting(row_of_gpu[holdings.gpu[drawn]] * lines + np.where(shared, half, 0), height)
     which = np.repeat(drawn, height)

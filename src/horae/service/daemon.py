@@ -52,6 +52,7 @@ CHECKPOINT_EVERY = 5000
 KEEP_S = 90 * 86400.0
 #: After trouble with the journal, wait so long before the next try.
 _TROUBLE_S = 1.0
+_LEAVING = "The service is shutting down: try again in a moment."
 #: Who ends a job that has run longer than it may.
 TIME_LIMIT = "time limit"
 
@@ -132,7 +133,7 @@ class Daemon:
         request: _Request[Answer] = _Request(prepare)
         with self._news:
             if self._closing:
-                raise Closed("The service is shutting down: try again in a moment.")
+                raise Closed(_LEAVING)
             self._inbox.append(request)
             self._news.notify_all()
         return request.answer.result(timeout_s)
@@ -178,7 +179,7 @@ class Daemon:
             self.crashed = error
         finally:
             self._closing = True
-            self._refuse(self._take(), Closed("The service is shutting down: try again in a moment."))
+            self._refuse(self._take(), Closed(_LEAVING))
             with self._changed:
                 self._changed.notify_all()
 
@@ -229,10 +230,8 @@ class Daemon:
         for request in requests:
             try:
                 change, answer = request.prepare(self.engine, now_s)
-            except UserError as error:
-                request.answer.set_exception(error)
-                continue
             except Exception as error:
+                # The asker's mistake or a bug of ours: theirs to hear, and no reason for others to wait.
                 request.answer.set_exception(error)
                 continue
             ready.append((request, change, answer))
@@ -245,6 +244,9 @@ class Daemon:
             self.meter.trouble = str(trouble)
             self._refuse([request for request, _, _ in ready], trouble)
             return False
+        except BaseException:
+            self._refuse([request for request, _, _ in ready], Closed(_LEAVING))
+            raise
         self._publish()
         for request, _, answer in ready:
             request.answer.set_result(answer)

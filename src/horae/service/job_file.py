@@ -129,7 +129,7 @@ class Recovery(_Form):
 class Estimate(_Form):
     """What the user knows of the job's length; measured speeds replace it."""
 
-    steps: float | None = Field(default=None, gt=0, le=1e15)
+    steps: Annotated[float, Field(gt=0, le=1e15)] | None = None
     duration: Seconds | None = None
     throughput: dict[str, Annotated[float, Field(gt=0, le=1e15)]] = Field(default_factory=dict, max_length=62)
 
@@ -139,9 +139,9 @@ class JobFile(_Form):
 
     name: Annotated[str, AfterValidator(_name)] = "job"
     run: Text | list[Text] = Field(min_length=1)
-    queue: str = Field(DEFAULT_QUEUE, max_length=200, pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
-    app: str = Field("", max_length=60, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")
-    app_scheduler: str = Field("", max_length=200)
+    queue: str = Field(default=DEFAULT_QUEUE, max_length=200, pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
+    app: str = Field(default="", max_length=60, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")
+    app_scheduler: str = Field(default="", max_length=200)
     processes: Literal["node", "gpu"] = "node"
     resources: Resources = Resources()
     envs: dict[Variable, Text] = Field(default_factory=dict, max_length=MOST_VARIABLES)
@@ -152,11 +152,11 @@ class JobFile(_Form):
     min_runtime: Seconds = 0.0
     preemptible: bool = True
     deadline: Seconds | None = None
-    weight: float = Field(1.0, gt=0, le=1e6)
+    weight: float = Field(default=1.0, gt=0, le=1e6)
     checkpoint: Checkpoint = Checkpoint()
     recovery: Recovery = Recovery()
     estimate: Estimate = Estimate()
-    job_class: str = Field("", max_length=100, alias="class")
+    job_class: str = Field(default="", max_length=100, alias="class")
 
     @model_validator(mode="after")
     def _check(self) -> JobFile:

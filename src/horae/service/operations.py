@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from horae.core.app_schedulers import BadAppScheduler
 from horae.core.cluster import Cluster
+from horae.core.conversation import Answer, Ask
 from horae.core.engine import Engine
 from horae.core.errors import did_you_mean
 from horae.core.events import (
+    AgentChanged,
+    BidReceived,
     Event,
     JobCancelled,
     JobHeld,
@@ -28,14 +31,12 @@ from horae.core.states import ENDED, LAUNCHING, RUNNING, STATES, State
 from horae.policies import make_policy
 from horae.service.daemon import Change, Daemon
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
-from horae.service.people import NotFound, Person
+from horae.service.people import NotFound, Person, Role
 from horae.service.records import Act
+from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 
-_REQUESTS: dict[str, type[JobCancelled | JobHeld | JobReleased]] = {
-    "cancel": JobCancelled,
-    "hold": JobHeld,
-    "release": JobReleased,
-}
+_Request = JobCancelled | JobHeld | JobReleased
+_REQUESTS: dict[str, type[_Request]] = {"cancel": JobCancelled, "hold": JobHeld, "release": JobReleased}
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,47 @@ class Operations:
             raise NotFound(f"There is no job {job!r}; `horae queue --all` lists yours.")
         return row
 
+    # ------------------------------------------------------------------- agents
+
+    def register_agent(self, who: Person, app: str, present: bool) -> None:
+        """An app's own agent comes, to be asked for bids from now on, or goes."""
+        who.must_not_only_look("speak for an app")
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
+            self._check_own_app(who, engine, app)
+            act = Act(now_s, who.user, "register agent" if present else "dismiss agent", app)
+            return Change((AgentChanged(now_s, app, present, who.user),), (), (act,)), None
+
+        self._daemon.ask(prepare)
+
+    def bid(self, who: Person, answer: Answer) -> str:
+        """An agent's answer to an offer. What is wrong with it is told, and recorded; the built-in agent bids then."""
+        who.must_not_only_look("speak for an app")
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, str]:
+            self._check_own_app(who, engine, answer.app)
+            problem = problem_of(answer, engine.talk.asked.get(answer.app))
+            return Change((BidReceived(now_s, replace(answer, problem=problem)),)), problem
+
+        return self._daemon.ask(prepare)
+
+    def offer(self, who: Person, app: str) -> Ask | None:
+        """What an app's own agent is asked at this moment, if anything."""
+        standing = self._daemon.standing
+        if not any(standing.spec(row).app_id == app and self._sees(who, row) for row in range(len(standing))):
+            raise NotFound(f"There is no app {app!r} of yours.")
+        return next((ask for ask in standing.asks if ask.app == app), None)
+
+    def _sees(self, who: Person, row: int) -> bool:
+        return who.sees_all or self._daemon.tasks[self._daemon.standing.spec(row).id].user == who.user
+
+    def _check_own_app(self, who: Person, engine: Engine, app: str) -> None:
+        for row in engine.jobs.active.tolist():
+            spec = engine.jobs.specs[row]
+            if spec.app_id == app and (who.role is Role.ADMIN or self._daemon.tasks[spec.id].user == who.user):
+                return
+        raise NotFound(f"No job of an app {app!r} of yours waits or runs: submit one first, with --app {app}.")
+
     # ---------------------------------------------------------------- operators
 
     def drain(self, who: Person, node: str, evict: bool) -> None:
@@ -157,17 +199,37 @@ class Operations:
         who.must_be_admin("change the policy or queues")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
-            another = None if policy == engine.policy_name else policy
-            base = {} if another else engine.policy_settings
-            made = make_policy(another or engine.policy_name, {**base, **settings})
+            chosen = engine.policy_name if policy is None else policy
+            wanted = {**(engine.policy_settings if chosen == engine.policy_name else {}), **settings}
+            made = make_policy(chosen, wanted)
             if isinstance(made, Particular):
                 made.check(engine.gpus.cluster.gpu_types, pairs_known=False)
-            event = SettingsChanged(now_s, another, dict(settings), tuple(queues))
+            # Policy and settings whole, as they were checked: somebody else may be changing the policy just now.
+            changed = chosen != engine.policy_name or wanted != engine.policy_settings
+            event = SettingsChanged(now_s, chosen if changed else None, wanted if changed else {}, tuple(queues))
             words = [policy or "", *(f"{key}={value}" for key, value in settings.items())]
             detail = " ".join([*filter(None, words), *(f"queue {queue.path}" for queue in queues)])
             return Change((event,), (), (Act(now_s, who.user, "configure", "service", detail),)), None
 
         self._daemon.ask(prepare)
+
+
+def problem_of(answer: Answer, ask: Ask | None) -> str:
+    """What is wrong with an answer, in one sentence; nothing, if it is a bid."""
+    if ask is None or ask.auction != answer.auction:
+        return f"Nobody asks app {answer.app!r} for a bid in auction {answer.auction} now: it is over."
+    offer = Offer.of({machine: count for machine, count, _ in ask.offer})
+    unknown = next((name for row in answer.table for name, _ in row.gpus if name not in offer.number), None)
+    if unknown is not None:
+        return f"Machine {unknown!r} is not in the offer: bid for {', '.join(offer.machines)}."
+    if not answer.table:
+        return "The bid has no rows: say the rho of at least one bundle, or do not answer."
+    try:
+        bundles = Bundles.named(offer, ((dict(row.gpus), row.rho) for row in answer.table))
+        check_bid(offer, Bid(Taker(answer.app, ask.gang), bundles, answer.rho))
+    except BadBid as wrong:
+        return str(wrong)
+    return ""
 
 
 def _state(engine: Engine, row: int) -> State:

@@ -16,6 +16,8 @@ import numpy as np
 from horae.backends.task import Task
 from horae.core.commands import Decided, GivenUp, Launch, Placed, Stop, StopWhy
 from horae.core.events import (
+    AgentChanged,
+    BidReceived,
     Event,
     JobCancelled,
     JobFailed,
@@ -65,6 +67,8 @@ class Teller:
                 pass
             case NodeJoined() | NodeLost() | NodeDraining() | SettingsChanged():
                 yield _cluster_news(record)
+            case AgentChanged() | BidReceived():
+                yield _agent_news(record)
             case _:
                 yield self._job_news(record)
 
@@ -199,6 +203,17 @@ def _signal(code: int) -> str:
         return f" ({signal.Signals(code - 128).name})" if code > 128 else ""
     except ValueError:
         return ""
+
+
+def _agent_news(record: AgentChanged | BidReceived) -> Told:
+    """What apps' own agents do. It concerns no single job."""
+    if isinstance(record, AgentChanged):
+        what = "bids for itself now" if record.present else "leaves bidding to the built-in agent"
+        return Told("agent", "", f"App {record.app} {what}{_by(record.by)}.")
+    answer = record.answer
+    if answer.problem:
+        return Told("bid", "", f"App {answer.app} gave a bid that cannot be used: {answer.problem}")
+    return Told("bid", "", f"App {answer.app} bid for {len(answer.table)} bundles in auction {answer.auction}.")
 
 
 def _cluster_news(record: NodeJoined | NodeLost | NodeDraining | SettingsChanged) -> Told:

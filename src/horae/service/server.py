@@ -8,14 +8,14 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horae.backends.local.backend import LocalBackend
 from horae.backends.local.gpus import BadGpus, find_gpus, parse_virtual
-from horae.core.cluster import Node
+from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
 from horae.core.events import JobSubmitted
 from horae.core.job import JobSpec
@@ -87,9 +87,11 @@ class Server:
         make_admin(tokens, self.token_file)
         first = _first_day(self.store, beginning)
         _compile(first)
-        self.daemon = Daemon(
-            self.store, backend, first, clock, lambda job, attempt: self._environment(tokens, job, attempt)
-        )
+
+        def environment(job: str, attempt: int) -> dict[str, str]:
+            return {"HORAE_URL": self.url, "HORAE_TOKEN": tokens.of_job(job, attempt)}
+
+        self.daemon = Daemon(self.store, backend, first, clock, environment)
         self._ending.callback(self.daemon.close, LEAVE_S)
         self.daemon.start()
         _reconfigure(self.daemon, asked)
@@ -106,10 +108,6 @@ class Server:
         address = self.state / "address.json"
         write_private(address, json.dumps({"url": self.url, "pid": os.getpid()}).encode())
         self._ending.callback(address.unlink, missing_ok=True)
-
-    def _environment(self, tokens: Tokens, job: str, attempt: int) -> dict[str, str]:
-        """What an attempt is told of the service."""
-        return {"HORAE_URL": self.url, "HORAE_TOKEN": tokens.of_job(job, attempt)}
 
     def wait(self, stop: threading.Event) -> None:
         """Serve until told to stop; a crash of any part is raised."""
@@ -178,7 +176,8 @@ def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
     family, kind, protocol, _, address = found[0]
     if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not allow_remote:
         raise CannotServe(
-            f"With --host {host} other machines could reach the service, unencrypted: add --allow-remote if that is meant."
+            f"With --host {host} other machines could reach the service, unencrypted: "
+            "if that is meant, add --allow-remote."
         )
     listener = socket.socket(family, kind, protocol)
     try:
@@ -188,7 +187,8 @@ def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
     except OSError as error:
         listener.close()
         raise CannotServe(
-            f"Cannot listen on {host} port {port} ({error.strerror}): choose another with --port, 0 for any that is free."
+            f"Cannot listen on {host} port {port} ({error.strerror}): choose another with --port; "
+            "0 takes any that is free."
         ) from None
     return listener
 
@@ -251,14 +251,19 @@ def _begin(asked: Asked, store: Store) -> tuple[Beginning, dict[Node, tuple[int,
         asked.placement or DEFAULT_PLACEMENT,
         asked.queues,
     )
-    made = make_policy(beginning.policy, beginning.settings) if asked.policy or not before else None
-    if isinstance(made, Particular):
-        made.check(tuple(dict.fromkeys(node.gpu_type for node in nodes)), pairs_known=False)
+    if asked.policy or not before:
+        _check_policy(beginning)
     make_placement(beginning.placement)
     if asked.secrets is not None and not asked.secrets.is_dir():
         raise CannotServe(f"There is no folder {asked.secrets}: name the folder that holds the secrets' files.")
     _check_placement(asked.placement, before)
     return beginning, devices
+
+
+def _check_policy(beginning: Beginning) -> None:
+    made = make_policy(beginning.policy, beginning.settings)
+    if isinstance(made, Particular):
+        made.check(Cluster(beginning.nodes).gpu_types, pairs_known=False)
 
 
 def _check_placement(asked: str | None, before: Mapping[str, Any] | None) -> None:

@@ -19,6 +19,8 @@ from horae.backends.task import Task
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided
 from horae.core.events import (
+    AgentChanged,
+    BidReceived,
     Event,
     JobProgressed,
     JobSubmitted,
@@ -267,7 +269,9 @@ def _jobs(record: Record) -> Iterable[str]:
             stopped = (name for stop in record.stops for name in (stop.job, stop.by) if name)
             taken = (*(one.job for one in record.placed), *(one.job for one in record.launches))
             return dict.fromkeys((*(one.job for one in record.given_up), *stopped, *record.withdrawn, *taken))
-        case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved() | SettingsChanged():
+        case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved():
+            return ()
+        case SettingsChanged() | AgentChanged() | BidReceived():
             return ()
         case _:
             return (record.job,)

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 #: Bytes of a number whose kind nobody tells.
 _FP32 = 4
@@ -27,8 +26,7 @@ class Module(Protocol):
         """The parameters, each with its name."""
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(NamedTuple):
     """The messages of one training step: bytes of each trained tensor, by name."""
 
     sizes: Mapping[str, int]

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from horae.core.errors import UserError, did_you_mean
 from horae.solve.auction.bids import Bid, Bundles, Offer, Taker, check_bid
-from horae.workload.documents import read_document
+from horae.workload.clusters import MAX_GPUS
+from horae.workload.documents import read_document, whole_number
 
-_Rho = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Gang = Annotated[int, Field(ge=1)]
-_Count = Annotated[int, Field(ge=0)]
+_Rho = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+_Gang = Annotated[int, Field(ge=1, le=MAX_GPUS), BeforeValidator(whole_number)]
+_Count = Annotated[int, Field(ge=0, le=MAX_GPUS), BeforeValidator(whole_number)]
+#: So many machines are named where somebody named one that is not there.
+_NAMED = 8
 
 
 class BadAuction(UserError):
@@ -58,7 +61,7 @@ class _Auction(BaseModel):
     machines: Annotated[dict[str, _Count], Field(min_length=1)]
     bids: list[_Bid]
     others: list[_Other] = []
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0), BeforeValidator(whole_number)] = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ def load_auction(path: Path) -> Auction:
 
 def _build(said: _Auction) -> Auction:
     _require_names([*(bid.app for bid in said.bids), *(other.app for other in said.others)])
+    if (gpus := sum(said.machines.values())) > MAX_GPUS:
+        raise BadAuction(
+            f"The machines have {gpus:,} free GPUs together; at most {MAX_GPUS:,} can be auctioned at once."
+        )
     offer = Offer.of(said.machines)
     bids = [_bid(offer, bid) for bid in said.bids]
     for bid in bids:
@@ -103,4 +110,9 @@ def _require_machines(offer: Offer, gpus: dict[str, int], whose: str) -> None:
     for name in gpus:
         if name not in offer.number:
             hint = did_you_mean(name, offer.machines)
-            raise BadAuction(f"{whose} names the machine {name!r}, which is not offered.{hint}")
+            raise BadAuction(f"{whose} names the machine {name!r}, which is not offered.{hint} {_offered(offer)}")
+
+
+def _offered(offer: Offer) -> str:
+    more = f" and {len(offer.machines) - _NAMED:,} more" if len(offer.machines) > _NAMED else ""
+    return f"Offered: {', '.join(offer.machines[:_NAMED])}{more}."

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from horae.core.errors import UserError, in_plain_words
 from horae.crash import write_report
@@ -93,7 +94,15 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
         405: f"{request.url.path} does not take {request.method}.",
     }
     plain = error.detail in ("Not Found", "Method Not Allowed")
-    return problem(error.status_code, known[error.status_code] if plain else error.detail, error.headers)
+    headers = _allowed(request) if error.status_code == 405 else error.headers
+    return problem(error.status_code, known[error.status_code] if plain else error.detail, headers)
+
+
+def _allowed(request: Request) -> dict[str, str]:
+    """All that a path takes: the framework names only what its first endpoint there does."""
+    about = request.app.openapi()["paths"]
+    here = [methods for path, methods in about.items() if compile_path(path)[0].match(request.url.path)]
+    return {"Allow": ", ".join(sorted({method.upper() for methods in here for method in methods}))}
 
 
 async def _too_slow(request: Request, error: Exception) -> JSONResponse:

@@ -77,6 +77,9 @@ def _rounding(outcome: Outcome, award: Award) -> str:
 def _of_loser(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
     if not len(bids[award.app].bundles):
         return f"{award.app} won nothing: its table is empty."
+    if (bids[award.app].bundles.rho >= award.rho_of_nothing).all():
+        better = f"no row of its table is better than nothing, which it says has a rho of {award.rho_of_nothing:.4g}"
+        return f"{award.app} won nothing: {better}."
     first = f"{award.app} won nothing: what it bid for adds more to the product of values with other apps."
     for winner in outcome.awards.values():
         for other in winner.displaced:
@@ -89,7 +92,8 @@ def _of_loser(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
 def _of_leftover(outcome: Outcome, app: str, counts: Counts) -> str:
     gpus = on_machines(outcome.offer, counts)
     if app in outcome.awards:
-        return f"{app} was given {gpus} that no other app could use, in the order drawn before the bids were opened."
+        order = "in the order drawn before the bids were opened"
+        return f"{app} was given {gpus} that no app without a bid could use, {order}."
     return f"{app} did not bid and was given {gpus} of what was left over, by lot."
 
 

@@ -1,0 +1,105 @@
+"""Helpers for tests with real processes; each test ends all it has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from horae.backends.local.backend import LocalBackend
+from horae.backends.local.environment import MARK
+from horae.backends.local.folders import AttemptFolder
+from horae.backends.local.processes import Process, _environment, _pids
+from horae.backends.protocol import Place, Start
+from horae.backends.task import Task
+from horae.core.cluster import Node
+from horae.core.events import Event
+
+NODES = (Node("v100", "v100", 4), Node("k80", "k80", 4))
+#: Far more than anything takes, so that a busy machine fails no test.
+PATIENCE_S = 30.0
+
+
+def bash(text: str) -> tuple[str, ...]:
+    return ("bash", "-c", text)
+
+
+def python(text: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", text)
+
+
+def task(run: Sequence[str] = ("sleep", "60"), job: str = "a-1", **more: Any) -> Task:
+    return Task(**{"user": "ann", "name": "a", "work": 100.0, "grace_s": 20.0, **more, "job": job, "run": tuple(run)})
+
+
+def start(run: Sequence[str] | Task = ("sleep", "60"), attempt: int = 1, **more: Any) -> Start:
+    """A start on one GPU, of which only the interesting part is named."""
+    places = more.pop("places", (Place("v100", (0,)),))
+    env, report_at = more.pop("env", {}), more.pop("report_at", ())
+    what = run if isinstance(run, Task) else task(run, **more)
+    return Start(what.job, attempt, what, "v100", places, env, report_at)
+
+
+def until(look: Callable[[], Any], what: str = "", patience_s: float = PATIENCE_S) -> Any:
+    """Wait until something is true, and give it."""
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"waited {patience_s:g} s in vain {what}")
+
+
+def next_events(backend: LocalBackend, now_s: float = 7.0) -> list[Event]:
+    """Watch until something happens."""
+    found: list[Event] = until(lambda: backend.watch(now_s), "for an event")
+    return found
+
+
+def folder(state: Path, job: str = "a-1", attempt: int = 1) -> AttemptFolder:
+    return AttemptFolder(state / "jobs" / job / str(attempt))
+
+
+def text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def lives(pid: int) -> bool:
+    return Process.of(pid).start_time > 0
+
+
+def pid_in(path: Path) -> int:
+    """The process number a job has written into a file, once it is there whole."""
+    return int(until(lambda: text_of(path).endswith("\n") and text_of(path), f"for a number in {path}"))
+
+
+@contextmanager
+def opened(state: Path, **more: Any) -> Iterator[LocalBackend]:
+    """A backend; all that it started is killed at the end."""
+    backend = LocalBackend(state, NODES, **{"ready_s": 600.0, **more})
+    try:
+        yield backend
+    finally:
+        backend.close()
+        end_all(state)
+
+
+def end_all(state: Path) -> None:
+    """Kill every runner and every process of the attempts in a folder, and wait until all are gone."""
+    until(lambda: not _kill_all(state), "for processes to die")
+
+
+def _kill_all(state: Path) -> list[int]:
+    runners = [AttemptFolder(path.parent).runner_process() for path in state.glob("jobs/*/*/runner.json")]
+    pids = [process.pid for process in runners if process and process.lives()]
+    mark = f"{MARK}={state.resolve()}/"
+    pids += [pid for pid in _pids() if lives(pid) and any(one.startswith(mark) for one in _environment(pid))]
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return pids

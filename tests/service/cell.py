@@ -1,0 +1,86 @@
+"""A service without HTTP: a daemon over a real journal and the fake backend, with time that the test tells."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from horae.backends.fake import FakeBackend, Part, World
+from horae.core.cluster import Node
+from horae.core.queues import Queue
+from horae.service.beginning import Beginning
+from horae.service.daemon import Daemon
+from horae.service.job_file import read_job
+from horae.service.operations import Operations
+from horae.service.people import Person, Role
+from horae.service.store import Store
+from horae.service.views import Views
+
+ADMIN = Person("root", Role.ADMIN)
+ANN, BOB = Person("ann", Role.USER), Person("bob", Role.USER)
+
+
+class Cell:
+    """A daemon that a test steps through time, or lets run; `crash` and `reopen` are what they say."""
+
+    def __init__(
+        self, folder: Path, policy: str = "fifo", gpus: int = 2, queues: Sequence[Queue] = (), **settings: str
+    ) -> None:
+        self.folder, self.world, self.now_s = folder, World(default=Part(lasts_s=10.0)), 0.0
+        self.nodes = (Node("v100", "v100", gpus),)
+        self._beginning = Beginning(self.nodes, policy, settings, queues=tuple(queues))
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Begin, or come back after a crash."""
+        self.store = Store(f"sqlite:///{self.folder / 'journal.db'}", own=True)
+        self.backend = FakeBackend(self.nodes, self.world)
+        self.daemon = Daemon(self.store, self.backend, self._beginning, lambda: self.now_s, lambda job, attempt: {})
+        self.daemon._take_up()
+        self.operations = Operations(self.daemon)
+
+    def crash(self) -> None:
+        """The daemon dies where it stands: nothing more is written."""
+        self.store.close()
+
+    def submit(self, who: Person = ANN, **said: Any) -> str:
+        """Have one job taken; returns its id."""
+        ids: list[str] = []
+        job = read_job({"run": ["true"], **said})
+        self.ask(lambda: ids.extend(self.operations.submit(who, [job])))
+        return ids[0]
+
+    def ask(self, what: Any) -> None:
+        """Call what waits for the daemon, and step the daemon meanwhile; its errors are the test's."""
+        failed: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                what()
+            except BaseException as error:
+                failed.append(error)
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        while caller.is_alive():
+            self.daemon._cycle()
+            caller.join(0.002)
+        if failed:
+            raise failed[0]
+
+    def to(self, now_s: float, step_s: float = 0.5) -> None:
+        """Let time go on."""
+        while self.now_s < now_s:
+            self.now_s = min(now_s, self.now_s + step_s)
+            self.daemon._cycle()
+
+    def views(self) -> Views:
+        """What people see now."""
+        return Views(self.daemon.standing, self.daemon.tasks, self.store.epoch, self.now_s)
+
+    def state(self, job: str) -> str:
+        """State of a job, as people call it."""
+        view = self.views()
+        return str(view.job(view.find(ADMIN, job))["state"])

@@ -1,0 +1,207 @@
+"""The daemon's loop over a real journal: what is written, what is performed, and what survives a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from horae.backends.fake import Part
+from horae.core.commands import Decided
+from horae.core.events import JobSubmitted
+from horae.service.database import StoreTrouble
+from horae.service.job_file import BadJobFile, read_job
+from horae.service.operations import Progress
+from horae.service.people import Forbidden, NotFound
+from service.cell import ADMIN, ANN, BOB, Cell
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Cell:
+    return Cell(tmp_path)
+
+
+def test_jobs_run_to_their_end_in_the_order_they_came(cell: Cell) -> None:
+    first, second, third = (cell.submit() for _ in range(3))
+    assert [cell.state(job) for job in (first, second, third)] == ["running", "running", "waiting"]
+    cell.to(11)
+    assert [cell.state(job) for job in (first, second, third)] == ["finished", "finished", "running"]
+    cell.to(25)
+    assert cell.state(third) == "finished"
+    assert cell.world.begun == [(first, 1), (second, 1), (third, 1)]
+
+
+def test_a_decision_is_in_the_journal_before_anything_is_launched(cell: Cell) -> None:
+    job = cell.submit()
+    records = [record for _, record in cell.store.tail()]
+    submitted = next(k for k, record in enumerate(records) if isinstance(record, JobSubmitted))
+    decided = next(k for k, one in enumerate(records) if isinstance(one, Decided) and one.launches)
+    assert submitted < decided
+    assert [launch.job for launch in records[decided].launches] == [job]
+
+
+def test_after_a_crash_running_jobs_are_taken_up_and_none_is_started_twice(cell: Cell) -> None:
+    jobs = [cell.submit() for _ in range(4)]
+    cell.to(3)
+    cell.crash()
+    cell.reopen()
+    assert [cell.state(job) for job in jobs] == ["running", "running", "waiting", "waiting"]
+    cell.to(40)
+    assert {cell.state(job) for job in jobs} == {"finished"}
+    assert sorted(cell.world.begun) == sorted((job, 1) for job in jobs)
+
+
+def test_a_launch_that_was_written_and_not_performed_is_performed_after_the_crash(cell: Cell) -> None:
+    performed = cell.backend.start
+    cell.backend.start = lambda start: None
+    job = cell.submit()
+    cell.crash()
+    assert cell.world.begun == []
+    cell.reopen()
+    assert performed
+    cell.to(1)
+    assert cell.world.begun == [(job, 1)]
+    assert cell.state(job) == "running"
+
+
+def test_a_job_that_ended_while_nobody_watched_has_ended(cell: Cell) -> None:
+    job = cell.submit()
+    cell.to(2)
+    cell.crash()
+    cell.now_s = 100.0
+    cell.reopen()
+    cell.daemon._cycle()
+    assert cell.state(job) == "finished"
+
+
+def test_a_job_that_is_simply_gone_runs_again(cell: Cell) -> None:
+    job = cell.submit(recovery={"max_restarts": 1})
+    cell.to(2)
+    cell.crash()
+    cell.world.lives.clear()
+    cell.reopen()
+    cell.to(30)
+    assert cell.state(job) == "finished"
+    assert cell.world.begun == [(job, 1), (job, 2)]
+
+
+def test_recovery_gives_the_very_same_engine(cell: Cell) -> None:
+    for k in range(6):
+        cell.submit(resources={"gpus": 1 + k % 2})
+    cell.to(13)
+    before = cell.daemon.standing
+    cell.crash()
+    cell.reopen()
+    after = cell.daemon.standing
+    for name, column in before.columns.items():
+        np.testing.assert_array_equal(column, after.columns[name], name)
+
+
+def test_a_checkpoint_and_the_tail_give_the_same_as_the_whole_journal(cell: Cell) -> None:
+    jobs = [cell.submit() for _ in range(3)]
+    cell.to(5)
+    cell.daemon._save()
+    cell.submit()
+    cell.to(12)
+    cell.crash()
+    cell.reopen()
+    assert cell.store.newest_checkpoint() is not None
+    assert [cell.state(job) for job in jobs] == ["finished", "finished", "running"]
+
+
+def test_without_room_in_the_journal_requests_are_refused_and_reports_kept(cell: Cell) -> None:
+    job = cell.submit()
+    cell.to(1)
+    append = cell.store.append
+
+    def full(*records: object) -> int:
+        raise StoreTrouble("The disk is full: make room.")
+
+    cell.store.append = full
+    with pytest.raises(StoreTrouble, match="make room"):
+        cell.submit()
+    cell.to(20, step_s=5)
+    assert cell.state(job) == "running", "its end is not written yet"
+    cell.store.append = append
+    cell.to(21)
+    assert cell.state(job) == "finished"
+    assert len(cell.daemon.engine.jobs) == 1
+
+
+def test_a_decision_that_cannot_be_written_is_not_performed_and_made_again_later(cell: Cell) -> None:
+    cell.world.default = Part(lasts_s=100.0)
+    append = cell.store.append
+    cell.daemon._pause = lambda: None
+
+    def refuses_decisions(records, *more):
+        if isinstance(records[0], Decided):
+            raise StoreTrouble("The disk is full: make room.")
+        return append(records, *more)
+
+    cell.store.append = refuses_decisions
+    job = cell.submit()
+    assert cell.state(job) == "waiting"
+    assert cell.world.begun == []
+    cell.store.append = append
+    cell.to(2)
+    assert cell.state(job) == "running"
+
+
+def test_progress_makes_a_job_ready_and_tells_it_to_stop(cell: Cell) -> None:
+    cell.world.default = Part(lasts_s=100.0, ready_s=50.0)
+    job = cell.submit(estimate={"steps": 1000})
+    assert cell.state(job) == "launching"
+    answers: list[bool] = []
+    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, Progress(0, 1000, ready=True))))
+    assert cell.state(job) == "running"
+    cell.to(6)
+    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, Progress(250, 1000, loss=0.5))))
+    view = cell.views()
+    record = view.job(view.find(ANN, job))
+    assert record["progress"] == pytest.approx(0.25)
+    assert record["loss"] == 0.5
+    cell.ask(lambda: cell.operations.request(ANN, "hold", [job]))
+    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, Progress(260, 1000))))
+    assert answers == [False, False, True]
+
+
+def test_a_job_that_runs_longer_than_it_may_is_ended(cell: Cell) -> None:
+    job = cell.submit(max_duration="4s")
+    cell.to(3)
+    assert cell.state(job) == "running"
+    cell.to(6)
+    assert cell.state(job) == "cancelled"
+
+
+def test_others_see_nothing_and_viewers_change_nothing(cell: Cell) -> None:
+    job = cell.submit(ANN)
+    with pytest.raises(NotFound):
+        cell.ask(lambda: cell.operations.request(BOB, "cancel", [job]))
+    with pytest.raises(NotFound):
+        cell.views().find(BOB, job)
+    with pytest.raises(Forbidden):
+        cell.ask(lambda: cell.operations.drain(ANN, "v100", False))
+    cell.ask(lambda: cell.operations.request(ADMIN, "cancel", [job]))
+    cell.to(1)
+    assert cell.state(job) == "cancelled"
+    assert [(act.actor, act.action, act.target) for act in cell.store.acts(10)] == [
+        ("root", "cancel", job),
+        ("ann", "submit", job),
+    ]
+
+
+def test_one_bad_job_of_many_keeps_all_out(cell: Cell) -> None:
+    good, bad = read_job({"run": "true"}), read_job({"run": "true", "resources": {"gpus": 9}})
+    with pytest.raises(BadJobFile, match="9 GPUs"):
+        cell.ask(lambda: cell.operations.submit(ANN, [good, bad]))
+    assert len(cell.daemon.engine.jobs) == 0
+
+
+def test_a_wrong_policy_is_refused_before_it_is_written(cell: Cell) -> None:
+    before = cell.daemon.seq
+    with pytest.raises(Exception, match="No policy"):
+        cell.ask(lambda: cell.operations.configure(ADMIN, "fiffo", {}))
+    assert cell.daemon.seq == before
+    cell.ask(lambda: cell.operations.configure(ADMIN, "las", {}))
+    assert cell.daemon.standing.policy == "las"
