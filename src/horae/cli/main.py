@@ -35,8 +35,8 @@ from horae.core.errors import UserError
 INTERRUPTED = 130
 
 app = typer.Typer(
-    help="Horae schedules shared GPU clusters: simulate a policy, compare many, look into traces.",
-    epilog="Start with: horae compare --generate plain --cluster 8x4",
+    help="Horae schedules shared GPUs: run jobs, simulate a policy, compare many, look into traces.",
+    epilog="Start with: horae compare --generate plain --cluster 8x4, or with: horae serve",
     # Plain help: rich would double the time that `horae --help` takes.
     rich_markup_mode=None,
     no_args_is_help=True,

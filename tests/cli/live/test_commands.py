@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Horae
 
 from horae.cli.live.bars import bar
-from horae.cli.live.endings import worst
+from horae.cli.live.endings import job_state, worst
 from horae.cli.live.moments import ago, short, until
 from horae.core.reasons import Reason
 
@@ -267,6 +268,30 @@ def test_waiting_ends_with_the_worst_of_the_jobs(
     answer = horae("wait", "a-1")
     assert (answer.code, answer.out, answer.err) == (0, "a-1: finished\n", "")
     assert horae("wait", "a-1", "gone-3").code == 102
+
+
+def test_waiting_outlasts_a_service_that_is_started_anew(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from horae.cli.live import waiting
+    from horae.cli.live.address import NoService
+
+    away = [NoService("away"), NoService("away")]
+
+    def state(at: Any, job: str) -> str:
+        if len(fake.asked) == 1 and away:
+            raise away.pop()
+        return job_state(at, job)
+
+    monkeypatch.setattr(waiting, "_LOOK_S", 0.01)
+    monkeypatch.setattr(waiting, "job_state", state)
+    fake.answers["GET /v1/jobs/a-1/why"] = [{"state": "running"}, {"state": "finished"}]
+    assert horae("wait", "a-1").code == 0
+    assert away == []
+
+
+def test_waiting_does_not_begin_without_a_service(home: Path, horae: Horae) -> None:
+    assert horae("wait", "a-1").code == 1
 
 
 def test_waiting_has_an_end(fake: FakeService, horae: Horae) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from horae.cli.live.address import NoService
 from horae.cli.live.answers import UrlOption, answer, visible
 from horae.cli.live.client import NotThere, Service, service
 from horae.cli.live.endings import ENDED, NOT_FOUND, exit_code, job_state, worst
@@ -16,7 +17,8 @@ from horae.cli.options import OutputOption
 from horae.cli.output import Output, note
 from horae.cli.spans import read_span
 
-_LOOK_S = 0.5
+#: How often to look, and how long a service may be away.
+_LOOK_S, _AWAY_S = 0.5, 60.0
 _UNKNOWN = "not found"
 
 
@@ -28,9 +30,8 @@ def command(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Wait until jobs have ended.
+    """Wait until jobs have ended, also if the service is away for a minute.
 
-    \b
     Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled; of several jobs
     the worst counts: not found, failed, cancelled, not finished.
     """
@@ -68,9 +69,21 @@ def _watch(at: Service, jobs: Sequence[str], limit_s: float | None, tell: Callab
         states[job] = _state(at, job)
         while states[job] not in (*ENDED, _UNKNOWN) and (end_s is None or time.monotonic() < end_s):
             time.sleep(_LOOK_S if end_s is None else max(0.0, min(_LOOK_S, end_s - time.monotonic())))
-            states[job] = _state(at, job)
+            states[job] = _state_again(at, job)
         tell(f"{visible(job)}: {states[job]}")
     return states
+
+
+def _state_again(at: Service, job: str) -> str:
+    """The state of a job that was there before: a service that is being started anew is waited for."""
+    end_s = time.monotonic() + _AWAY_S
+    while True:
+        try:
+            return _state(at, job)
+        except NoService:
+            if time.monotonic() >= end_s:
+                raise
+            time.sleep(_LOOK_S)
 
 
 def _state(at: Service, job: str) -> str:
