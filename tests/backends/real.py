@@ -95,11 +95,22 @@ def end_all(state: Path) -> None:
 
 
 def _kill_all(state: Path) -> list[int]:
-    runners = [AttemptFolder(path.parent).runner_process() for path in state.glob("jobs/*/*/runner.json")]
-    pids = [process.pid for process in runners if process and process.lives()]
-    mark = f"{MARK}={state.resolve()}/"
-    pids += [pid for pid in _pids() if lives(pid) and any(one.startswith(mark) for one in _environment(pid))]
+    jobs = f"{state.resolve()}/jobs/"
+    pids = [pid for pid in _pids() if lives(pid) and (_runs_attempt_in(pid, jobs) or _belongs_to(pid, jobs))]
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return pids
+
+
+def _runs_attempt_in(pid: int, jobs: str) -> bool:
+    """Whether a process is a runner there, even one that has not looked around yet."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return False
+    return "-S" in words and any(word.startswith(jobs) for word in words)
+
+
+def _belongs_to(pid: int, jobs: str) -> bool:
+    return any(one.startswith(f"{MARK}={jobs}") for one in _environment(pid))

@@ -8,10 +8,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
 from horae.policies import _CLASSES
+from horae.service.job_file import read_job
 from horae.simulate.run import simulate
 
 from .conftest import Horae
@@ -58,6 +60,12 @@ def test_the_tutorial_prints_what_it_says(horae: Horae, tmp_path: Path, monkeypa
 
 def test_the_command_reference_is_up_to_date() -> None:
     assert (DOCS / "reference" / "cli.md").read_text() == build_script().command_reference(), "run `make docs`"
+
+
+def test_the_job_file_of_the_how_to_is_one() -> None:
+    (source,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "how-to.md").read_text(), flags=re.DOTALL)
+    job = read_job(yaml.safe_load(source))
+    assert job.resources.wanted() == (2, ("v100", "k80"))
 
 
 def test_the_policy_of_the_how_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from horae.cli.main import _take_debug
 from .conftest import Horae
 
 PROGRAM = [sys.executable, "-m", "horae.cli.main"]
-HEAVY = ("numpy", "numba", "polars", "matplotlib", "scipy", "yaml", "rich")
+HEAVY = ("numpy", "numba", "polars", "matplotlib", "scipy", "yaml", "rich", "httpx", "fastapi", "sqlalchemy")
 
 
 def test_the_version(horae: Horae) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.backends.real import NODES, bash, end_all, task, text_of, until
 
 from horae.backends.fake import FakeBackend, Part, World
 from horae.backends.local.backend import LocalBackend
 from horae.backends.protocol import Backend, Place, Start
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
-from tests.backends.real import NODES, bash, end_all, task, text_of, until
 
 #: What a job may do: run until told to stop and be run again, end by itself in some way, or never come up.
 #: `finishes late` gets its notice first. All but the last have 40 of 100 in their checkpoint.
@@ -24,7 +24,7 @@ BEHAVIOURS = {
     "asks to run again": Part(lasts_s=5.0, exit_code=75),
     "cannot launch": Part(launch_fails="no disk"),
 }
-_SAVE = """echo begun >> $HORAE_CHECKPOINT_DIR/begun; echo '{"step": 40, "total": 100}' > $HORAE_CHECKPOINT_DIR/saved.json"""
+_SAVE = """cd $HORAE_CHECKPOINT_DIR; echo begun >> begun; echo '{"step": 40, "total": 100}' > saved.json"""
 SCRIPTS = {
     "runs": "trap 'exit 75' USR1; echo up; sleep 60 & wait",
     "finishes": "exit 0",
@@ -38,8 +38,8 @@ SCRIPTS = {
 class Rig(Protocol):
     """A backend in a world where jobs can be made to behave."""
 
-    backend: Backend
-
+    @property
+    def backend(self) -> Backend: ...
     def start(self, behaviour: str, job: str = "a-1", attempt: int = 1, node: str = "v100") -> None: ...
     def up(self, job: str = "a-1", attempt: int = 1) -> None: ...
     def events(self) -> list[Event]: ...
@@ -177,6 +177,7 @@ def test_a_job_may_ask_to_be_run_again(rig: Rig) -> None:
 def test_events_carry_the_time_of_the_watch(rig: Rig) -> None:
     rig.start("runs")
     rig.events()
+    rig.up()
     rig.backend.stop("a-1", 1)
     found: list[Event] = until(lambda: rig.backend.watch(1234.5))
     assert [event.at_s for event in found] == [1234.5]
@@ -214,6 +215,7 @@ def test_an_attempt_is_started_once_however_often_it_is_ordered(rig: Rig) -> Non
     rig.start("runs")
     rig.reopen()
     rig.start("runs")
+    rig.up()
     assert rig.begun() == 1
     assert rig.backend.alive()["v100"] == (("a-1", 1),)
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +17,8 @@ from typing import Any
 
 TOKEN = "a-token-of-this-job"
 SOURCE = Path(__file__).parents[2] / "src"
+#: Processes that the running test has started.
+STARTED: list[subprocess.Popen[str]] = []
 
 
 @dataclass
@@ -97,17 +99,27 @@ def inside_horae(folder: Path, url: str = "", token: str = TOKEN, **more: str) -
 
 def start(script: Path, *arguments: object, env: Mapping[str, str], group: int = 0) -> subprocess.Popen[str]:
     """A script in a process group of its own, as the backend starts it, or in that of another."""
-    return subprocess.Popen(
-        [sys.executable, str(script), *map(str, arguments)],
-        env=dict(env),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        process_group=group,
-    )
+    return launch([sys.executable, script, *arguments], env, group)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
+def launch(command: Sequence[object], env: Mapping[str, str], group: int = 0) -> subprocess.Popen[str]:
+    """A command likewise; see `stop_all`."""
+    words = [str(word) for word in command]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(words, env=dict(env), text=True, stdout=pipe, stderr=pipe, process_group=group)
+    STARTED.append(process)
+    return process
+
+
+def stop_all() -> None:
+    """Leave nothing running, however a test ends."""
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
     """Wait until something is true; an error if it never is."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -40,7 +40,7 @@ def count(*arguments: object, env: dict[str, str]) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str], code: int) -> tuple[list[str], str]:
     """The lines of a process that must end with this code, and what it complained of."""
-    out, complaints = process.communicate(timeout=60)
+    out, complaints = process.communicate(timeout=180)
     assert process.returncode == code, (process.returncode, complaints)
     return out.splitlines(), complaints
 

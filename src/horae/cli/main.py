@@ -13,15 +13,30 @@ import typer
 
 from horae import __version__
 from horae.cli import auction, audit, catalogue, compare, policies, serve, simulate, skew, solve, sweep, trace
-from horae.cli.live import events, jobs, logs, nodes, queue, requests, settings, shares, submission, tokens, waiting
+from horae.cli.live import (
+    demo,
+    events,
+    jobs,
+    logs,
+    nodes,
+    queue,
+    replay,
+    report,
+    requests,
+    settings,
+    shares,
+    submission,
+    tokens,
+    waiting,
+)
 from horae.cli.usage import PlainUsage, is_help, usage_sentence
 from horae.core.errors import UserError
 
 INTERRUPTED = 130
 
 app = typer.Typer(
-    help="Horae schedules shared GPU clusters: simulate a policy, compare many, look into traces.",
-    epilog="Start with: horae compare --generate plain --cluster 8x4",
+    help="Horae schedules shared GPUs: run jobs, simulate a policy, compare many, look into traces.",
+    epilog="Start with: horae compare --generate plain --cluster 8x4, or with: horae serve",
     # Plain help: rich would double the time that `horae --help` takes.
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -61,6 +76,9 @@ app.command("hold", cls=PlainUsage, short_help="Keep jobs from running.")(reques
 app.command("release", cls=PlainUsage, short_help="Let jobs that are held run.")(requests.release)
 app.command("share", short_help="What each queue is entitled to, and uses.")(shares.command)
 app.add_typer(nodes.app, name="nodes")
+app.add_typer(report.app, name="report")
+app.command("replay", cls=PlainUsage, short_help="What happened, run again under another policy.")(replay.command)
+app.command("demo", short_help="A service, a dozen real training jobs, and how fair it was.")(demo.command)
 app.add_typer(settings.app, name="settings")
 app.add_typer(tokens.app, name="token")
 

@@ -57,7 +57,7 @@ _PARTS: dict[_Path, Any] = {
     ("vacated",): bool,
     ("dropped_reports",): int,
     ("learnt",): tuple[tuple[Setting, float], ...],
-    ("true_since",): dict[int, float],
+    ("measured_from",): dict[int, tuple[float, float]],
     ("queue_paths",): tuple[str, ...],
     ("queues",): tuple[Queue, ...],
     ("apps", "losses"): dict[int, tuple[float, ...]],

@@ -103,11 +103,11 @@ class Engine:
         self.jobs = JobTable(cluster.gpu_types, self._speeds, self.queues)
         self.apps = AppBook(self.jobs)
         self.talk = Conversation()
-        #: Whether speeds that jobs show replace what was estimated, what was learnt so, and since when each running
-        #: job's line has not been bent by a guess.
+        #: Whether speeds that jobs show replace what was estimated, what was learnt so, and the moment from which each
+        #: running job's speed is measured, with the work done by then.
         self._learn, self._least_measured_s = learn, least_measured_s
         self.learnt: dict[Setting, float] = {}
-        self._true_since_s: dict[int, float] = {}
+        self._measured_from: dict[int, tuple[float, float]] = {}
         self.evidence: Evidence | None = None
         #: Reports that came from an older attempt, or twice, and were ignored.
         self.dropped_reports = 0
@@ -204,7 +204,7 @@ class Engine:
     def _works_from(self, row: int, at_s: float) -> None:
         self.jobs.first_started_s[row] = min(self.jobs.first_started_s[row], at_s)
         self._set_speed(row, at_s)
-        self._true_since_s[row] = at_s
+        self._measured_from[row] = (at_s, float(self.jobs.work[row] - self.jobs.work_left[row]))
         self._set_speed_beside(row)
 
     def _set_speed(self, row: int, at_s: float) -> None:
@@ -222,6 +222,8 @@ class Engine:
         other = self.gpus.companion(row)
         if other >= 0 and self.jobs.executing[other]:
             self._set_speed(other, self.now_s)
+            # What it has done by now is only believed; its next report is where measuring begins anew.
+            self._measured_from.pop(other, None)
 
     def _ended(self, row: int, move: Move, work_done: float) -> None:
         """An attempt is gone: its GPUs are free, and the job waits again or has ended."""
@@ -237,7 +239,7 @@ class Engine:
         jobs.work_left[row] = jobs.work[row] - self._sane(row, work_done)
         self._launched.pop(row, None)
         self._stopped.pop(row, None)
-        self._true_since_s.pop(row, None)
+        self._measured_from.pop(row, None)
         self.evicted.pop(row, None)
         self.gpus.vacate(row)
         self._vacated = True
@@ -297,18 +299,17 @@ class Engine:
             self._must_plan = True
 
     def _progressed(self, row: int, work_done: float) -> None:
-        """The truth replaces the straight line; the speed stays what it was believed to be."""
+        """The truth replaces the straight line; the speed is what it is now believed to be."""
         jobs = self.jobs
         if not work_done >= 0:
             self.dropped_reports += 1
             return
-        rate, gpus, executing = float(jobs.rate[row]), float(jobs.executing_gpus[row]), bool(jobs.executing[row])
+        executing = bool(jobs.executing[row])
         self._note_speed(row, work_done)
         jobs.settle(row, self.now_s)
         jobs.work_left[row] = jobs.work[row] - self._sane(row, work_done)
         if executing:
-            jobs.execute(row, self.now_s, rate, gpus)
-            self._true_since_s[row] = self.now_s
+            self._set_speed(row, self.now_s)
 
     def _hear_loss(self, row: int, event: JobProgressed) -> None:
         """A loss that is a number is kept, for policies and for the app."""
@@ -325,23 +326,26 @@ class Engine:
             self._must_plan = True
 
     def _note_speed(self, row: int, work_done: float) -> None:
-        """Learn how fast a job really was since it was last known where it stood.
-
-        A speed that was only estimated is replaced; one that was measured before moves half way.
-        """
-        jobs = self.jobs
-        elapsed_s = float(self.now_s - jobs.since_s[row])
-        undisturbed = jobs.executing[row] and self._true_since_s.get(row) == jobs.since_s[row]
-        if not self._learn or not undisturbed or elapsed_s < self._least_measured_s:
+        """Learn how fast a job really was since it was last known where it stood, if that is long enough ago."""
+        if not self._learn or not self.jobs.executing[row]:
             return
-        setting = self._setting(row)
+        since_s, done = self._measured_from.get(row, (self.now_s, work_done))
+        elapsed_s = self.now_s - since_s
+        if 0 < elapsed_s < self._least_measured_s:
+            return
+        self._measured_from[row] = (self.now_s, self._sane(row, work_done))
+        if elapsed_s > 0:
+            self._learn_speed(row, (work_done - done) / elapsed_s)
+
+    def _learn_speed(self, row: int, steps_per_s: float) -> None:
+        """A speed that was only estimated is replaced; one that was measured before moves half way."""
+        jobs, setting = self.jobs, self._setting(row)
         known = self._speeds.throughputs.get(setting)
         if known is None and jobs.specs[row].throughput:
             # What a job says of itself is an estimate, too.
             known = Throughput(float(jobs.rate[row]), Origin.ESTIMATED)
         if known is None or known.origin is Origin.GIVEN:
             return
-        steps_per_s = float(work_done - (jobs.work[row] - jobs.work_left[row])) / elapsed_s
         if known.origin is Origin.MEASURED:
             steps_per_s = (steps_per_s + known.steps_per_s) / 2
         if steps_per_s > 0 and abs(steps_per_s - known.steps_per_s) > _SAME_SPEED * known.steps_per_s:
@@ -750,7 +754,7 @@ class Engine:
             "vacated": self._vacated,
             "dropped_reports": self.dropped_reports,
             "learnt": tuple(self.learnt.items()),
-            "true_since": dict(self._true_since_s),
+            "measured_from": dict(self._measured_from),
             "queue_paths": tuple(self.queues.paths),
             "queues": self.queues.configured,
             "apps": self.apps.state(),
@@ -779,7 +783,7 @@ class Engine:
         self._pending, self._backoff = dict(state["pending"]), dict(state["backoff"])
         self.evicted, self._strays = dict(state["evicted"]), list(state["strays"])
         self._launched, self._stopped = dict(state["launched"]), dict(state["stopped"])
-        self._true_since_s = dict(state["true_since"])
+        self._measured_from = dict(state["measured_from"])
         self._must_plan, self._heed_starts = state["must_plan"], state["heed_starts"]
         self._vacated, self.dropped_reports = state["vacated"], state["dropped_reports"]
         self.evidence = Evidence(**state["evidence"]) if state.get("evidence") else None

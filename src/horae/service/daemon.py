@@ -9,7 +9,7 @@ kept for the next cycle, and an engine that has decided what the journal could n
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, assert_never
@@ -32,8 +32,9 @@ from horae.core.events import (
     NodeLost,
     NodeObserved,
 )
+from horae.core.job import JobSpec
 from horae.core.standing import Standing
-from horae.core.states import LAUNCHING, RUNNING, STATES
+from horae.core.states import LAUNCHING, RUNNING, STATES, State
 from horae.service.beginning import Beginning, recover
 from horae.service.clock import Clock
 from horae.service.database import StoreTrouble
@@ -105,6 +106,8 @@ class Daemon:
         self.meter: Meter = Meter()
         self._inbox: list[_Request[Any]] = []
         self._carried: list[Event] = []
+        #: Stops that the backend could not take.
+        self._to_stop: list[Stop] = []
         self._news, self._changed = threading.Condition(), threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="horae-daemon", daemon=True)
@@ -155,10 +158,20 @@ class Daemon:
         now_s = self.clock()
         changes = [*self.backend.watch(now_s), *self._changed_nodes(now_s)]
         self._record(Change(tuple(changes)))
+        # An attempt that was on its way when the last daemon died counts as there only once it is ordered again.
+        launching = {spec.id for spec, state in self._occupants() if state is LAUNCHING}
+        outstanding = self.engine.outstanding()
+        self._perform([one for one in outstanding if isinstance(one, Launch) and one.job in launching])
         for node, alive in self.backend.alive().items():
             self._record(Change((NodeObserved(now_s, node, alive),)))
-        self._perform(self.engine.outstanding())
+        self._perform([one for one in self.engine.outstanding() if isinstance(one, Stop)])
         self._publish()
+
+    def _occupants(self) -> Iterator[tuple[JobSpec, State]]:
+        """Jobs that sit on GPUs, and their states."""
+        jobs = self.engine.jobs
+        for row in self.engine.gpus.occupied:
+            yield jobs.specs[row], STATES[int(jobs.state[row])]
 
     def _changed_nodes(self, now_s: float) -> list[Event]:
         """Nodes that came or went while nobody watched."""
@@ -207,6 +220,9 @@ class Daemon:
         self._carried = []
         changed = self._heed(reports) | self._serve(self._take(), now_s)
         changed |= self._decide()
+        if self._to_stop:
+            again, self._to_stop = self._to_stop, []
+            self._perform(again)
         if changed:
             self._publish()
         if self.seq - self._checkpointed >= CHECKPOINT_EVERY:
@@ -301,11 +317,19 @@ class Daemon:
                 case Launch():
                     self._launch(command)
                 case Stop():
-                    self.backend.stop(command.job, command.attempt)
+                    self._stop(command)
                 case WakeAt():
                     pass
                 case _:
                     assert_never(command)
+
+    def _stop(self, stop: Stop) -> None:
+        """Have an attempt end. A machine that cannot even write that down now is asked again."""
+        try:
+            self.backend.stop(stop.job, stop.attempt)
+        except OSError as error:
+            self.meter.trouble = f"Job {stop.job} cannot be stopped: {error.strerror or error}."
+            self._to_stop.append(stop)
 
     def _launch(self, launch: Launch) -> None:
         try:

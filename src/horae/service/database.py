@@ -24,6 +24,10 @@ class StoreTrouble(UserError):
     """The store cannot be read or written now. Whatever was begun is undone; nothing is half-written."""
 
 
+class StoreLocked(StoreTrouble):
+    """Somebody else has a lock, and kept it longer than we wait."""
+
+
 def read_url(text: str) -> URL:
     """The URL of a database that a store can be in."""
     try:
@@ -115,21 +119,22 @@ def told(url: URL) -> Iterator[None]:
     except IntegrityError:
         raise
     except SQLAlchemyError as why:
-        raise StoreTrouble(_sentence(url, why)) from why
+        raise _in_plain_words(url, why) from why
 
 
-#: What databases say, and what is to be done. Codes are PostgreSQL's.
-_FULL, _LOCKED = ("53100", "disk is full"), ("55P03", "is locked")
-
-
-def _sentence(url: URL, why: SQLAlchemyError) -> str:
+def _in_plain_words(url: URL, why: SQLAlchemyError) -> StoreTrouble:
+    """What a database said, and what is to be done. Codes are PostgreSQL's."""
     where = str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
-    said = str(why.orig if isinstance(why, DBAPIError) else why).strip().splitlines()[0]
+    said = next(iter(str(why.orig if isinstance(why, DBAPIError) else why).strip().splitlines()), "no reason given")
     code = getattr(getattr(why, "orig", None), "sqlstate", None)
-    if code == _FULL[0] or _FULL[1] in said:
-        return f"No room is left for the journal {where}: make room where it lies and try again. Nothing was written."
-    if code == _LOCKED[0] or _LOCKED[1] in said:
-        return f"Another program keeps the journal {where} locked: end it and try again. Nothing was written."
+    if code == "53100" or "disk is full" in said:
+        return StoreTrouble(
+            f"No room is left for the journal {where}: make room where it lies and try again. Nothing was written."
+        )
+    if code == "55P03" or "is locked" in said:
+        return StoreLocked(f"Another program keeps the journal {where} locked: end it and try again.")
     if code is None and url.get_backend_name() == "postgresql":
-        return f"The journal {where} cannot be reached ({said}): see that PostgreSQL runs there and lets you in."
-    return f"The journal {where} cannot be used ({said}): mend that and try again. Nothing was written."
+        return StoreTrouble(
+            f"The journal {where} cannot be reached ({said}): see that PostgreSQL runs there and lets you in."
+        )
+    return StoreTrouble(f"The journal {where} cannot be used ({said}): mend that and try again.")

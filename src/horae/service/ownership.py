@@ -11,7 +11,7 @@ from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from horae.core.errors import UserError
-from horae.service.database import OWNER, StoreTrouble, told
+from horae.service.database import OWNER, StoreLocked, StoreTrouble, told
 
 
 class StoreInUse(UserError):
@@ -75,11 +75,15 @@ class _ServerLock:
     def _take(self) -> Connection:
         with told(self._engine.url):
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            if connection.scalar(text(f"SELECT pg_try_advisory_lock({OWNER})")):
-                return connection
+        try:
+            # It waits a little: the server may be about to notice that a daemon has died.
+            with told(self._engine.url):
+                connection.execute(text(f"SELECT pg_advisory_lock({OWNER})"))
+        except StoreLocked as why:
             connection.close()
-        where = self._engine.url.render_as_string(hide_password=True)
-        raise StoreInUse(f"Another daemon has the journal {where}: stop it first, or use another database.")
+            where = self._engine.url.render_as_string(hide_password=True)
+            raise StoreInUse(f"Another daemon has the journal {where}: stop it first, or use another one.") from why
+        return connection
 
     def confirm(self) -> None:
         """A connection that was cut lost the lock; it is taken again unless another daemon was quicker."""

@@ -98,6 +98,7 @@ class Store:
         """Let go of the database, and of the right to append."""
         if self._ownership:
             self._ownership.release()
+            self._ownership = None
         self._engine.dispose()
 
     # --------------------------------------------------------------- journal

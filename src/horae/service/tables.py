@@ -100,7 +100,7 @@ def read_epoch(connection: Connection) -> float | None:
     """Unix time from which a store counts its seconds; None if it has no tables yet."""
     if not inspect(connection).has_table(facts.name):
         return None
-    found = dict(connection.execute(select(facts.c.name, facts.c.value)).all())
+    found = {row.name: row.value for row in connection.execute(select(facts))}
     if found.get("schema") != str(SCHEMA):
         raise WrongSchema(
             f"This store has tables of version {found.get('schema')} and this release of Horae works with version "

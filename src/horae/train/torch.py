@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,6 +56,14 @@ class Run(PlainRun):
             gather=state.gather,
             rank=state.rank if state.together else None,
         )
+        self._state = state
+
+    def __iter__(self) -> Iterator[int]:
+        try:
+            yield from super().__iter__()
+        except SystemExit:
+            self._state.part()
+            raise
 
 
 class State:
@@ -76,6 +84,11 @@ class State:
         raised = torch.tensor([int(flag)])
         distributed.all_reduce(raised, op=distributed.ReduceOp.MAX, group=self._group)
         return bool(raised.item())
+
+    def part(self) -> None:
+        """Take leave of the other processes: threads of a group that is still open can abort a process as it exits."""
+        if self.together:
+            distributed.destroy_process_group()
 
     def gather(self) -> None:
         """Bring the state of every process's generators together: dropout draws from each its own."""

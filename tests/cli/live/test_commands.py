@@ -9,14 +9,15 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Horae
 
 from horae.cli.live.bars import bar
-from horae.cli.live.endings import worst
-from horae.cli.live.moments import ago, short
+from horae.cli.live.endings import job_state, worst
+from horae.cli.live.moments import ago, short, until
 from horae.core.reasons import Reason
 
 from .conftest import FakeService, detail, job
@@ -172,7 +173,7 @@ def test_status_is_everything(fake: FakeService, horae: Horae) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "../nodes", "a/b", "A", "a?x=1", "a#b", "%2e%2e", ""])
-@pytest.mark.parametrize("command", ["status", "why", "events", "cancel", "hold", "release"])
+@pytest.mark.parametrize("command", ["status", "events", "cancel"])
 def test_what_is_no_id_is_asked_of_nobody(fake: FakeService, horae: Horae, command: str, name: str) -> None:
     answer = horae(command, name)
     assert (answer.code, answer.out) == (1, "")
@@ -264,8 +265,33 @@ def test_waiting_ends_with_the_worst_of_the_jobs(
     answer = horae("wait", "a-1", "b-2", "a-1", "-o", "json")
     assert answer.code == 103
     assert answer.json == {"jobs": [{"id": "a-1", "state": "finished"}, {"id": "b-2", "state": "cancelled"}]}
-    assert horae("wait", "a-1").code == 0
+    answer = horae("wait", "a-1")
+    assert (answer.code, answer.out, answer.err) == (0, "a-1: finished\n", "")
     assert horae("wait", "a-1", "gone-3").code == 102
+
+
+def test_waiting_outlasts_a_service_that_is_started_anew(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from horae.cli.live import waiting
+    from horae.cli.live.address import NoService
+
+    away = [NoService("away"), NoService("away")]
+
+    def state(at: Any, job: str) -> str:
+        if len(fake.asked) == 1 and away:
+            raise away.pop()
+        return job_state(at, job)
+
+    monkeypatch.setattr(waiting, "_LOOK_S", 0.01)
+    monkeypatch.setattr(waiting, "job_state", state)
+    fake.answers["GET /v1/jobs/a-1/why"] = [{"state": "running"}, {"state": "finished"}]
+    assert horae("wait", "a-1").code == 0
+    assert away == []
+
+
+def test_waiting_does_not_begin_without_a_service(home: Path, horae: Horae) -> None:
+    assert horae("wait", "a-1").code == 1
 
 
 def test_waiting_has_an_end(fake: FakeService, horae: Horae) -> None:
@@ -423,7 +449,9 @@ def test_times_are_short() -> None:
     now = datetime(2024, 1, 1, 0, 3, 20, tzinfo=UTC)
     assert ago("2024-01-01T00:00:00.000+00:00", now) == "3m 20s ago"
     assert ago("2024-01-01T00:04:00.000+00:00", now) == "0s ago"
-    assert ago(None) == ago("never") == "–"
+    assert ago(None) == ago("never") == until(None) == "–"
+    assert until("2024-01-01T00:04:00.000+00:00", now) == "in 40s"
+    assert until("2024-01-01T00:03:00.000+00:00", now) == "20s ago"
 
 
 def test_bars_have_letters_that_the_terminal_has(monkeypatch: pytest.MonkeyPatch) -> None:

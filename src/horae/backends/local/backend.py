@@ -42,7 +42,8 @@ class _Known:
     child: int = 0
     #: Whether we asked for a runner, so that one that never shows up is news.
     ordered: bool = False
-    #: When the job's processes came up, by the wall clock.
+    #: When the job's processes came up, by the wall clock, and which word of the runner was read last.
+    stamp: int = 0
     up_at: float | None = None
     over: bool = False
 
@@ -251,8 +252,8 @@ class LocalBackend:
         """Report attempts as started whose job has been up for a while without saying so."""
         now = time.time()
         for known in list(self._rising.values()):
-            if known.up_at is None:
-                known.up_at = (known.folder.runner() or {"up_at": None})["up_at"]
+            if known.up_at is None and known.stamp != (stamp := known.folder.runner_stamp()):
+                known.stamp, known.up_at = stamp, (known.folder.runner() or {"up_at": None})["up_at"]
             if known.up_at is not None and now - known.up_at >= self._ready_s:
                 del self._rising[known.attempt]
                 self._news.append(JobStarted(0.0, *known.attempt))
@@ -278,9 +279,11 @@ class LocalBackend:
 def _spawn(folder: AttemptFolder) -> int:
     """Start the runner of an attempt in a session of its own, its words going to the job's log."""
     log = (1, str(folder.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    compiled = runner.__spec__.cached if runner.__spec__ else None
+    program = compiled if compiled and Path(compiled).exists() else runner.__file__
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-I", "-S", runner.__file__, str(folder.path)],
+        [sys.executable, "-I", "-S", program, str(folder.path)],
         {},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),

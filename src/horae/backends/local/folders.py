@@ -60,6 +60,13 @@ class AttemptFolder:
         # Unreadable after a power cut: no process of before lives.
         return read_json(self.path / runner.RUNNER) or {"pid": 0, "start_time": 0, "boot_id": "", "up_at": None}
 
+    def runner_stamp(self) -> int:
+        """What changes whenever the runner says something anew; 0 before it has said anything."""
+        try:
+            return (self.path / runner.RUNNER).stat().st_ino
+        except OSError:
+            return 0
+
     def runner_process(self) -> Process | None:
         """The runner's process, alive or not, if there was one."""
         who = self.runner()
@@ -123,7 +130,6 @@ class Folders:
     def remember(self, attempt: Attempt) -> AttemptFolder:
         """Make the folder of an attempt and its marker, which comes first: nothing runs that nobody remembers."""
         (self._markers / f"{attempt[0]}@{attempt[1]}").touch(mode=0o600)
-        runner.sync_folder(str(self._markers))
         folder = self.of(attempt)
         folder.make()
         return folder

@@ -42,15 +42,19 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
 
 
-def write_whole(folder: str, name: str, content: object, once: bool = False) -> bool:
-    """Write a JSON file so that it is there whole and for good, or not at all; `once` leaves one that exists."""
+def write_whole(folder: str, name: str, content: object, once: bool = False, lasting: bool = True) -> bool:
+    """Write a JSON file so that it is there whole or not at all.
+
+    `once` leaves one that exists, and answers False. `lasting` waits until it would survive a power cut.
+    """
     path, draft = os.path.join(folder, name), os.path.join(folder, f".{name}.{os.getpid()}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(file, "w", encoding="utf-8") as out:
             json.dump(content, out)
             out.flush()
-            os.fsync(out.fileno())
+            if lasting:
+                os.fsync(out.fileno())
         if once:
             os.link(draft, path)
         else:
@@ -60,11 +64,12 @@ def write_whole(folder: str, name: str, content: object, once: bool = False) -> 
     finally:
         if os.path.exists(draft):
             os.unlink(draft)
-    sync_folder(folder)
+    if lasting:
+        _sync_folder(folder)
     return True
 
 
-def sync_folder(folder: str) -> None:
+def _sync_folder(folder: str) -> None:
     """Make the names in a folder last."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -273,10 +278,10 @@ class Runner:
     def _clear(self) -> None:
         """Wait until nothing is left of the attempt. What outlives the job's own processes must go.
 
-        After a stop it keeps its grace: a shell may die of the notice at once while the training
-        script, its child, is saving.
+        It keeps the grace of a stop if the job died of the notice: a shell does so at once, while
+        the training script, its child, is saving.
         """
-        if not self.pressure and self._strays():
+        if self._strays() and not (self.stopped and self.signal):
             self._press((signal.SIGTERM, _FINAL_S))
         while self._strays():
             self._wait()
@@ -307,7 +312,8 @@ class Runner:
 
     def _tell_who(self, up_at: float | None) -> None:
         me = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "boot_id": boot_id()}
-        write_whole(self.folder, RUNNER, {**me, "group": self.group, "up_at": up_at})
+        # A power cut that takes this takes us along: no need to wait for the disk.
+        write_whole(self.folder, RUNNER, {**me, "group": self.group, "up_at": up_at}, lasting=False)
 
     def _tell_up(self) -> None:
         """Add to what is known of us that the job is up; a disk that is full is no reason to end it."""

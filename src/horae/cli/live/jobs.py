@@ -138,8 +138,11 @@ def gpus_text(record: Mapping[str, Any]) -> str:
 
 
 def _attempts(attempts: list[Mapping[str, Any]]) -> RenderableType:
-    columns = list(dict.fromkeys(key for one in attempts for key in one))
-    return table(columns, [[_cell(one.get(key)) for key in columns] for one in attempts])
+    """One line an attempt; columns in which nothing stands are left out."""
+    keys = dict.fromkeys(key for one in attempts for key in one)
+    columns = [key for key in keys if any(one.get(key) not in (None, "", []) for one in attempts)]
+    names = [key.replace("_", " ") for key in columns]
+    return table(names, [[_cell(one.get(key)) for key in columns] for one in attempts])
 
 
 def _cell(value: object) -> str:

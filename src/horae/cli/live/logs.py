@@ -29,7 +29,6 @@ def command(
 ) -> None:
     """Print what a job printed.
 
-    \b
     Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled.
     """
     with service(url) as at:

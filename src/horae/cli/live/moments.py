@@ -21,7 +21,12 @@ def short(seconds: float) -> str:
 
 
 def seconds_since(moment: object, now: datetime | None = None) -> float | None:
-    """How long ago a moment of the service was; None for one that never came."""
+    """How long ago a moment of the service was; None for one that never came. Clocks may differ a little."""
+    gone_s = _since(moment, now or datetime.now(UTC))
+    return None if gone_s is None else max(0.0, gone_s)
+
+
+def _since(moment: object, now: datetime) -> float | None:
     if not isinstance(moment, str):
         return None
     try:
@@ -29,7 +34,15 @@ def seconds_since(moment: object, now: datetime | None = None) -> float | None:
     except ValueError:
         return None
     then = then if then.tzinfo else then.replace(tzinfo=UTC)
-    return max(0.0, ((now or datetime.now(UTC)) - then).total_seconds())
+    return (now - then).total_seconds()
+
+
+def until(moment: object, now: datetime | None = None) -> str:
+    """A moment to come, such as `in 3m`; one that has gone by is told as such."""
+    gone_s = _since(moment, now or datetime.now(UTC))
+    if gone_s is None:
+        return NOTHING
+    return f"in {short(-gone_s)}" if gone_s < 0 else f"{short(gone_s)} ago"
 
 
 def ago(moment: object, now: datetime | None = None) -> str:

@@ -123,11 +123,11 @@ def _progress(record: Mapping[str, Any]) -> str:
 
 
 def _time(record: Mapping[str, Any], state: str) -> str:
-    """How long a job ran; or, if it never did, how long it waits."""
+    """How long a job has run; or, if it never did, how long it has waited."""
     ran_s = float(record.get("ran_s") or 0)
     if state in ENDED or ran_s:
         return f"ran {short(ran_s)}"
-    return f"waits {short(seconds_since(record.get('submitted')) or 0)}"
+    return f"waited {short(seconds_since(record.get('submitted')) or 0)}"
 
 
 def _watch(at: Service, wanted: Mapping[str, Any]) -> None:

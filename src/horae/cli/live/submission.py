@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Jobs of a plan that fit on a screen.
 _SHOWN = 12
+#: Jobs that a command line may name and still be read.
+_NAMED = 5
 _WORDS = "horae.words"
 
 
@@ -287,8 +289,14 @@ class Plan:
             ("horae queue", "who runs, who waits"),
             (f"horae why {one}", "why it waits"),
             (f"horae logs -f {one}", "what it prints"),
-            (f"horae cancel {' '.join(self.ids) if len(self.ids) <= 3 else one}", "end it"),
+            self._cancel(),
         )
+
+    def _cancel(self) -> tuple[str, str]:
+        app = self.jobs[0].get("app")
+        if len(self.ids) > 1 and app:
+            return f"horae cancel --app {app}", "end them"
+        return f"horae cancel {' '.join(self.ids[:_NAMED])}", "end it" if len(self.ids) == 1 else "end them"
 
 
 def _facts(job: Mapping[str, Any], single: bool) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ import typer
 
 from horae.cli.live.answers import UrlOption, answer, visible
 from horae.cli.live.client import Strange, part, records_of, service
-from horae.cli.live.moments import ago
+from horae.cli.live.moments import ago, until
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, table
 from horae.cli.spans import read_span
@@ -89,6 +89,6 @@ def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
         visible(record.get("user", "")),
         visible(record.get("role", "")),
         ago(record.get("created")),
-        visible(record.get("expires") or "never"),
+        until(record["expires"]) if record.get("expires") else "never",
         "revoked" if record.get("revoked") else "",
     )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
 import typer
 
+from horae.cli.live.address import NoService
 from horae.cli.live.answers import UrlOption, answer, visible
 from horae.cli.live.client import NotThere, Service, service
 from horae.cli.live.endings import ENDED, NOT_FOUND, exit_code, job_state, worst
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, note, table
+from horae.cli.output import Output, note
 from horae.cli.spans import read_span
 
-_LOOK_S = 0.5
+#: How often to look, and how long a service may be away.
+_LOOK_S, _AWAY_S = 0.5, 60.0
 _UNKNOWN = "not found"
 
 
@@ -27,30 +30,38 @@ def command(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Wait until jobs have ended.
+    """Wait until jobs have ended, also if the service is away for a minute.
 
-    \b
     Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled; of several jobs
     the worst counts: not found, failed, cancelled, not finished.
     """
     limit_s = None if timeout is None else read_span("--timeout", timeout)
     with service(url) as at:
-        states = _watch(at, list(dict.fromkeys(jobs)), limit_s)
+        states = _watch(at, list(dict.fromkeys(jobs)), limit_s, _echo if output is Output.TABLE else _nothing)
     records = [{"id": job, "state": state} for job, state in states.items()]
-    answer(output, {"jobs": records}, records, lambda: [table(("id", "state"), list(states.items()))])
+    answer(output, {"jobs": records}, records, list)
     raise typer.Exit(_code(states.values()))
 
 
 def wait_for(at: Service, jobs: Sequence[str], limit_s: float | None) -> int:
     """Wait until jobs have ended, tell of each on stderr, and return the exit code for all."""
-    return _code(_watch(at, jobs, limit_s).values())
+    return _code(_watch(at, jobs, limit_s, note).values())
 
 
 def _code(states: Iterable[str]) -> int:
     return worst(NOT_FOUND if state == _UNKNOWN else exit_code(state) for state in states)
 
 
-def _watch(at: Service, jobs: Sequence[str], limit_s: float | None) -> dict[str, str]:
+def _echo(sentence: str) -> None:
+    typer.echo(sentence)
+    sys.stdout.flush()
+
+
+def _nothing(sentence: str) -> None:
+    """Programs are told at the end."""
+
+
+def _watch(at: Service, jobs: Sequence[str], limit_s: float | None, tell: Callable[[str], None]) -> dict[str, str]:
     """The last state of each job. One is looked at, at a time: those that end meanwhile are told when it has ended."""
     end_s = None if limit_s is None else time.monotonic() + limit_s
     states: dict[str, str] = {}
@@ -58,9 +69,21 @@ def _watch(at: Service, jobs: Sequence[str], limit_s: float | None) -> dict[str,
         states[job] = _state(at, job)
         while states[job] not in (*ENDED, _UNKNOWN) and (end_s is None or time.monotonic() < end_s):
             time.sleep(_LOOK_S if end_s is None else max(0.0, min(_LOOK_S, end_s - time.monotonic())))
-            states[job] = _state(at, job)
-        note(f"{visible(job)}: {states[job]}")
+            states[job] = _state_again(at, job)
+        tell(f"{visible(job)}: {states[job]}")
     return states
+
+
+def _state_again(at: Service, job: str) -> str:
+    """The state of a job that was there before: a service that is being started anew is waited for."""
+    end_s = time.monotonic() + _AWAY_S
+    while True:
+        try:
+            return _state(at, job)
+        except NoService:
+            if time.monotonic() >= end_s:
+                raise
+            time.sleep(_LOOK_S)
 
 
 def _state(at: Service, job: str) -> str:

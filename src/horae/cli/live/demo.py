@@ -1,0 +1,305 @@
+"""`horae demo`: the whole thing on one machine in about a minute and a half."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horae.cli.files import check_outputs
+from horae.cli.live.bars import bar
+from horae.cli.live.client import Service, records_of, service
+from horae.cli.live.past import read_past
+from horae.cli.live.report import fairness_tables, write_files
+from horae.cli.options import OutputOption
+from horae.cli.output import Output, print_csv, print_json, print_rich, table
+from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from horae.service.server import Server
+
+#: Machines where there are no real GPUs, and how fast training is on each.
+VIRTUAL, SPEEDS = "v100:4,k80:4", "v100=1,k80=0.5"
+LEASE_S = 8
+STEP_MS = 25
+#: After so long something is wrong.
+PATIENCE_S = 600.0
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class DemoJob:
+    """One training job: who submits it, its gang, its steps and its learning rate."""
+
+    user: str
+    queue: str
+    name: str
+    gpus: int
+    steps: int
+    lr: float
+    seed: int
+
+    def arguments(self) -> list[str]:
+        """What decides the result; everything else only decides how long it takes."""
+        return ["--steps", str(self.steps), "--seed", str(self.seed), "--lr", str(self.lr)]
+
+
+JOBS = (
+    DemoJob("ann", "vision", "resize", 2, 700, 0.05, 1),
+    DemoJob("ann", "vision", "detect", 2, 900, 0.03, 2),
+    DemoJob("ann", "vision", "segment", 1, 500, 0.05, 3),
+    DemoJob("ann", "vision", "caption", 1, 900, 0.02, 4),
+    DemoJob("bob", "speech", "listen", 4, 500, 0.05, 5),
+    DemoJob("bob", "speech", "speak", 2, 800, 0.04, 6),
+    DemoJob("bob", "speech", "translate", 1, 700, 0.05, 7),
+    DemoJob("bob", "speech", "denoise", 1, 400, 0.03, 8),
+    *(DemoJob("cho", "search", f"trial-{k}", 1, 600, lr, 9) for k, lr in enumerate((0.1, 0.05, 0.02, 0.01))),
+)
+
+
+class DemoFailed(UserError):
+    """The demonstration did not end as it should."""
+
+
+def command(
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="The report's page; in the state folder by default."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", metavar="DIR", help="The service's folder; a new temporary one by default."),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Start a service on loopback, train a dozen small models of three teams under Themis, and report how fair it was.
+
+    The models are real (NumPy, no download) and so are the processes; GPUs are virtual unless this machine has some.
+    """
+    check_outputs([html], inputs=[])
+    # Kept after the end: the page, the logs and the checkpoints are what one wants to look at.
+    folder = state or Path(tempfile.mkdtemp(prefix="horae-demo-"))
+    page = html or folder / "demo.html"
+    with _serving(folder) as server, service(server.url) as at:
+        _say(output, f"Service at {server.url}, state in {folder}")
+        ids = _submit(at, server)
+        _say(output, f"{len(ids)} jobs of 3 teams submitted; GPUs are leased for {LEASE_S} s at a time.")
+        jobs = _watch(at, ids, output)
+        losses = _check(jobs, ids, folder)
+        past = read_past(at)
+    from horae.report.metrics import measure
+
+    report = measure(past.history)
+    write_files(past, report, page, None)
+    _tell(output, report, jobs, losses, page)
+
+
+@contextmanager
+def _serving(folder: Path) -> Iterator[Server]:
+    """A service in this process, and the client's way to it."""
+    import os
+
+    from horae.backends.local.gpus import find_gpus
+    from horae.service.server import Asked, Server
+
+    gpus = None if find_gpus() else VIRTUAL
+    settings = {"lease": str(LEASE_S)}
+    server = Server(Asked(state=folder, port=0, gpus=gpus, policy="themis", settings=settings))
+    known = os.environ.get("HORAE_TOKEN")
+    os.environ["HORAE_TOKEN"] = server.token_file.read_text(encoding="utf-8").strip()
+    try:
+        yield server
+    finally:
+        os.environ.pop("HORAE_TOKEN")
+        if known is not None:
+            os.environ["HORAE_TOKEN"] = known
+        server.close()
+
+
+def _submit(at: Service, server: Server) -> dict[str, DemoJob]:
+    """Every team submits its own jobs, with its own token."""
+    import httpx
+
+    ids: dict[str, DemoJob] = {}
+    for user in dict.fromkeys(job.user for job in JOBS):
+        token = at.post("/v1/tokens", {"user": user, "role": "user", "expires": "1h"})["token"]
+        own = [job for job in JOBS if job.user == user]
+        said = httpx.post(
+            f"{server.url}/v1/jobs",
+            json=[_form(job) for job in own],
+            headers={"Authorization": f"Bearer {token}"},
+            trust_env=False,
+        )
+        if said.status_code >= 300:
+            raise DemoFailed(f"The service refused the jobs of {user}: {said.text}")
+        ids.update(zip(said.json()["ids"], own, strict=True))
+    return ids
+
+
+def _form(job: DemoJob) -> dict[str, Any]:
+    run = [sys.executable, str(script()), *job.arguments(), "--step-ms", str(STEP_MS), "--speed", SPEEDS]
+    return {
+        "name": job.name,
+        "queue": job.queue,
+        "run": run,
+        "resources": {"gpus": job.gpus},
+        "envs": {"PYTHONPATH": str(Path(__file__).parents[3])},
+        "estimate": {"steps": job.steps, "duration": job.steps * STEP_MS / 1000},
+        "class": "demo",
+    }
+
+
+def script() -> Path:
+    """The training script: shipped with the package, or among the examples of a checkout."""
+    for place in (Path(__file__).parent, Path(__file__).parents[4] / "examples"):
+        if (place / "train_numpy.py").is_file():
+            return place / "train_numpy.py"
+    raise DemoFailed("The training script train_numpy.py is missing: install Horae again.")
+
+
+# ------------------------------------------------------------------------ watching
+
+
+def _watch(at: Service, ids: Mapping[str, DemoJob], output: Output) -> list[dict[str, Any]]:
+    """Look on until all have ended: a live table on a terminal, a line now and then elsewhere."""
+    began = time.monotonic()
+    with _display(output) as show:
+        while True:
+            jobs = records_of(at.get("/v1/jobs", {"all": True, "limit": 0}), "jobs")
+            show(jobs)
+            if all(job["state"] in ("finished", "failed", "cancelled") for job in jobs):
+                return jobs
+            if time.monotonic() - began > PATIENCE_S:
+                raise DemoFailed(f"Not all jobs ended within {PATIENCE_S:.0f} s; this machine may be too busy.")
+            time.sleep(_LOOK_S)
+
+
+@contextmanager
+def _display(output: Output) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if output is Output.TABLE and console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda jobs: live.update(_live_table(jobs), refresh=True)
+        return
+    told = [0.0]
+
+    def line(jobs: Sequence[Mapping[str, Any]]) -> None:
+        if time.monotonic() - told[0] >= 10:
+            told[0] = time.monotonic()
+            _say(output, _summary(jobs))
+
+    yield line
+
+
+def _live_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
+    heads = ("job", "team", "gpus", "state", "on", "progress", "loss", "preempted", "why it waits")
+    rows = [
+        (
+            job["id"],
+            job["queue"],
+            job["gpus"],
+            job["state"],
+            " ".join(job["on"]),
+            f"{bar(job['progress'], 20)} {job['progress']:4.0%}",
+            "" if job["loss"] is None else f"{job['loss']:.4f}",
+            str(job["preemptions"]),
+            job["reason"] if job["state"] in ("waiting", "placed") else "",
+        )
+        for job in jobs
+    ]
+    return table(heads, rows)
+
+
+def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:
+    count = {state: sum(job["state"] == state for job in jobs) for state in ("running", "waiting", "finished")}
+    done = sum(job["progress"] for job in jobs) / len(jobs)
+    told = ", ".join(f"{number} {state}" for state, number in count.items())
+    return f"{bar(done, 20)} {done:4.0%}  {told}, {sum(job['preemptions'] for job in jobs)} preemptions"
+
+
+# ------------------------------------------------------------------------ checking
+
+
+def _check(
+    jobs: Sequence[Mapping[str, Any]], ids: Mapping[str, DemoJob], folder: Path
+) -> dict[str, tuple[float, float]]:
+    """The loss each job ended with, and the one it has when nobody disturbs it."""
+    failed = [job["id"] for job in jobs if job["state"] != "finished"]
+    if failed:
+        raise DemoFailed(f"{', '.join(failed)} did not finish: `horae logs {failed[0]}` would tell why; see {folder}.")
+    return {name: (_loss(folder / "jobs" / name / "checkpoint"), undisturbed(job)) for name, job in ids.items()}
+
+
+def _loss(folder: Path) -> float:
+    return float(json.loads((folder / "result.json").read_text(encoding="utf-8"))["loss"])
+
+
+def undisturbed(job: DemoJob) -> float:
+    """The loss of the same training, run alone, at once and in one piece."""
+    import os
+
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [sys.executable, str(script()), *job.arguments(), "--folder", folder],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+            check=True,
+            capture_output=True,
+        )
+        return _loss(Path(folder))
+
+
+# ------------------------------------------------------------------------- telling
+
+
+def _say(output: Output, sentence: str) -> None:
+    if output is Output.TABLE:
+        typer.echo(sentence)
+
+
+def _tell(
+    output: Output,
+    report: Any,
+    jobs: Sequence[Mapping[str, Any]],
+    losses: Mapping[str, tuple[float, float]],
+    page: Path,
+) -> None:
+    same = sum(found == wanted for found, wanted in losses.values())
+    records = [
+        {
+            "id": job["id"],
+            "queue": job["queue"],
+            "preemptions": job["preemptions"],
+            "loss": losses[job["id"]][0],
+            "loss_undisturbed": losses[job["id"]][1],
+        }
+        for job in jobs
+    ]
+    match output:
+        case Output.JSON:
+            print_json({"jobs": records, "same_loss": same, "page": str(page), "report": report.as_dict()})
+        case Output.CSV:
+            print_csv(records)
+        case Output.TABLE:
+            print_rich(*fairness_tables(report))
+            preemptions = sum(job["preemptions"] for job in jobs)
+            typer.echo(
+                f"{same} of {len(losses)} jobs ended with the very loss of an undisturbed run, after {preemptions} "
+                f"preemptions.\nOpen {page.resolve()}"
+            )
+    if same < len(losses):
+        different = next(name for name, (found, wanted) in losses.items() if found != wanted)
+        raise DemoFailed(f"Job {different} ended with another loss than an undisturbed run: preemption changed it.")

@@ -1,0 +1,87 @@
+"""What a service's journal tells of the past, read over the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from horae.cli.live.client import Service, Strange, records_of
+from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from horae.core.commands import Decided
+    from horae.core.events import Event
+    from horae.core.history import History
+    from horae.core.queues import Queue
+    from horae.service.beginning import Beginning
+
+_PAGE = 5000
+
+
+class NothingYet(UserError):
+    """A journal without jobs."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """Everything that happened, up to now."""
+
+    history: History
+    beginning: Beginning
+    #: Unix time of second 0, and the moment of asking.
+    epoch: float
+    now_s: float
+    queues: tuple[Queue, ...]
+
+    def first_since(self, seconds: float | None) -> int:
+        """Position of the first job that was submitted within so long."""
+        if seconds is None:
+            return 0
+        early = [job.submit_s < self.now_s - seconds for job in self.history.jobs]
+        if all(early):
+            raise NothingYet("No job was submitted within that time: look farther back with --since, or leave it out.")
+        return early.index(False)
+
+
+def read_past(at: Service) -> Past:
+    """Read a service's journal, whole."""
+    import time
+
+    from horae.core.events import SettingsChanged
+    from horae.service.beginning import Beginning
+    from horae.service.history import read_history
+
+    said = at.get("/v1/beginning")
+    epoch = float(said.pop("epoch"))
+    beginning = Beginning.from_dict(said)
+    now_s = time.time() - epoch
+    queues = {queue.path: queue for queue in beginning.queues}
+
+    def noticed() -> Iterator[Event | Decided]:
+        for record in _records(at):
+            if isinstance(record, SettingsChanged):
+                queues.update((queue.path, queue) for queue in record.queues)
+            yield record
+
+    history = read_history(beginning, noticed(), now_s)
+    if not history.jobs:
+        raise NothingYet("The journal holds no jobs yet: `horae submit` submits one.")
+    return Past(history, beginning, epoch, now_s, tuple(queues.values()))
+
+
+def _records(at: Service) -> Iterator[Event | Decided]:
+    from horae.core.codec import UnreadableRecord, decode
+
+    after = 0
+    while True:
+        page = at.get("/v1/journal", {"after": after, "limit": _PAGE})
+        records: list[dict[str, Any]] = records_of(page, "records")
+        if not records:
+            return
+        for record in records:
+            after = record.pop("seq")
+            try:
+                yield decode(record)
+            except UnreadableRecord as error:
+                raise Strange(str(error)) from None

@@ -1,0 +1,107 @@
+"""`horae replay`: a service's own history, run again under other policies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from horae.cli.files import check_outputs, written_whole
+from horae.cli.live.answers import UrlOption, answer
+from horae.cli.live.client import service
+from horae.cli.live.past import NothingYet, Past, read_past
+from horae.cli.options import HtmlOption, OutputOption, SeedOption
+from horae.cli.output import Output, note, note_unfinished
+from horae.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from horae.core.history import History
+
+#: Name of the column of what really happened.
+AS_IT_WAS = "as it was"
+
+
+def command(
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            help="Who would have run; repeatable.",
+            show_default=False,
+        ),
+    ],
+    set: Annotated[  # noqa: A002, the option is called so
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy, if only one is named; repeatable."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="SPEC", help="Other machines than the service's, such as v100:2x4."),
+    ] = None,
+    placement: Annotated[
+        str | None, typer.Option("--placement", metavar="NAME", help="How gangs are put on nodes; as in the service.")
+    ] = None,
+    seed: SeedOption = 0,
+    html: HtmlOption = None,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run a service's jobs again, in virtual time, under another policy, and compare with what happened.
+
+    Jobs come when they came, at the speeds they had, with the time that starting, saving and coming back took them.
+    Jobs that were cancelled or failed are taken to have wanted what they did. Holds and drained nodes are not replayed.
+    """
+    from horae.cli.inputs import read_pairs
+    from horae.report.metrics import measure
+    from horae.report.tables import render_table
+
+    check_outputs([html], inputs=[])
+    settings = read_pairs("--set quantum=600", set or ())
+    if settings and len(policy) > 1:
+        raise typer.BadParameter("--set is for one policy: name only one, or leave --set out.")
+    with service(url) as at:
+        past = read_past(at)
+    runs = [past.history, *(_replay(past, name, settings, cluster, placement, seed, output) for name in policy)]
+    reports = [measure(run) for run in runs]
+    labels = [f"{AS_IT_WAS} ({past.history.policy})", *policy]
+    if html is not None:
+        from horae.report.page import write_page
+
+        with written_whole(html) as path:
+            write_page(path, list(zip(runs, reports, strict=True)), labels)
+        note(f"page: {html}")
+    records = [{"run": label, **report.as_dict()} for label, report in zip(labels, reports, strict=True)]
+    answer(output, {"runs": records}, records, lambda: [render_table(reports, labels)])
+
+
+def _replay(
+    past: Past,
+    policy: str,
+    settings: dict[str, str],
+    cluster: str | None,
+    placement: str | None,
+    seed: int,
+    output: Output,
+) -> History:
+    from horae.service.calibration import replayable
+    from horae.simulate.run import simulate
+    from horae.workload.clusters import parse_cluster
+
+    jobs = replayable(past.history)
+    if not jobs:
+        raise NothingYet("No job of the journal has done anything yet: there is nothing to replay.")
+    with progress_bar(f"{policy}, {len(jobs):,} jobs", output) as advance:
+        history = simulate(
+            jobs,
+            parse_cluster(cluster) if cluster else past.history.cluster,
+            policy=policy,
+            settings=settings,
+            placement=placement or past.beginning.placement,
+            restart_cost_s=0.0,
+            queues=past.queues,
+            seed=seed,
+            progress=advance,
+        )
+    note_unfinished(policy, [history.waiting])
+    return history

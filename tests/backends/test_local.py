@@ -1,0 +1,631 @@
+"""What only real processes show."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.backends.real import (
+    NODES,
+    bash,
+    end_all,
+    folder,
+    lives,
+    next_events,
+    opened,
+    pid_in,
+    python,
+    start,
+    task,
+    text_of,
+    until,
+)
+
+from horae.backends.local import processes
+from horae.backends.local.backend import LocalBackend
+from horae.backends.local.processes import Deaths, Process
+from horae.backends.protocol import Place
+from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def backend(state: Path) -> Iterator[LocalBackend]:
+    with opened(state) as made:
+        yield made
+
+
+def printed(backend: LocalBackend, job: str = "a-1") -> str:
+    return text_of(backend.log_path(job, 1))
+
+
+def up(backend: LocalBackend, word: str = "up") -> None:
+    until(lambda: word in printed(backend), f"for {word!r} in the log")
+
+
+def failure(backend: LocalBackend) -> JobFailed:
+    (event,) = next_events(backend)
+    assert isinstance(event, JobFailed)
+    return event
+
+
+def runner_pid(state: Path) -> int:
+    process = until(lambda: folder(state).runner_process(), "for a runner")
+    return int(process.pid)
+
+
+# --- how programs end
+
+
+@pytest.mark.parametrize(("code", "expected"), [(1, 1), (3, 3), (130, 130), (255, 255)])
+def test_exit_codes_are_the_programs_own(backend: LocalBackend, code: int, expected: int) -> None:
+    backend.start(start(bash(f"exit {code}")))
+    assert failure(backend).exit_code == expected
+
+
+def test_a_job_that_is_killed_fails_with_the_signal(backend: LocalBackend, state: Path) -> None:
+    backend.start(start(bash("echo $$ > pid; exec sleep 60")))
+    os.kill(pid_in(folder(state).path / "work" / "pid"), signal.SIGKILL)
+    assert failure(backend).exit_code == 137
+    end = folder(state).exit()
+    assert end is not None
+    assert (end["code"], end["signal"], end["stopped"]) == (137, 9, False)
+
+
+def test_a_missing_program_fails_and_says_why(backend: LocalBackend) -> None:
+    backend.start(start(("no-such-program",)))
+    assert failure(backend).exit_code == 127
+    assert "horae: 'no-such-program' was not found" in printed(backend)
+
+
+def test_a_program_that_may_not_be_run_fails_and_says_why(backend: LocalBackend, tmp_path: Path) -> None:
+    (tmp_path / "plain.txt").write_text("no program")
+    backend.start(start((str(tmp_path / "plain.txt"),)))
+    assert failure(backend).exit_code == 126
+    assert "cannot be run" in printed(backend)
+
+
+def test_a_missing_working_folder_fails_and_says_why(backend: LocalBackend) -> None:
+    backend.start(start(bash("echo ran"), workdir="/no/such/folder"))
+    assert failure(backend).exit_code == 126
+    assert "horae: the working folder '/no/such/folder' does not exist" in printed(backend)
+
+
+def test_a_folder_for_checkpoints_that_cannot_be_made_fails(backend: LocalBackend) -> None:
+    backend.start(start(bash("echo ran"), checkpoint_dir="/dev/null/here"))
+    assert failure(backend).exit_code == 126
+    assert "folder for checkpoints" in printed(backend)
+
+
+def test_a_setup_that_fails_keeps_the_job_from_running(backend: LocalBackend) -> None:
+    backend.start(start(bash("echo the job ran"), setup="echo preparing\nfalse\necho never"))
+    assert failure(backend).exit_code == 1
+    assert printed(backend).splitlines() == [
+        "preparing",
+        "horae: setup failed with exit code 1; the job was not started",
+    ]
+
+
+def test_a_setup_cannot_ask_to_be_run_again(backend: LocalBackend) -> None:
+    backend.start(start(bash("true"), setup="exit 75"))
+    assert failure(backend).exit_code == 1
+
+
+def test_setup_and_job_share_folder_and_environment(backend: LocalBackend, tmp_path: Path) -> None:
+    backend.start(start(bash("cat made; pwd"), setup='echo "$WHO" > made', workdir=str(tmp_path), env={}))
+    next_events(backend)
+    backend.start(start(task(bash("cat made"), "b-1", setup='echo "$WHO" > made', env={"WHO": "ann"})))
+    next_events(backend)
+    assert printed(backend).splitlines() == ["", str(tmp_path)]
+    assert printed(backend, "b-1") == "ann\n"
+
+
+def test_both_streams_go_to_the_log(backend: LocalBackend) -> None:
+    backend.start(start(bash("echo out; echo err >&2; cat")))
+    assert isinstance(next_events(backend)[0], JobFinished)
+    assert printed(backend) == "out\nerr\n"
+
+
+def test_a_job_that_says_nothing_counts_as_started_after_a_while(state: Path) -> None:
+    with opened(state, ready_s=0.3) as backend:
+        before = time.time()
+        backend.start(start())
+        assert next_events(backend) == [JobStarted(7.0, "a-1", 1)]
+        assert time.time() - before >= 0.3
+        assert backend.watch(8.0) == []
+
+
+# --- process groups and stopping
+
+
+def test_grandchildren_get_the_notice_and_none_outlives_the_job(backend: LocalBackend, state: Path) -> None:
+    work = folder(state).path / "work"
+    inner = "trap 'echo saved; exit 75' USR1; echo $$ > inner; echo up; sleep 60 & wait"
+    backend.start(start(bash(f'bash -c "{inner.replace("$", chr(92) + "$")}"; exit 9')))
+    up(backend)
+    backend.stop("a-1", 1)
+    # The outer shell dies of the notice at once; the inner one still has its grace.
+    assert isinstance(next_events(backend)[0], JobStopped)
+    assert "saved" in printed(backend)
+    assert not lives(pid_in(work / "inner"))
+
+
+@pytest.mark.parametrize("escape", ["", "setsid "])
+def test_what_a_job_leaves_running_is_ended_with_it(backend: LocalBackend, state: Path, escape: str) -> None:
+    backend.start(start(bash(f"{escape}sleep 61 & echo $! > left")))
+    assert isinstance(next_events(backend)[0], JobFinished)
+    assert not lives(pid_in(folder(state).path / "work" / "left"))
+
+
+def test_the_stop_signal_comes_first_and_may_be_chosen(backend: LocalBackend) -> None:
+    script = "trap 'echo notice; exit 75' INT; trap 'echo term; exit 1' TERM; echo up; sleep 60 & wait"
+    backend.start(start(bash(script), stop_signal="SIGINT"))
+    up(backend)
+    backend.stop("a-1", 1)
+    assert next_events(backend) == [JobStopped(7.0, "a-1", 1, work_done=0.0)]
+    assert printed(backend).splitlines() == ["up", "notice"]
+
+
+HEEDS_TERM = "trap 'echo notice' USR1; trap 'echo term; exit 4' TERM; echo up; while :; do sleep .05; done"
+
+
+def test_after_the_grace_comes_sigterm(backend: LocalBackend) -> None:
+    backend.start(start(bash(HEEDS_TERM), grace_s=0.5))
+    up(backend)
+    asked = time.monotonic()
+    backend.stop("a-1", 1)
+    assert isinstance(next_events(backend)[0], JobStopped)
+    assert 0.45 <= time.monotonic() - asked < 5.0
+    said = [line for line in printed(backend).splitlines() if line in ("up", "notice", "term")]
+    assert said == ["up", "notice", "term"]
+
+
+def test_a_job_that_ignores_everything_is_killed(backend: LocalBackend, state: Path) -> None:
+    deaf = """
+import signal, time
+for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_IGN)
+print('up', flush=True)
+time.sleep(60)
+"""
+    backend.start(start(python(deaf), grace_s=0.2))
+    up(backend)
+    asked = time.monotonic()
+    backend.stop("a-1", 1)
+    backend.stop("a-1", 1)
+    assert isinstance(next_events(backend)[0], JobStopped)
+    assert 5.1 <= time.monotonic() - asked < 15.0
+    end = folder(state).exit()
+    assert end is not None
+    assert (end["code"], end["stopped"]) == (137, True)
+
+
+def test_a_second_stop_does_not_shorten_the_grace(backend: LocalBackend) -> None:
+    backend.start(start(bash(HEEDS_TERM), grace_s=1.0))
+    up(backend)
+    asked = time.monotonic()
+    backend.stop("a-1", 1)
+    up(backend, "notice")
+    backend.stop("a-1", 1)
+    next_events(backend)
+    assert time.monotonic() - asked >= 0.95
+    assert printed(backend).count("notice") == 1
+
+
+def test_a_stop_during_setup_keeps_the_job_from_running(backend: LocalBackend) -> None:
+    backend.start(start(bash("echo the job ran"), setup="trap 'exit 0' USR1; echo up; sleep 60 & wait"))
+    up(backend)
+    backend.stop("a-1", 1)
+    assert isinstance(next_events(backend)[0], JobStopped)
+    assert "the job ran" not in printed(backend)
+
+
+def test_a_stop_right_after_the_start_is_not_lost(backend: LocalBackend) -> None:
+    for number in range(8):
+        backend.start(start(job=f"a-{number}", run=("sleep", "60")))
+        time.sleep(number * 0.005)
+        backend.stop(f"a-{number}", 1)
+    ends: list[Event] = []
+    while len(ends) < 8:
+        ends += next_events(backend)
+    assert all(isinstance(event, JobStopped) for event in ends)
+
+
+# --- environment, arguments, secrets
+
+
+def environment(backend: LocalBackend, job: str = "a-1") -> list[dict[str, str]]:
+    """The environments that the processes of `SHOW` printed, by rank."""
+    next_events(backend)
+    shown = [json.loads(line) for line in printed(backend, job).splitlines()]
+    return sorted(shown, key=lambda one: int(one["RANK"]))
+
+
+SHOW = python("import json, os; os.write(1, (json.dumps(dict(os.environ)) + '\\n').encode())")
+
+
+def test_the_daemons_environment_does_not_leak(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORAE_TEST_SECRET", "leaked")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    monkeypatch.setenv("LC_TIME", "C")
+    monkeypatch.setenv("TZ", "UTC")
+    backend.start(start(SHOW))
+    (shown,) = environment(backend)
+    assert "HORAE_TEST_SECRET" not in shown
+    assert "PYTHONPATH" not in shown
+    assert (shown["LC_TIME"], shown["TZ"], shown["PATH"]) == ("C", "UTC", os.environ["PATH"])
+
+
+def test_one_process_a_node_sees_the_gpus_of_its_node(backend: LocalBackend, state: Path) -> None:
+    places = (Place("v100", (1, 3)), Place("k80", (0,)))
+    backend.start(start(SHOW, attempt=1, places=places, env={"HORAE_TOKEN": "t"}, report_at=(100.0, 300.0)))
+    first, second = environment(backend)
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in (first, second)] == ["1,3", "0"]
+    assert [one["GROUP_RANK"] for one in (first, second)] == ["0", "1"]
+    for one in (first, second):
+        assert (one["WORLD_SIZE"], one["LOCAL_RANK"], one["LOCAL_WORLD_SIZE"]) == ("2", "0", "1")
+        assert one["MASTER_ADDR"] == "127.0.0.1"
+        assert one["MASTER_PORT"] == first["MASTER_PORT"]
+    assert 1024 <= int(first["MASTER_PORT"]) < 65536
+    assert first["HORAE_JOB_ID"] == "a-1"
+    assert (first["HORAE_ATTEMPT"], first["HORAE_RESTART_COUNT"], first["HORAE_GPU_TYPE"]) == ("1", "0", "v100")
+    assert (first["HORAE_REPORT_AT"], first["HORAE_TOKEN"]) == ("100,300", "t")
+    assert first["HORAE_CHECKPOINT_DIR"] == str(state / "jobs" / "a-1" / "checkpoint")
+
+
+def test_one_process_a_gpu_has_torchruns_ranks(backend: LocalBackend) -> None:
+    places = (Place("v100", (0, 2)), Place("k80", (1,)))
+    backend.start(start(SHOW, processes="gpu", places=places))
+    shown = environment(backend)
+    names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+    assert [tuple(one[name] for name in names) for one in shown] == [
+        ("0", "0", "0", "2", "3", "0,2"),
+        ("1", "1", "0", "2", "3", "0,2"),
+        ("2", "0", "1", "1", "3", "1"),
+    ]
+
+
+def test_real_gpus_are_named_by_their_numbers_on_the_machine(state: Path) -> None:
+    with opened(state, devices={NODES[0]: (1, 4, 5, 7)}) as backend:
+        backend.start(start(SHOW, places=(Place("v100", (1, 3)),)))
+        (shown,) = environment(backend)
+    assert (shown["CUDA_VISIBLE_DEVICES"], shown["CUDA_DEVICE_ORDER"]) == ("4,7", "PCI_BUS_ID")
+
+
+def test_a_task_cannot_pose_as_another_job(backend: LocalBackend) -> None:
+    backend.start(start(task(SHOW, env={"HORAE_JOB_ID": "other", "MINE": "1"})))
+    (shown,) = environment(backend)
+    assert (shown["HORAE_JOB_ID"], shown["MINE"]) == ("a-1", "1")
+
+
+def test_shell_characters_in_arguments_stay_what_they_are(backend: LocalBackend, tmp_path: Path) -> None:
+    arguments = ["$(touch /tmp/x)", "`id`", "; rm -rf .", "a b", "*", "'\"", "\n", "&& echo no", "é"]
+    show = "import json, os, sys; os.write(1, json.dumps(sys.argv[1:]).encode())"
+    backend.start(start((*python(show), *arguments)))
+    next_events(backend)
+    assert json.loads(printed(backend)) == arguments
+
+
+def test_secrets_reach_the_process_and_no_file(tmp_path: Path, state: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "API_KEY").write_text("hunter2\n")
+    with opened(state, secrets=secrets) as backend:
+        backend.start(start(python("import os; print(os.environ['API_KEY'][:3])"), secrets=("API_KEY",)))
+        next_events(backend)
+        assert printed(backend) == "hun\n"
+    assert not [path for path in state.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+
+
+def test_a_missing_secret_fails_the_job_and_is_named(tmp_path: Path, state: Path) -> None:
+    with opened(state, secrets=tmp_path) as backend:
+        backend.start(start(bash("true"), secrets=("API_KEY",)))
+        assert failure(backend).exit_code == 126
+        assert "the secret API_KEY cannot be read" in printed(backend)
+
+
+@pytest.mark.parametrize("name", ["../passwd", "/etc/passwd", "a b", ""])
+def test_a_secrets_name_cannot_lead_elsewhere(tmp_path: Path, state: Path, name: str) -> None:
+    with opened(state, secrets=tmp_path) as backend:
+        backend.start(start(bash("true"), secrets=(name,)))
+        (event,) = next_events(backend)
+    assert isinstance(event, LaunchFailed)
+    assert "cannot be a secret's name" in event.why
+
+
+def test_the_token_is_readable_by_its_owner_alone_and_goes_when_forgotten(backend: LocalBackend, state: Path) -> None:
+    backend.start(start(bash("ps -o args= -p $PPID"), env={"HORAE_TOKEN": "sesame"}))
+    next_events(backend)
+    order = folder(state).path / "order.json"
+    assert "sesame" in order.read_text()
+    assert order.stat().st_mode & 0o077 == 0
+    assert order.parent.stat().st_mode & 0o077 == 0
+    assert "sesame" not in printed(backend)
+    backend.forget("a-1", 1)
+    assert "sesame" not in order.read_text()
+
+
+def test_a_job_name_cannot_lead_out_of_the_folder(backend: LocalBackend) -> None:
+    for name in ("../x", "a/b", ".", "..", "", "A", "a\n"):
+        with pytest.raises(AssertionError, match="no safe name"):
+            backend.log_path(name, 1)
+
+
+# --- many processes
+
+
+def test_when_one_of_several_processes_fails_the_others_are_ended(backend: LocalBackend) -> None:
+    script = 'if [ $RANK = 1 ]; then exit 5; fi; trap "echo term; exit 1" TERM; while :; do sleep .05; done'
+    backend.start(start(bash(script), processes="gpu", places=(Place("v100", (0, 1, 2)),)))
+    assert failure(backend).exit_code == 5
+
+
+def test_when_one_asks_to_be_run_again_the_others_may_save(backend: LocalBackend) -> None:
+    script = "if [ $RANK = 1 ]; then exit 75; fi; sleep .5; echo saved; exit 75"
+    backend.start(start(bash(script), processes="gpu", places=(Place("v100", (0, 1)),)))
+    assert isinstance(next_events(backend)[0], JobStopped)
+    assert printed(backend) == "saved\n"
+
+
+def test_a_job_is_done_when_all_its_processes_are(backend: LocalBackend) -> None:
+    backend.start(start(bash("sleep .$RANK; echo $RANK"), processes="gpu", places=(Place("v100", (0, 1, 2)),)))
+    assert next_events(backend) == [JobFinished(7.0, "a-1", 1)]
+    assert printed(backend).splitlines() == ["0", "1", "2"]
+
+
+# --- checkpoints
+
+
+@pytest.mark.parametrize(
+    ("saved", "work_done"),
+    [
+        ('{"step": 30, "total": 120}', 25.0),
+        ('{"step": 30, "total": null}', 30.0),
+        ('{"step": 500, "total": null}', 100.0),
+        ('{"step": 500, "total": 100}', 100.0),
+        ('{"step": -5}', 0.0),
+        ('{"step": NaN}', 0.0),
+        ('{"step": 1e999}', 0.0),
+        ('{"step": "many"}', 0.0),
+        ('{"step": [1], "total": {}}', 0.0),
+        ("[1, 2]", 0.0),
+        ('{"st', 0.0),
+        ("", 0.0),
+    ],
+)
+def test_what_a_checkpoint_holds(backend: LocalBackend, tmp_path: Path, saved: str, work_done: float) -> None:
+    (tmp_path / "saved.json").write_text(saved)
+    backend.start(start(bash("exit 75"), checkpoint_dir=str(tmp_path)))
+    assert next_events(backend) == [JobStopped(7.0, "a-1", 1, work_done)]
+
+
+def test_a_checkpoint_folder_is_seen_from_the_working_folder(backend: LocalBackend, tmp_path: Path) -> None:
+    script = "echo '{\"step\": 7}' > $HORAE_CHECKPOINT_DIR/saved.json; exit 75"
+    backend.start(start(bash(script), workdir=str(tmp_path), checkpoint_dir="saves"))
+    assert next_events(backend) == [JobStopped(7.0, "a-1", 1, 7.0)]
+    assert (tmp_path / "saves" / "saved.json").exists()
+
+
+# --- crashes
+
+
+def run_daemon(state: Path, body: str) -> subprocess.Popen[str]:
+    """Another process with a backend `b` on the folder, that runs some lines when told to `go`, and then waits."""
+    lines = [
+        "import sys, time",
+        "from pathlib import Path",
+        "from tests.backends.real import *",
+        f"b = LocalBackend(Path({str(state)!r}), NODES)",
+        "sys.stdin.readline()",
+        body,
+        "print('done', flush=True)",
+        "time.sleep(60)",
+    ]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    argv = [sys.executable, "-c", "\n".join(lines)]
+    return subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def go(daemon: subprocess.Popen[str]) -> None:
+    assert daemon.stdin is not None
+    daemon.stdin.write("go\n")
+    daemon.stdin.close()
+
+
+def crash(daemon: subprocess.Popen[str]) -> None:
+    """Kill -9 a daemon, once it has done what it was to do."""
+    if daemon.stdin is not None and not daemon.stdin.closed:
+        go(daemon)
+    assert daemon.stdout is not None
+    assert daemon.stdout.readline() == "done\n"
+    daemon.kill()
+    daemon.wait()
+    daemon.stdout.close()
+
+
+def test_after_a_crash_of_the_daemon_running_jobs_are_taken_up(state: Path) -> None:
+    wait = "until [ -e go ]; do sleep .02; done; exit 6"
+    crash(run_daemon(state, f"b.start(start(bash({wait!r})))\nb.start(start(job='b-1', run=bash('exit 8')))"))
+    with opened(state) as backend:
+        # The runner may not have looked around yet; ordering it again is what a daemon does then.
+        backend.start(start(bash("echo twice")))
+        assert ("a-1", 1) in backend.alive()["v100"]
+        assert failure(backend) == JobFailed(7.0, "b-1", 1, exit_code=8)
+        (folder(state).path / "work" / "go").touch()
+        assert failure(backend) == JobFailed(7.0, "a-1", 1, exit_code=6)
+        assert "twice" not in printed(backend)
+
+
+def test_a_stop_goes_on_without_the_daemon(state: Path) -> None:
+    body = f"b.start(start(bash({HEEDS_TERM!r}), grace_s=0.5))\nuntil(lambda: 'up' in text_of(b.log_path('a-1', 1)))\n"
+    crash(run_daemon(state, body + "b.stop('a-1', 1)"))
+    try:
+        until(lambda: folder(state).exit())
+        with opened(state) as backend:
+            assert isinstance(next_events(backend)[0], JobStopped)
+    finally:
+        end_all(state)
+
+
+def test_two_daemons_that_start_one_attempt_start_one_job(state: Path, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    script = f"echo $HORAE_JOB_ID >> {count}; sleep 60"
+    body = f"for k in range(5): b.start(start(bash({script!r}), job=f'a-{{k}}'))"
+    daemons = [run_daemon(state, body) for _ in range(2)]
+    try:
+        for daemon in daemons:
+            go(daemon)
+        for daemon in daemons:
+            crash(daemon)
+        with opened(state) as backend:
+            until(lambda: not backend.watch(7.0) and len(backend.alive()["v100"]) == 5)
+            until(lambda: len(text_of(count).splitlines()) >= 5)
+            time.sleep(0.3)
+            assert sorted(text_of(count).split()) == [f"a-{k}" for k in range(5)]
+    finally:
+        end_all(state)
+
+
+def test_an_order_without_a_runner_is_begun_when_ordered_again(backend: LocalBackend, state: Path) -> None:
+    backend._order(start(bash("echo ran")))  # a crash comes between the order and the runner
+    with opened(state) as restarted:
+        assert restarted.watch(1.0) == []
+        assert restarted.alive()["v100"] == ()
+        restarted.start(start(bash("echo ran")))
+        assert next_events(restarted) == [JobFinished(7.0, "a-1", 1)]
+    assert printed(backend) == "ran\n"
+
+
+def test_when_the_runner_is_killed_the_job_dies_and_has_failed(backend: LocalBackend, state: Path) -> None:
+    work = folder(state).path / "work"
+    script = "sleep 61 & echo $! > child; setsid sleep 62 & echo $! > escaped; echo $$ > main; wait"
+    backend.start(start(bash(script)))
+    pids = [pid_in(work / name) for name in ("child", "escaped", "main")]
+    os.kill(runner_pid(state), signal.SIGKILL)
+    assert failure(backend).exit_code == 137
+    assert not any(lives(pid) for pid in pids)
+    assert backend.alive()["v100"] == ()
+
+
+def test_when_the_runner_is_killed_without_a_daemon_the_next_one_clears_up(state: Path) -> None:
+    script = "sleep 61 & echo $! > child; wait"
+    crash(run_daemon(state, f"b.start(start(bash({script!r})))"))
+    child = pid_in(folder(state).path / "work" / "child")
+    os.kill(runner_pid(state), signal.SIGKILL)
+    with opened(state) as backend:
+        assert failure(backend).exit_code == 137
+        assert not lives(child)
+
+
+def test_when_the_runner_is_killed_after_a_stop_the_job_has_stopped(backend: LocalBackend, state: Path) -> None:
+    backend.start(start(bash("trap '' USR1; echo up; while :; do sleep .05; done")))
+    up(backend)
+    backend.stop("a-1", 1)
+    os.kill(runner_pid(state), signal.SIGKILL)
+    assert isinstance(next_events(backend)[0], JobStopped)
+
+
+def forge_runner(state: Path, **fields: object) -> None:
+    """Leave an attempt behind whose runner is said to be this very process, but for some fields."""
+    backend = LocalBackend(state, NODES)
+    backend._order(start())
+    backend.close()
+    me = Process.of(os.getpid())
+    said = {"pid": me.pid, "start_time": me.start_time, "boot_id": me.boot_id, "group": 0, "up_at": 1.0}
+    (folder(state).path / "runner.json").write_text(json.dumps({**said, **fields}))
+
+
+@pytest.mark.parametrize("fields", [{"start_time": 12345}, {"boot_id": "another"}, {"pid": 2**22 + 1}])
+def test_a_number_used_again_is_not_taken_for_the_runner(state: Path, fields: dict[str, object]) -> None:
+    forge_runner(state, **fields)
+    backend = LocalBackend(state, NODES)
+    backend.stop("a-1", 1)  # would end this test if it believed the number
+    assert failure(backend).exit_code == 137
+    backend.close()
+
+
+def test_a_runner_that_is_what_it_says_lives(state: Path) -> None:
+    forge_runner(state)
+    backend = LocalBackend(state, NODES)
+    assert backend.alive()["v100"] == (("a-1", 1),)
+    backend.close()
+    (folder(state).path / "runner.json").unlink()  # so that nobody ends this process for it
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_records_cut_off_by_a_power_cut_are_those_of_the_dead(state: Path, content: str) -> None:
+    forge_runner(state)
+    (folder(state).path / "runner.json").write_text(content)
+    backend = LocalBackend(state, NODES)
+    assert failure(backend).exit_code == 137
+    backend.close()
+
+
+def test_a_machine_that_cannot_start_a_runner_says_so(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    backend.start(start())
+    (event,) = backend.watch(3.0)
+    assert isinstance(event, LaunchFailed)
+    assert "/no/such/python" in event.why
+
+
+def test_a_runner_that_dies_before_the_job_is_a_failed_launch(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    backend.start(start())
+    (event,) = next_events(backend)
+    assert isinstance(event, LaunchFailed)
+    assert "log.txt" in event.why
+
+
+# --- speed, and machines without pidfds
+
+
+def test_runners_are_followed_without_pidfds_too(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    with opened(state) as backend:
+        backend.start(start(bash("trap 'exit 75' USR1; echo up; sleep 60 & wait")))
+        up(backend)
+        assert backend._deaths._plain
+        backend.stop("a-1", 1)
+        assert isinstance(next_events(backend)[0], JobStopped)
+
+
+def test_no_child_is_left_a_zombie(backend: LocalBackend) -> None:
+    backend.start(start(bash("true")))
+    child = backend._known["a-1", 1].child
+    next_events(backend)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(child, os.WNOHANG)
+
+
+def test_watching_many_costs_little(tmp_path: Path) -> None:
+    deaths, me = Deaths(), Process.of(os.getpid())
+    for number in range(100):
+        deaths.follow(("a", number), me)
+    spans = []
+    for _ in range(20):
+        began = time.perf_counter()
+        assert deaths.poll() == []
+        spans.append(time.perf_counter() - began)
+    deaths.close()
+    assert statistics.median(spans) < 0.002
+
+
+def test_nothing_left_over_is_found_of_another_boot() -> None:
+    assert processes.leftovers(Process(1, 0, "another"), "mark") == []
