@@ -151,7 +151,7 @@ def test_a_later_day_keeps_what_was_unless_told_otherwise(tmp_path: Path) -> Non
         assert (at.policy, at.cluster.gpus) == ("srtf", 6)
         assert server.daemon.beginning.policy == "las"
     with pytest.raises(CannotServe, match="since its first day"):
-        Server(Asked(tmp_path, port=0, placement="consolidate"))
+        Server(Asked(tmp_path, port=0, placement="consolidated"))
 
 
 def test_a_crash_of_the_loop_ends_the_service(

@@ -32,7 +32,7 @@ MOST_STREAMS = 50
 _PAGE = 500
 
 #: An event as clients see it; `data` is JSON.
-_SENT = {"type": "object", "properties": dict.fromkeys(("id", "event", "data"), {"type": "string"})}
+_SENT = {"type": "object", "properties": {name: {"type": "string"} for name in ("id", "event", "data")}}
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": _SENT}}, "description": "Server-sent events."}
 }
