@@ -573,6 +573,7 @@ def test_the_description_is_whole(service: Live) -> None:
     described = service.app.openapi()
     for path, methods in described["paths"].items():
         for method, about in methods.items():
-            assert about["summary"] and about["description"], f"{method} {path}"
+            assert about["summary"], f"{method} {path}"
+            assert about["description"], f"{method} {path}"
             assert any(code.startswith("2") for code in about["responses"])
     assert "resources" in json.dumps(described["components"]["schemas"]["JobFile"])

@@ -1,4 +1,4 @@
-"""The API against its own description: whatever schemathesis thinks of, nothing breaks and every answer is described."""
+"""The API against its own description: whatever schemathesis thinks of, nothing breaks, and all is as described."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Server:
         self.token_file = self.state / "token"
         make_admin(tokens, self.token_file)
         first = _first_day(self.store, beginning)
-        _compile(first)
+        warm_up(first)
 
         def environment(job: str, attempt: int) -> dict[str, str]:
             return {"HORAE_URL": self.url, "HORAE_TOKEN": tokens.of_job(job, attempt)}
@@ -279,7 +279,7 @@ def _first_day(store: Store, beginning: Beginning) -> Beginning:
     return Beginning.from_dict(store.begin(beginning.as_dict()))
 
 
-def _compile(beginning: Beginning) -> None:
+def warm_up(beginning: Beginning) -> None:
     """Let one decision be made for nobody: what it needs is compiled or loaded now, not when somebody waits."""
     engine = beginning.engine()
     kind = engine.gpus.cluster.gpu_types[0]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from horae.service.api import forms
@@ -12,6 +14,10 @@ from horae.service.daemon import Daemon
 from horae.service.metrics import exposition
 
 router = APIRouter(tags=["health"])
+
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}
+}
 
 #: A loop that has not come round for so long is not well.
 OLDEST_LOOP_S = 10.0
@@ -33,7 +39,7 @@ def _what_is_wrong(daemon: Daemon) -> str:
     return "The journal cannot be written." if daemon.meter.trouble else ""
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", responses=_TEXT, response_class=Response)
 def metrics(service: ServiceGiven, who: PersonGiven) -> Response:
     """Decision times, the loop's age, queue lengths, GPUs, preemptions and slow-downs, for Prometheus."""
     return Response(exposition(service.daemon), media_type=CONTENT_TYPE_LATEST)

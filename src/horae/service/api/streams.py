@@ -31,8 +31,10 @@ MOST_STREAMS = 50
 #: Records looked at in one go.
 _PAGE = 500
 
+#: An event as clients see it; `data` is JSON.
+_SENT = {"type": "object", "properties": {name: {"type": "string"} for name in ("id", "event", "data")}}
 _EVENTS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events."}
+    200: {"content": {"text/event-stream": {"schema": _SENT}}, "description": "Server-sent events."}
 }
 _LOG: dict[int | str, dict[str, Any]] = {
     200: {
@@ -42,7 +44,7 @@ _LOG: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/jobs/{job}/logs", responses=_LOG, response_class=PlainTextResponse)
+@router.get("/jobs/{job}/logs", responses=_LOG, response_class=Response)
 async def logs(
     service: ServiceGiven,
     who: PersonGiven,
@@ -93,7 +95,7 @@ def _standing(service: Service, job: str) -> tuple[int, State]:
     return int(at.columns["attempt"][row]), at.state(row)
 
 
-@router.get("/stream", responses=_EVENTS, response_class=StreamingResponse)
+@router.get("/stream", responses=_EVENTS, response_class=Response)
 async def stream(
     service: ServiceGiven,
     who: PersonGiven,

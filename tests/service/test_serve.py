@@ -1,0 +1,252 @@
+"""`horae serve` as operators meet it: real processes, real jobs, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from horae.backends.local.gpus import BadGpus
+from horae.cli.main import main
+from horae.core.errors import UserError
+from horae.service.server import Asked, CannotServe, Server, listen
+
+from .live import eventually, in_state, submit
+
+SERVE = [sys.executable, "-m", "horae", "serve", "--port", "0", "--gpus", "v100:2,k80:2"]
+
+
+class Process:
+    """A service in a process of its own."""
+
+    def __init__(self, state: Path, *words: str) -> None:
+        self.state = state
+        self.process = subprocess.Popen(
+            [*SERVE, "--state", str(state), "-o", "json", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        self.said: dict[str, Any] = json.loads(line)
+        token = Path(self.said["token_file"]).read_text().strip()
+        self.client = httpx.Client(
+            base_url=self.said["url"], headers={"Authorization": f"Bearer {token}"}, timeout=20, trust_env=False
+        )
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """Send a signal; gives the exit code and what was said on stderr."""
+        self.client.close()
+        self.process.send_signal(number)
+        _, error = self.process.communicate(timeout=20)
+        return self.process.returncode, error
+
+
+@contextmanager
+def serving(state: Path, *words: str) -> Iterator[Process]:
+    service = Process(state, *words)
+    try:
+        yield service
+    finally:
+        if service.process.poll() is None:
+            service.process.kill()
+            service.process.communicate()
+
+
+def test_jobs_run_and_outlive_the_service(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with serving(state) as service:
+        assert json.loads((state / "address.json").read_text()) == {
+            "url": service.said["url"],
+            "pid": service.process.pid,
+        }
+        script = "echo began $HORAE_JOB_ID; while [ ! -e go ]; do sleep 0.05; done; echo went on"
+        word = "$(touch bad); `id` > bad"
+        (job, said) = submit(
+            service.client,
+            {"name": "waits", "run": script, "workdir": str(tmp_path)},
+            {"name": "said", "run": ["echo", word], "workdir": str(tmp_path)},
+        )
+        in_state(service.client, said, "finished")
+        assert service.client.get(f"/v1/jobs/{said}/logs").text == f"{word}\n"
+        assert not (tmp_path / "bad").exists(), "a shell has read an argument"
+        eventually(lambda: "began" in service.client.get(f"/v1/jobs/{job}/logs").text)
+        begun = time.monotonic()
+        assert service.end() == (0, "")
+        assert time.monotonic() - begun < 5, "on a machine that is not busy it takes half a second"
+        assert not (state / "address.json").exists()
+    with serving(state) as service:
+        record = service.client.get(f"/v1/jobs/{job}").json()
+        assert (record["state"] in ("launching", "running"), record["attempt"]) == (True, 1)
+        (tmp_path / "go").touch()
+        in_state(service.client, job, "finished")
+        log = service.client.get(f"/v1/jobs/{job}/logs").text
+        assert log == f"began {job}\nwent on\n", "it ran once, from its beginning to its end"
+        assert service.end(signal.SIGINT) == (0, "")
+
+
+def test_a_second_service_on_the_same_state_is_refused(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        second = subprocess.run([*SERVE, "--state", str(tmp_path)], capture_output=True, text=True, check=False)
+        assert (second.returncode, second.stdout) == (1, "")
+        assert second.stderr.startswith("error: Another daemon")
+        assert second.stderr.count("\n") == 1
+        assert service.client.get("/healthz").status_code == 200
+        assert (tmp_path / "address.json").exists()
+
+
+def test_a_killed_service_comes_back_with_its_jobs(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        (job,) = submit(service.client, {"run": ["sleep", "60"], "checkpoint": {"grace": 1, "signal": "SIGTERM"}})
+        in_state(service.client, job, "launching", "running")
+        service.end(signal.SIGKILL)
+    with serving(tmp_path) as service:
+        assert service.client.get(f"/v1/jobs/{job}").json()["attempt"] == 1
+        service.client.post(f"/v1/jobs/{job}/cancel")
+        in_state(service.client, job, "cancelled")
+
+
+# ------------------------------------------------------------------- in-process
+
+
+@contextmanager
+def served(state: Path, **asked: Any) -> Iterator[Server]:
+    server = Server(Asked(state, **{"port": 0, "gpus": "v100:4", **asked}))
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def test_nothing_on_disk_is_for_others_to_read(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as server:
+        for path in (server.state, *server.state.rglob("*")):
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_a_later_day_keeps_what_was_unless_told_otherwise(tmp_path: Path) -> None:
+    with served(tmp_path, policy="las") as server:
+        assert server.daemon.standing.policy == "las"
+        epoch = server.store.epoch
+    with served(tmp_path, gpus=None) as server:
+        assert server.daemon.standing.policy == "las"
+        assert server.daemon.standing.cluster.gpus == 4
+        assert server.store.epoch == epoch
+    with served(tmp_path, policy="srtf", gpus="v100:4,k80:2") as server:
+        at = server.daemon.standing
+        assert (at.policy, at.cluster.gpus) == ("srtf", 6)
+        assert server.daemon.beginning.policy == "las"
+    with pytest.raises(CannotServe, match="since its first day"):
+        Server(Asked(tmp_path, port=0, placement="consolidated"))
+
+
+def test_a_crash_of_the_loop_ends_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line and a report, and an exit code that says so."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    started: list[Server] = []
+    start = Server._start
+
+    def watch(server: Server, asked: Asked) -> None:
+        start(server, asked)
+        started.append(server)
+
+    monkeypatch.setattr(Server, "_start", watch)
+
+    def break_it() -> None:
+        server = eventually(lambda: started)[0]
+        monkeypatch.setattr(server.daemon.engine, "due", lambda _: 1 / 0)
+
+    breaker = threading.Thread(target=break_it)
+    breaker.start()
+    answer: list[int] = []
+    words = ["serve", "--port", "0", "--gpus", "v100:1", "--state", str(tmp_path / "state")]
+    running = threading.Thread(target=lambda: answer.append(main(words)))
+    running.start()
+    running.join(30)
+    breaker.join()
+    assert answer == [1]
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "bug in horae (ZeroDivisionError)" in error
+    assert "Traceback" in Path(error.split()[-1]).read_text()
+    assert not (tmp_path / "state" / "address.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ({"host": "0.0.0.0"}, "--allow-remote"),
+        ({"host": "no such host"}, "no address"),
+        ({"gpus": "v100"}, "TYPE:NUMBER"),
+        ({"policy": "fifa"}, "Did you mean 'fifo'"),
+        ({"placement": "nowhere"}, "nowhere"),
+        ({"settings": {"nonsense": "1"}}, "nonsense"),
+        ({"secrets": Path("/nowhere")}, "no folder"),
+        ({"database": "mysql://x/y"}, "store"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_starts(tmp_path: Path, asked: dict[str, Any], hint: str) -> None:
+    with pytest.raises(UserError, match=hint):
+        Server(Asked(tmp_path, **{"port": 0, "gpus": "v100:4", **asked}))
+    with served(tmp_path):
+        pass  # Nothing was left behind that keeps a service from starting.
+
+
+def test_without_gpus_one_is_told_to_declare_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horae.service.server.find_gpus", dict)
+    with pytest.raises(BadGpus, match="--gpus"):
+        Server(Asked(tmp_path, port=0))
+
+
+def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(CannotServe, match="--port"):
+            Server(Asked(tmp_path, port=taken.getsockname()[1], gpus="v100:1"))
+
+
+def test_an_open_bind_needs_a_word() -> None:
+    with pytest.raises(CannotServe, match="unencrypted"):
+        listen("0.0.0.0", 0, allow_remote=False)
+    listen("0.0.0.0", 0, allow_remote=True).close()
+    listen("localhost", 0, allow_remote=False).close()
+
+
+def test_a_state_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotServe, match="--state"):
+        Server(Asked(tmp_path / "file" / "state", port=0, gpus="v100:1"))
+
+
+def test_the_announcement_says_what_to_do_next(tmp_path: Path) -> None:
+    service = subprocess.Popen(
+        [*SERVE, "--state", str(tmp_path / "my state")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+    )
+    assert service.stdout is not None
+    lines = [service.stdout.readline() for _ in range(8)]
+    service.send_signal(signal.SIGTERM)
+    assert service.wait(20) == 0
+    text = "".join(lines)
+    assert "2 v100, 2 k80, under fifo-backfill" in text
+    assert "horae submit -- python train.py" in text
+    assert f"HORAE_TOKEN_FILE='{tmp_path}/my state/token'" in text

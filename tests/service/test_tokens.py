@@ -1,0 +1,127 @@
+"""Tokens: what is kept of them, whom they let in, and the files they lie in."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from horae.service.people import Person, Role
+from horae.service.store import Store
+from horae.service.tokens import BadToken, Tokens, digest_of, load_secret, make_admin
+
+
+class Hand:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(f"sqlite:///{tmp_path}/journal.db", own=True)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def clock() -> Hand:
+    return Hand()
+
+
+@pytest.fixture
+def tokens(store: Store, clock: Hand) -> Tokens:
+    return Tokens(store, b"k" * 32, clock)
+
+
+def test_a_token_lets_its_bearer_in_until_it_expires(tokens: Tokens, clock: Hand) -> None:
+    token, record = tokens.draft("alice", Role.USER, 10.0)
+    assert tokens.person(token) is None, "a draft is good for nothing"
+    tokens.add(record)
+    assert tokens.person(token) == Person("alice", Role.USER)
+    assert tokens.person(token[:-1]) is None
+    assert tokens.person("") is None
+    clock.now_s = 10.0
+    assert tokens.person(token) is None
+
+
+def test_only_the_hash_is_kept_and_it_outlives_the_process(tokens: Tokens, store: Store, clock: Hand) -> None:
+    token, record = tokens.draft("alice", Role.VIEWER, None)
+    tokens.add(record)
+    assert record.digest == digest_of(token)
+    assert token not in repr(store.tokens())
+    assert Tokens(store, b"k" * 32, clock).person(token) == Person("alice", Role.VIEWER)
+    tokens.revoke(record)
+    assert tokens.person(token) is None
+    assert Tokens(store, b"k" * 32, clock).person(token) is None
+
+
+def test_tokens_are_long_and_never_the_same(tokens: Tokens) -> None:
+    made = {tokens.draft("alice", Role.USER, None)[0] for _ in range(100)}
+    assert len(made) == 100
+    assert all(token.startswith("hor_") and len(token) >= 47 for token in made)
+
+
+@pytest.mark.parametrize("user", ["", "..", "a b", "a/b", "a\n", "-a", "x" * 64])
+def test_a_user_has_a_plain_name(tokens: Tokens, user: str) -> None:
+    with pytest.raises(BadToken, match="no user's name"):
+        tokens.draft(user, Role.USER, None)
+
+
+def test_a_jobs_token_is_of_one_attempt_and_one_service(tokens: Tokens, store: Store, clock: Hand) -> None:
+    token = tokens.of_job("train-1", 2)
+    assert tokens.is_of_job(token, "train-1", 2)
+    assert not tokens.is_of_job(token, "train-1", 1)
+    assert not tokens.is_of_job(token, "train-12", 2)
+    assert not tokens.is_of_job(token, "train-1\n2", 2)
+    assert not tokens.is_of_job("", "train-1", 2)
+    assert not tokens.is_of_job("hor_ü", "train-1", 2)
+    assert not Tokens(store, b"other" * 8, clock).is_of_job(token, "train-1", 2)
+    assert tokens.person(token) is None
+
+
+def test_the_admins_token_is_made_once_for_its_owner_alone(tokens: Tokens, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    assert make_admin(tokens, path)
+    token = path.read_text().strip()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    person = tokens.person(token)
+    assert person is not None
+    assert person.role is Role.ADMIN
+    assert not make_admin(tokens, path)
+    assert path.read_text().strip() == token
+
+
+def test_an_admins_token_that_is_good_no_more_is_replaced(tokens: Tokens, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    make_admin(tokens, path)
+    old = path.read_text().strip()
+    (record,) = tokens.all()
+    tokens.revoke(record)
+    assert make_admin(tokens, path)
+    assert path.read_text().strip() != old
+
+
+def test_files_that_others_can_read_are_refused(tokens: Tokens, tmp_path: Path) -> None:
+    secret, token = tmp_path / "secret", tmp_path / "token"
+    assert load_secret(secret) == load_secret(secret)
+    make_admin(tokens, token)
+    for path in (secret, token):
+        path.chmod(0o644)
+    with pytest.raises(BadToken, match="chmod 600"):
+        load_secret(secret)
+    with pytest.raises(BadToken, match="chmod 600"):
+        make_admin(tokens, token)
+
+
+def test_a_secret_cut_short_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    with pytest.raises(BadToken, match="cut short"):
+        load_secret(path)
