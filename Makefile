@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # The test suite stays under ten minutes on two cores.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test soak lint bench docs clean
+.PHONY: demo test torch soak lint bench docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -26,6 +26,10 @@ demo: $(INSTALLED)
 ## The whole test suite; what could not run is listed with its reason.
 test: $(INSTALLED)
 	$(BIN)/pytest -n $(TEST_WORKERS)
+
+## PyTorch, for the tests that train with it; `make test` runs them where it is installed.
+torch: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 
 ## 2,000 seeds of random workloads with every fault; `make test` runs a slice of it.
 soak: $(INSTALLED)
