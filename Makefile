@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # The test suite stays under ten minutes on two cores.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test soak lint bench docs clean
+.PHONY: demo test torch soak lint bench docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -15,18 +15,21 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@# Compile the hot loops now, so that no later run has to.
-	$(BIN)/horae compare --generate plain --cluster 2x4 --jobs 5 --policies fifo,srtf --workers 1 -o json >/dev/null
+	$(BIN)/horae compare --generate plain --cluster 2x4 --jobs 5 --policies fifo,srtf,themis,max-min --workers 1 -o json >/dev/null
 	@touch $@
 
-## Compare the policies on a generated workload: a table, and a page in build/demo.html.
+## A service on loopback trains a dozen small models of three teams; a page on how fair it was in build/demo.html.
 demo: $(INSTALLED)
 	@mkdir -p build
-	$(BIN)/horae compare --generate plain --cluster 8x4 --jobs 500 --load 1.0 --html build/demo.html
-	@echo "Open $(CURDIR)/build/demo.html"
+	$(BIN)/horae demo --html build/demo.html
 
 ## The whole test suite; what could not run is listed with its reason.
 test: $(INSTALLED)
 	$(BIN)/pytest -n $(TEST_WORKERS)
+
+## PyTorch, for the tests that train with it; `make test` runs them where it is installed.
+torch: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 
 ## 2,000 seeds of random workloads with every fault; `make test` runs a slice of it.
 soak: $(INSTALLED)

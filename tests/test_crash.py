@@ -42,6 +42,7 @@ def test_a_report_finds_another_place_when_the_state_folder_cannot_be(monkeypatc
         (["--set", "api_key=s3cret"], ["--set", "api_key=[hidden]"]),
         (["--env", "DB_PASSWORD=s3cret"], ["--env", "DB_PASSWORD=[hidden]"]),
         (["https://me:s3cret@host/path"], ["https://[hidden]@host/path"]),
+        (["--env=API_KEY=s3c=ret"], ["--env=API_KEY=[hidden]"]),
         (["--set", "quantum=600"], ["--set", "quantum=600"]),
     ],
 )

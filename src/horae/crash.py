@@ -38,14 +38,20 @@ def redact(words: Sequence[str]) -> Iterator[str]:
     """The words of a command line, without what only their owner should see."""
     hide_next = False
     for word in words:
-        name, equals, _ = word.partition("=")
+        name = _secret_name(word)
         if hide_next:
             yield HIDDEN
-        elif _SECRET.search(name) and equals:
+        elif name:
             yield f"{name}={HIDDEN}"
         else:
             yield _URL_LOGIN.sub(rf"\1{HIDDEN}@", word)
-        hide_next = not hide_next and not equals and word.startswith("-") and bool(_SECRET.search(word))
+        hide_next = not hide_next and "=" not in word and word.startswith("-") and bool(_SECRET.search(word))
+
+
+def _secret_name(word: str) -> str:
+    """What stands before the value in API_KEY=x or --env=API_KEY=x; nothing if no secret is named."""
+    parts = word.split("=")
+    return next(("=".join(parts[: k + 1]) for k in range(len(parts) - 1) if _SECRET.search(parts[k])), "")
 
 
 def _new_report() -> tempfile._TemporaryFileWrapper[str]:

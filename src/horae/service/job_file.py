@@ -24,6 +24,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _GPUS = re.compile(r"(?:([A-Za-z][\w.-]{0,40}):)?(\d{1,6})")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,38}[a-z0-9])?")
+_QUEUE, _APP = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*"), re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 
 
@@ -58,6 +59,20 @@ def _name(name: str) -> str:
         raise ValueError(
             f"{name!r} is no name: use up to 40 of a-z, 0-9, dot, dash and underscore, a letter or digit at either end"
         )
+    return name
+
+
+def _queue(path: str) -> str:
+    if not _QUEUE.fullmatch(path):
+        raise ValueError(
+            f"{path!r} is no queue: use a path such as org/team, of letters, digits, dot, dash, underscore"
+        )
+    return path
+
+
+def _app(name: str) -> str:
+    if name and not _APP.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of an app: use letters, digits, dot, dash and underscore")
     return name
 
 
@@ -139,8 +154,8 @@ class JobFile(_Form):
 
     name: Annotated[str, AfterValidator(_name)] = "job"
     run: Text | list[Text] = Field(min_length=1)
-    queue: str = Field(default=DEFAULT_QUEUE, max_length=200, pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
-    app: str = Field(default="", max_length=60, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")
+    queue: Annotated[str, Field(max_length=200), AfterValidator(_queue)] = DEFAULT_QUEUE
+    app: Annotated[str, Field(max_length=60), AfterValidator(_app)] = ""
     app_scheduler: str = Field(default="", max_length=200)
     processes: Literal["node", "gpu"] = "node"
     resources: Resources = Resources()

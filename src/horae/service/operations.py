@@ -95,7 +95,7 @@ class Operations:
             live = [job for job in rows if job not in ended]
             events = tuple(kind(now_s, job, who.user) for job in live)
             acts = tuple(Act(now_s, who.user, what, job) for job in live)
-            answer = {job: f"has {ended[job]} already" if job in ended else "done" for job in rows}
+            answer = {job: f"is {ended[job]} already" if job in ended else "done" for job in rows}
             return Change(events, (), acts), answer
 
         return self._daemon.ask(prepare)

@@ -323,10 +323,10 @@ def test_a_request_says_what_became_of_each_job(fake: FakeService, horae: Horae,
 
 
 def test_many_are_cancelled_at_once(fake: FakeService, horae: Horae) -> None:
-    fake.answers["POST /v1/jobs/cancel"] = {"jobs": {"a-1": "done", "b-2": "has finished already"}}
+    fake.answers["POST /v1/jobs/cancel"] = {"jobs": {"a-1": "done", "b-2": "is finished already"}}
     answer = horae("cancel", "a-1", "b-2", "a-1")
     assert fake.last.body == {"ids": ["a-1", "b-2"]}
-    assert (answer.code, answer.out) == (1, "a-1: cancelled\nb-2: has finished already\n")
+    assert (answer.code, answer.out) == (1, "a-1: cancelled\nb-2: is finished already\n")
 
 
 def test_an_app_is_acted_on_after_a_yes(fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch) -> None:

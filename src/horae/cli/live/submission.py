@@ -58,6 +58,8 @@ class Flags:
 
     name: str | None
     gpus: str | None
+    gpus_min: int | None
+    gpus_max: int | None
     queue: str | None
     app: str | None
     app_scheduler: str | None
@@ -75,6 +77,8 @@ class Flags:
         values = {
             "name": self.name,
             "resources.gpus": None if self.gpus is None else _gpus(self.gpus),
+            "resources.gpus_min": self.gpus_min,
+            "resources.gpus_max": self.gpus_max,
             "queue": self.queue,
             "app": self.app,
             "app_scheduler": self.app_scheduler,
@@ -101,6 +105,10 @@ def command(
         str | None,
         typer.Option("--gpus", metavar="[TYPE:]N", help="4, v100:4, or v100:4,k80:4 for whichever serves best."),
     ] = None,
+    gpus_min: Annotated[
+        int | None, typer.Option("--gpus-min", metavar="N", min=1, help="It can do with so few.")
+    ] = None,
+    gpus_max: Annotated[int | None, typer.Option("--gpus-max", metavar="N", min=1, help="It can use so many.")] = None,
     queue: Annotated[str | None, typer.Option("--queue", metavar="PATH", help="Such as team/project.")] = None,
     app: Annotated[str | None, typer.Option("--app", metavar="NAME", help="The app whose trial the job is.")] = None,
     app_scheduler: Annotated[
@@ -152,7 +160,7 @@ def command(
     of yours. In an array or a grid, {names} are filled in everywhere; {{name}} stands for {name}.
     """
     flags = Flags(
-        name, gpus, queue, app, app_scheduler, time, steps, env or (), max_restarts, min_runtime,
+        name, gpus, gpus_min, gpus_max, queue, app, app_scheduler, time, steps, env or (), max_restarts, min_runtime,
         not_preemptible, workdir, job_class,
     )  # fmt: skip
     made = trials(array, grid or ())

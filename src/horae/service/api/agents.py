@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from horae.core.conversation import Answer, Ask, Row
 from horae.service.api.access import PersonGiven, Service, ServiceGiven
+from horae.service.api.errors import Problem
 
 router = APIRouter(prefix="/v1/apps", tags=["agents"])
 
@@ -108,7 +109,7 @@ def _offer(service: Service, ask: Ask) -> Offer:
     )
 
 
-@router.post("/{app}/bids")
+@router.post("/{app}/bids", responses={409: {"model": Problem, "description": "The bid is late or wrong."}})
 def bid(service: ServiceGiven, who: PersonGiven, app: AppName, said: Bid) -> JSONResponse:
     """Answer an offer. A bid that is late or wrong is recorded and refused, and the built-in agent bids instead."""
     table = tuple(Row(tuple(sorted(row.gpus.items())), row.rho) for row in said.table)
