@@ -27,8 +27,11 @@ from tests.contracts.postgres import Server
 from horae.backends.task import Task
 from horae.core.cluster import Node, Span
 from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop, StopWhy
+from horae.core.conversation import Answer, Ask, Row
 from horae.core.events import (
     PRECEDENCE,
+    AgentChanged,
+    BidReceived,
     Event,
     JobCancelled,
     JobFailed,
@@ -124,6 +127,15 @@ kinds: dict[type, st.SearchStrategy] = {
         st.lists(st.builds(Queue, st.just("org/a"), gpus_max=st.none() | st.integers(0, 9)), max_size=2).map(tuple),
     ),
 }
+kinds |= {
+    AgentChanged: st.builds(AgentChanged, seconds, names, st.booleans(), names),
+    BidReceived: st.builds(
+        BidReceived,
+        seconds,
+        st.builds(Answer, names, attempts, st.none() | seconds, st.just((Row((("m0", 4),), 0.5),)), texts),
+    ),
+}
+asks = st.builds(Ask, names, attempts, seconds, st.just((("m0", 4, "v100"),)), attempts, attempts, seconds)
 spans = st.sampled_from(Span)
 columns = st.lists(st.integers(0, 1000), max_size=4).map(lambda rows: np.array(rows, np.int64))
 writes = columns.map(lambda rows: ("served", rows, rows * 1.1)) | numbers.map(lambda value: ("knob", None, value))
@@ -151,6 +163,7 @@ decisions = st.builds(
     memory=some(writes),
     wake_s=seconds | st.just(math.inf),
     heed_starts=st.booleans(),
+    asks=some(asks),
 )
 
 

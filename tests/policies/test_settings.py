@@ -69,6 +69,7 @@ VALUES: list[tuple[str, str, str, Any]] = [
     ("themis", "lease", "60", 60.0),
     ("themis", "denominator", "isolated", "isolated"),
     ("themis", "bid-error", "0.1", 0.1),
+    ("themis", "answer", "0.5", 0.5),
     ("themis", "seed", "7", 7),
 ]
 
