@@ -25,7 +25,9 @@ def view(jobs: int = 1, gpus: int = 2, **more: object) -> AppView:
         "slowdown": np.array([[1.0, 1.0, 1.5, 2.0]] * 2),
         "speed": np.zeros(jobs),
     }
-    return AppView(**{**about, **more})  # type: ignore[arg-type]
+    about |= more
+    slowdown = about.pop("slowdown")
+    return AppView(find_slowdown=lambda: slowdown, **about)  # type: ignore[arg-type, return-value]
 
 
 def offer(*free: int) -> tuple[Offer, Machines]:

@@ -7,6 +7,7 @@ two methods; the arbiter asks nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
@@ -41,8 +42,8 @@ class AppView:
     gpus: Ints
     #: GPU-seconds left by job and GPU type; infinite where it cannot run.
     serial_s: Floats
-    #: Slow-down by GPU type and span.
-    slowdown: Floats
+    #: Gives the slow-down by GPU type and span; only apps that bid are asked for theirs.
+    find_slowdown: Callable[[], Floats]
     #: Speed at which each job runs on GPUs that stay its own; 0 for those that want some.
     speed: Floats
     #: GPUs of its share of the cluster.
@@ -55,6 +56,11 @@ class AppView:
     settled: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     @cached_property
+    def slowdown(self) -> Floats:
+        """Slow-down by GPU type and span."""
+        return self.find_slowdown()
+
+    @cached_property
     def asking(self) -> Ints:
         """Positions of the jobs that GPUs are wanted for: those that have none, then those on slow ones, slowest first.
 
@@ -62,6 +68,8 @@ class AppView:
         """
         best = self.gpus * (self.work_s[:, None] / self.serial_s).max(axis=1)
         slow = np.flatnonzero((self.speed > 0) & (self.speed * WORTH_MOVING < best))
+        if not len(slow):
+            return np.flatnonzero(self.speed == 0)
         slow = np.setdiff1d(slow, self.settled, assume_unique=True)
         slow = slow[np.argsort((self.speed / best)[slow], kind="stable")]
         return np.append(np.flatnonzero(self.speed == 0), slow)

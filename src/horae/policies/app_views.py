@@ -22,6 +22,7 @@ Ints = NDArray[np.int64]
 
 #: Where speeds are unknown a job is as fast as it can be.
 _NO_SLOWDOWN = np.ones(4)
+_NOBODY = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -126,22 +127,32 @@ class Views:
         of_gpu = self.now.machines.of_gpu
         return [gpu for machine, gpus in self.granted[i].items() for gpu in np.flatnonzero(of_gpu == machine)[:gpus]]
 
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return self.now.table.apps
+
+    @cached_property
+    def _offered(self) -> NDArray[np.bool_]:
+        """Which jobs have GPUs whose lease is over."""
+        offered: NDArray[np.bool_] = self.now.has_gpus & ~self.leased
+        return offered
+
     def view(self, app: int) -> AppView:
         """One app, for its agent."""
         now, jobs = self.now, self.jobs_of[app]
         return AppView(
-            name=now.table.apps[int(self.apps.numbers[app])],
+            name=self._names[int(self.apps.numbers[app])],
             elapsed_s=float(self.apps.elapsed_s[app]),
             alone_s=float(self.alone_s[app]),
             lease_s=self.lease_s,
             gpus=now.gpus[jobs],
             serial_s=self.serial_s[jobs],
-            slowdown=self._slowdown(int(now.rows[jobs[np.argmax(now.gpus[jobs])]])),
+            find_slowdown=lambda: self._slowdown(int(now.rows[jobs[np.argmax(now.gpus[jobs])]])),
             speed=self._speed[jobs],
             share=float(now.cluster.gpus / self.apps.contention[app]),
             resting_s=float(self._resting_s[app]),
             near=self._near(jobs),
-            settled=np.flatnonzero(np.isin(jobs, list(self.granted))),
+            settled=np.flatnonzero(np.isin(jobs, list(self.granted))) if self.granted else _NOBODY,
         )
 
     def _slowdown(self, row: int) -> Floats:
@@ -160,7 +171,7 @@ class Views:
         """GPUs by machine of jobs whose lease is over."""
         now = self.now
         near: dict[int, int] = {}
-        for i in jobs[now.has_gpus[jobs] & ~self.leased[jobs]].tolist():
+        for i in jobs[self._offered[jobs]].tolist():
             for machine in now.machines.of_gpu[list(now.gpu_ledger.held[int(now.rows[i])])].tolist():
                 near[machine] = near.get(machine, 0) + 1
         return near

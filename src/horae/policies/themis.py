@@ -214,8 +214,9 @@ class _Shares:
 
         # Every pass gives somebody GPUs, or much faster ones; so there is a last.
         for attempt in range(len(self._now) + 1):
-            left, takers = self._left(free), self._takers(typical)
-            if not takers or not left.any():
+            left = self._left(free)
+            takers = self._takers(typical) if left.any() else {}
+            if not takers:
                 return
             named = [replace(taker, app=str(i)) for i, taker in takers.items()]
             found = give_leftovers(left, named, (), {}, (*seed, attempt))

@@ -33,6 +33,7 @@ from horae.service.daemon import Change, Daemon
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
 from horae.service.people import NotFound, Person, Role
 from horae.service.records import Act
+from horae.service.rehearsal import rehearse
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 
 _Request = JobCancelled | JobHeld | JobReleased
@@ -197,6 +198,9 @@ class Operations:
     ) -> None:
         """Change the policy, its settings, or queues. Wrong ones are refused before anything is written."""
         who.must_be_admin("change the policy or queues")
+        if policy is not None:
+            # What is wrong with it is told here, too; and nobody waits in the loop for what it has to load.
+            rehearse(replace(self._daemon.beginning, policy=policy, settings=dict(settings)))
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
             chosen = engine.policy_name if policy is None else policy

@@ -17,8 +17,6 @@ from horae.backends.local.backend import LocalBackend
 from horae.backends.local.gpus import BadGpus, find_gpus, parse_virtual
 from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
-from horae.core.events import JobSubmitted
-from horae.core.job import JobSpec
 from horae.core.plan import Particular
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
@@ -28,6 +26,7 @@ from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import Daemon
 from horae.service.operations import Operations
 from horae.service.people import Person, Role
+from horae.service.rehearsal import rehearse
 from horae.service.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
 
@@ -86,7 +85,7 @@ class Server:
         self.token_file = self.state / "token"
         make_admin(tokens, self.token_file)
         first = _first_day(self.store, beginning)
-        warm_up(first)
+        rehearse(first)
 
         def environment(job: str, attempt: int) -> dict[str, str]:
             return {"HORAE_URL": self.url, "HORAE_TOKEN": tokens.of_job(job, attempt)}
@@ -277,14 +276,6 @@ def _check_placement(asked: str | None, before: Mapping[str, Any] | None) -> Non
 def _first_day(store: Store, beginning: Beginning) -> Beginning:
     """How the service began: now, if this is its first day."""
     return Beginning.from_dict(store.begin(beginning.as_dict()))
-
-
-def warm_up(beginning: Beginning) -> None:
-    """Let one decision be made for nobody: what it needs is compiled or loaded now, not when somebody waits."""
-    engine = beginning.engine()
-    kind = engine.gpus.cluster.gpu_types[0]
-    engine.apply(JobSubmitted(0.0, JobSpec("nobody-1", 0.0, 1, 1.0, unit="steps", throughput={kind: 1.0})))
-    engine.decide(1.0)
 
 
 def _reconfigure(daemon: Daemon, asked: Asked) -> None:

@@ -60,7 +60,7 @@ class BodyLimit:
         return counted
 
     async def _drain(self, receive: Receive) -> None:
-        """Let somebody who sends a little too much finish, so that they hear the answer; who sends far more will not."""
+        """Let somebody who sends a little too much finish, so that they hear the answer."""
         had = 0
         while had <= _PATIENCE * self._limit:
             message = await receive()

@@ -26,7 +26,8 @@ def give_leftovers(
     strangers = [_Turn(taker, dict(taker.near)) for taker in sorted(others, key=lambda taker: taker.app)]
     for spans in (False, True):
         left.give_by_lot([turn for turn in strangers if turn.taker.spans or not spans], spans, chance)
-    order = sorted(bidders, key=lambda taker: _place_in_line(seed, taker.app))
+    # Where nothing is left nobody stands in line.
+    order = sorted(bidders, key=lambda taker: _place_in_line(seed, taker.app)) if left.free.any() else []
     own = [_Turn(taker, _together(taker.near, kept.get(taker.app, {})), gangs=_gangs(taker, kept)) for taker in order]
     for spans in (False, True):
         left.give_in_turn([turn for turn in own if turn.taker.spans or not spans], spans)
@@ -72,7 +73,7 @@ class _Left:
 
     def give_by_lot(self, turns: list[_Turn], spans: bool, chance: np.random.Generator) -> None:
         """One gang at a time to somebody drawn; who cannot take one now never can, since there is ever less."""
-        while turns:
+        while turns and self.free.any():
             n = int(chance.integers(len(turns)))
             if turns[n].full or not self._give(turns[n], spans):
                 turns[n] = turns[-1]

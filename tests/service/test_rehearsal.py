@@ -1,0 +1,32 @@
+"""Nobody waits for a policy to be loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from horae.core.cluster import Node
+from horae.policies import POLICIES
+from horae.service.beginning import Beginning
+from horae.service.rehearsal import rehearse
+from horae.solve.auction import winners
+
+
+def nodes(*types: str) -> tuple[Node, ...]:
+    return tuple(Node(name, name, 4) for name in types)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_policy_can_be_rehearsed(policy: str) -> None:
+    rehearse(Beginning(nodes("v100", "k80"), policy))
+
+
+@pytest.mark.parametrize("types", [("v100",), ("v100", "k80"), ("a", "b", "c")])
+def test_a_rehearsal_of_themis_goes_through_all_that_an_auction_may_need(
+    types: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = ("kick", "refill", "polish", "improve", "settle_prices", "list_options", "climb")
+    used = set()
+    for name in needed:
+        monkeypatch.setattr(winners, name, lambda *said, name=name, do=getattr(winners, name): (used.add(name), do(*said))[1])
+    rehearse(Beginning(nodes(*types), "themis"))
+    assert used == set(needed)
