@@ -33,6 +33,10 @@ class BadJob(UserError):
     """A job that no cluster could ever run."""
 
 
+#: Fields that hold seconds, or nothing.
+_SPANS = "checkpoint_s restore_s start_s finish_s checkpoint_every_s min_runtime_s deadline_s".split()
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """One training job: a gang of GPUs and an amount of work.
@@ -69,6 +73,8 @@ class JobSpec:
     restore_s: float | None = None
     #: Seconds from the first launch to the first work: pulling an image, reading data; None is none.
     start_s: float | None = None
+    #: Seconds from the last work to being gone: saving the result, leaving; None is none.
+    finish_s: float | None = None
     #: Seconds between the job's own checkpoints; what a lost node costs. 0 loses nothing.
     checkpoint_every_s: float = 0.0
     min_runtime_s: float = 0.0
@@ -134,7 +140,15 @@ class JobSpec:
             return "its throughputs must be finite steps/s of at least 0"
         if self.skew is not None and not 0 <= self.skew <= 1:
             return f"its skew is {self.skew}; it is the largest tensor's share of the model, from 0 to 1"
-        for name in ("checkpoint_s", "restore_s", "start_s", "checkpoint_every_s", "min_runtime_s", "deadline_s"):
+        for name in (
+            "checkpoint_s",
+            "restore_s",
+            "start_s",
+            "finish_s",
+            "checkpoint_every_s",
+            "min_runtime_s",
+            "deadline_s",
+        ):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_SECONDS:
                 return f"{name} is {value}; it must be a finite number from 0 to {MAX_SECONDS:g}"

@@ -1,18 +1,18 @@
-"""What live runs teach a simulation: how long jobs take to start, to come back and to save, and how fast they are."""
+"""What live runs teach a simulation: how fast jobs are, and how long they take to start, to save and to leave."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.core.states import ENDED, State
-from horae.service.history import worked_by_type
+from horae.service.history import Floats, worked_by_type
 
 #: What nobody has seen is taken to take no time.
 _NOTHING = 0.0
@@ -20,11 +20,12 @@ _NOTHING = 0.0
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds from the first launch to work, from later ones, and from the notice to being gone."""
+    """Seconds from the first launch to work, from later ones, from the notice to being gone, from work to the end."""
 
     start_s: float
     restore_s: float
     checkpoint_s: float
+    finish_s: float
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,17 @@ class Calibration:
 
     costs: Mapping[str, Costs]
     overall: Costs
-    #: Steps/s by class and GPU type, medians over jobs that worked there.
-    speeds: Mapping[str, Mapping[str, float]]
+    #: Steps/s by GPU type for each class and size of gang, medians over jobs that worked there.
+    speeds: Mapping[tuple[str, int], Mapping[str, float]]
+
+    def speeds_of(self, job_class: str, gpus: int) -> Mapping[str, float]:
+        """Steps/s by GPU type, where they were measured."""
+        return self.speeds.get((job_class, gpus), {})
 
     def applied(self, spec: JobSpec) -> JobSpec:
         """A job as it is expected to behave."""
         cost = self.costs.get(spec.job_class, self.overall)
-        speeds = {**spec.throughput, **self.speeds.get(spec.job_class, {})}
+        speeds = {**spec.throughput, **self.speeds_of(spec.job_class, spec.gpus)}
         accepted = {kind: rate for kind, rate in speeds.items() if not spec.gpu_types or kind in spec.gpu_types}
         return replace(
             spec,
@@ -47,19 +52,35 @@ class Calibration:
             start_s=cost.start_s,
             restore_s=cost.restore_s,
             checkpoint_s=cost.checkpoint_s,
+            finish_s=cost.finish_s,
         )
 
 
 def calibrate(history: History) -> Calibration:
     """Learn from what happened."""
-    classes = sorted({job.job_class for job in history.jobs})
-    of_class = {name: [row for row, job in enumerate(history.jobs) if job.job_class == name] for name in classes}
-    overall = _costs(history, range(len(history.jobs)), Costs(_NOTHING, _NOTHING, _NOTHING))
-    costs = {name: _costs(history, rows, overall) for name, rows in of_class.items()}
-    return Calibration(costs, overall, {name: _speeds(history, rows) for name, rows in of_class.items()})
+    worked_s = worked_by_type(history)
+    overall = _costs(history, worked_s, range(len(history.jobs)), Costs(_NOTHING, _NOTHING, _NOTHING, _NOTHING))
+    by_class = _grouped(job.job_class for job in history.jobs)
+    by_size = _grouped((job.job_class, job.gpus) for job in history.jobs)
+    return Calibration(
+        {name: _costs(history, worked_s, rows, overall) for name, rows in by_class.items()},
+        overall,
+        {key: _speeds(history, worked_s, rows) for key, rows in by_size.items()},
+    )
 
 
-def _costs(history: History, rows: Iterable[int], otherwise: Costs) -> Costs:
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def _grouped(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
+    """The rows that have each key."""
+    rows: dict[_Key, list[int]] = {}
+    for row, key in enumerate(keys):
+        rows.setdefault(key, []).append(row)
+    return rows
+
+
+def _costs(history: History, worked_s: Floats, rows: Sequence[int], otherwise: Costs) -> Costs:
     attempts = history.attempts
     of_rows = np.isin(attempts.job, list(rows))
     first = np.zeros(len(attempts.job), bool)
@@ -70,16 +91,33 @@ def _costs(history: History, rows: Iterable[int], otherwise: Costs) -> Costs:
         _middle(loading_s[of_rows & first], otherwise.start_s),
         _middle(loading_s[of_rows & ~first], otherwise.restore_s),
         _middle(saving_s[of_rows & attempts.preempted], otherwise.checkpoint_s),
+        _middle(_leaving_s(history, worked_s)[list(rows)], otherwise.finish_s),
     )
 
 
-def _middle(values: NDArray[np.float64], otherwise: float) -> float:
+def _leaving_s(history: History, worked_s: Floats) -> Floats:
+    """How much longer each finished job took than its work takes at its speed.
+
+    NaN for those that did not run in one piece: what is done between a notice and the end of a step would blur it.
+    """
+    attempts = history.attempts
+    only = {int(job): number for number, job in enumerate(attempts.job)}
+    whole = history.finished & (np.bincount(attempts.job, minlength=len(history.jobs)) == 1)
+    left_s = np.full(len(history.jobs), np.nan)
+    for row in np.flatnonzero(whole).tolist():
+        gpu = attempts.gpu_ids[attempts.first[only[row]]]
+        rate = history.rates[row, history.cluster.gpu_type[gpu]]
+        if rate > 0:
+            left_s[row] = max(0.0, float((worked_s[row] * history.rates[row]).sum() - history.jobs[row].work) / rate)
+    return left_s
+
+
+def _middle(values: Floats, otherwise: float) -> float:
     seen = values[~np.isnan(values)]
     return float(median(seen.tolist())) if len(seen) else otherwise
 
 
-def _speeds(history: History, rows: Iterable[int]) -> dict[str, float]:
-    worked_s = worked_by_type(history)
+def _speeds(history: History, worked_s: Floats, rows: Iterable[int]) -> dict[str, float]:
     speeds = {}
     for number, kind in enumerate(history.cluster.gpu_types):
         seen = [float(history.rates[row, number]) for row in rows if worked_s[row, number] > 0]

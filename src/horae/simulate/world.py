@@ -218,9 +218,10 @@ class World:
         return self._speeds.rate(specs[process.row], name, gpus, process.span, beside) * process.luck
 
     def _finish_later(self, process: _Process) -> None:
-        """It will end when its work is done, if its speed stays as it is."""
+        """It will end when its work is done and it has left, if its speed stays as it is."""
         since_s, done, rate = process.pieces[-1]
-        process.ends_s = since_s + max(0.0, self._table.specs[process.row].work - done) / rate
+        spec = self._table.specs[process.row]
+        process.ends_s = since_s + max(0.0, spec.work - done) / rate + (spec.finish_s or 0.0)
         self._push(JobFinished(process.ends_s, process.job, process.attempt), process, fresh=True)
 
     def _report_later(self, process: _Process) -> None:
@@ -253,7 +254,14 @@ class World:
         if not here:
             del self._working[process.gpu_ids]
 
+    def _leaving(self, process: _Process, now_s: float) -> bool:
+        """Whether a process has done its work and is on its way out."""
+        spec = self._table.specs[process.row]
+        return bool(spec.finish_s) and process.done(now_s) >= spec.work
+
     def _set_speed(self, process: _Process, neighbour: _Process | None, now_s: float) -> None:
+        if self._leaving(process, now_s):
+            return
         process.pieces.append((now_s, process.done(now_s), self._rate(process, neighbour)))
         self._finish_later(process)
         self._report_later(process)
@@ -264,6 +272,8 @@ class World:
         truth = self._truth.get(stop.job)
         process = truth.process if truth else None
         if truth is None or process is None or process.attempt != stop.attempt:
+            return
+        if process.alive and self._leaving(process, now_s):
             return
         save_s = 0.0
         if process.alive:

@@ -123,6 +123,7 @@ COLUMNS = (
     Column("checkpoint_s", "checkpoint_s", number, "Float64"),
     Column("restore_s", "restore_s", number, "Float64"),
     Column("start_s", "start_s", number, "Float64"),
+    Column("finish_s", "finish_s", number, "Float64"),
     Column("checkpoint_every_s", "checkpoint_every_s", number, "Float64"),
     Column("min_runtime_s", "min_runtime_s", number, "Float64"),
     Column("deadline_s", "deadline_s", number, "Float64"),
