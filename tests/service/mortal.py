@@ -1,0 +1,69 @@
+"""`horae serve` that kills itself at a chosen point, and writes checkpoints often.
+
+    python mortal.py POINT:CALL:before|after serve ...
+
+The points are those between which something is half done: written and not performed, performed and not noted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+#: Records between two checkpoints: few, so that deaths meet recovery from one, and compaction.
+CHECKPOINT_EVERY = 150
+
+#: Class, or module, and function, by the name of the point.
+POINTS = {
+    "append": ("horae.service.store.Store", "append"),
+    "checkpoint": ("horae.service.store.Store", "save_checkpoint"),
+    "compact": ("horae.service.store.Store", "compact"),
+    "launch": ("horae.service.daemon.Daemon", "_launch"),
+    "stop": ("horae.backends.local.backend.LocalBackend", "stop"),
+    "watch": ("horae.backends.local.backend.LocalBackend", "watch"),
+    "forget": ("horae.backends.local.backend.LocalBackend", "forget"),
+    "remember": ("horae.backends.local.folders.Folders", "remember"),
+    "order": ("horae.backends.local.folders.AttemptFolder", "write_order"),
+    "spawn": ("horae.backends.local.backend", "_spawn"),
+    "token": ("horae.service.tokens", "write_private"),
+}
+
+
+def mortal(function: Callable[..., Any], call: int, when: str) -> Callable[..., Any]:
+    """The same function, but for the call at which the process dies."""
+    calls = 0
+
+    def last(*words: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = function(*words, **named)
+        if calls == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    return last
+
+
+def main() -> None:
+    from importlib import import_module
+
+    from horae.cli.main import main as horae
+    from horae.service import daemon
+
+    daemon.CHECKPOINT_EVERY = CHECKPOINT_EVERY
+    point, call, when = sys.argv.pop(1).split(":")
+    if point:
+        place, name = POINTS[point]
+        module, _, inner = place.rpartition(".")
+        owner = getattr(import_module(module), inner)
+        setattr(owner, name, mortal(getattr(owner, name), int(call), when))
+    horae()
+
+
+if __name__ == "__main__":
+    main()
