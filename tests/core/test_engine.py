@@ -390,7 +390,7 @@ def test_progress_does_not_make_a_waiting_line_move() -> None:
 def test_another_policy_takes_over_in_mid_run() -> None:
     cell = Cell("1x1", "fifo")
     cell.submit(0, job("long", work=1000), job("short", work=10))
-    assert (cell.running, cell.reason("short")) == (["long"], Reason.BEHIND_EARLIER)
+    assert (cell.running, cell.reason("short")) == (["long"], Reason.NO_FREE_GPUS)
     record = cell.at(5, SettingsChanged(5, policy="srtf"))
     assert (cell.running, [stop.by for stop in record.stops]) == (["short"], ["short"])
     assert cell.reason("long") is Reason.BEHIND_SHORTER

@@ -39,14 +39,14 @@ def test_a_gang_between_scraps_hears_how_much_is_free_and_how_much_of_it_on_one_
 def test_a_job_over_its_quota_hears_which_queue_is_full() -> None:
     cell = Cell("1x4", queues=[Queue("org", gpus_max=1)])
     cell.submit(0, job("a", queue="org/x"), job("b", queue="org/y"))
-    assert "Queue org/y or one above it" in said(cell, "b")[1]
+    assert said(cell, "b")[1].startswith("Queue org has 1 of at most 1 GPUs and the job needs 1;")
 
 
 def test_a_job_behind_a_reservation_hears_for_whom_the_gpus_are() -> None:
     cell = Cell("1x4", settings={"reserve": "0"})
     cell.submit(0, job("first", gpus=2), job("gang", gpus=4), job("long", work=500))
     assert said(cell, "long")[0] == "ReservedForLarger"
-    assert "job gang" in said(cell, "long")[1]
+    assert said(cell, "long")[1].startswith("Job gang has waited longest")
 
 
 def test_a_job_whose_launch_failed_hears_when_it_is_tried_again() -> None:
@@ -55,6 +55,7 @@ def test_a_job_whose_launch_failed_hears_when_it_is_tried_again() -> None:
     cell.at(99, LaunchFailed(99, "a", 1))
     code, sentence = said(cell, "a")
     assert code == "BackingOff"
+    assert "has failed 1 times" in sentence
     assert "again in 1 s" in sentence
 
 
@@ -70,7 +71,7 @@ def test_a_held_job_hears_what_to_do() -> None:
     cell.at(1, JobHeld(1, "a"))
     code, sentence = said(cell, "a")
     assert code == "Held"
-    assert "release it" in sentence
+    assert "`horae release a`" in sentence
 
 
 @pytest.mark.parametrize("reason", Reason)

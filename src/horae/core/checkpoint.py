@@ -24,6 +24,7 @@ from horae.core.conversation import Answer, Ask
 from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
+from horae.core.measures import Measure
 from horae.core.queues import Queue
 from horae.core.throughputs import Setting
 
@@ -69,6 +70,13 @@ _PARTS: dict[_Path, Any] = {
     ("memory", "scalars"): dict[str, float],
     ("evidence", "at_s"): float,
     ("evidence", "head"): str,
+    ("evidence", "jobs_by_type"): _Ints,
+    ("evidence", "gpus_by_type"): _Ints,
+    ("evidence", "measure"): Measure,
+    ("evidence", "measured_by_type"): tuple[float, ...],
+    ("evidence", "queue_used"): _Ints,
+    ("evidence", "again_s"): float,
+    ("evidence", "unprotected_s"): float,
 }
 
 

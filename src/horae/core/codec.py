@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop
 from horae.core.conversation import Ask
 from horae.core.events import PRECEDENCE, Event
+from horae.core.measures import Measure
 
 VERSION = 1
 
@@ -72,8 +73,7 @@ def _encode_decided(record: Decided) -> dict[str, Any]:
         "lease_until_s": record.lease_until_s,
         "reason_rows": record.reason_rows.tolist(),
         "reason_codes": record.reason_codes.tolist(),
-        "evidence": evidence
-        and {"at_s": evidence.at_s, "node_free": evidence.node_free.tolist(), "head": evidence.head},
+        "evidence": evidence and _encode_evidence(evidence),
         "memory": [
             [name, rows if rows is None else rows.tolist(), np.asarray(v).tolist()] for name, rows, v in record.memory
         ],
@@ -98,12 +98,48 @@ def _decode_decided(fields: dict[str, Any]) -> Decided:
         lease_until_s=fields["lease_until_s"],
         reason_rows=np.array(fields["reason_rows"], np.int64),
         reason_codes=np.array(fields["reason_codes"], np.uint8),
-        evidence=evidence and Evidence(evidence["at_s"], np.array(evidence["node_free"], np.int64), evidence["head"]),
+        evidence=evidence and _decode_evidence(evidence),
         memory=tuple(_memory_write(*write) for write in fields["memory"]),
         wake_s=np.inf if fields["wake_s"] is None else fields["wake_s"],
         heed_starts=fields.get("heed_starts", False),
         asks=_load(tuple[Ask, ...], fields.get("asks")),
     )
+
+
+def _encode_evidence(evidence: Evidence) -> dict[str, Any]:
+    return {
+        "at_s": evidence.at_s,
+        "node_free": evidence.node_free.tolist(),
+        "head": evidence.head,
+        "jobs_by_type": list(evidence.jobs_by_type),
+        "gpus_by_type": list(evidence.gpus_by_type),
+        "measure": str(evidence.measure),
+        "measured_by_type": list(evidence.measured_by_type),
+        "queue_used": list(evidence.queue_used),
+        "again_s": _finite(evidence.again_s),
+        "unprotected_s": _finite(evidence.unprotected_s),
+    }
+
+
+def _decode_evidence(fields: dict[str, Any]) -> Evidence:
+    again_s, unprotected_s = fields.get("again_s"), fields.get("unprotected_s")
+    return Evidence(
+        at_s=fields["at_s"],
+        node_free=np.array(fields["node_free"], np.int64),
+        head=fields["head"],
+        jobs_by_type=tuple(fields.get("jobs_by_type", ())),
+        gpus_by_type=tuple(fields.get("gpus_by_type", ())),
+        measure=Measure(fields.get("measure", "")),
+        measured_by_type=tuple(fields.get("measured_by_type", ())),
+        queue_used=tuple(fields.get("queue_used", ())),
+        again_s=np.inf if again_s is None else again_s,
+        unprotected_s=np.inf if unprotected_s is None else unprotected_s,
+    )
+
+
+def _finite(value: float) -> float | None:
+    """A number that JSON can hold."""
+    return float(value) if value < np.inf else None
 
 
 def _memory_write(name: str, rows: list[int] | None, values: Any) -> tuple[str, Any, Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from horae.core.cluster import Span
 from horae.core.conversation import Ask
+from horae.core.measures import Measure
 
 
 class StopWhy(StrEnum):
@@ -93,6 +94,17 @@ class Evidence:
     node_free: NDArray[np.int64]
     #: The job for which GPUs are held back, if any.
     head: str = ""
+    #: Jobs that have GPUs of each type when the decision is done, and how many.
+    jobs_by_type: tuple[int, ...] = ()
+    gpus_by_type: tuple[int, ...] = ()
+    #: What the policy compared jobs by, and the sum of it over those that have GPUs of each type.
+    measure: Measure = Measure.NOTHING
+    measured_by_type: tuple[float, ...] = ()
+    #: GPUs that each queue has, with those below it; empty where no queue has a maximum.
+    queue_used: tuple[int, ...] = ()
+    #: When the next decision is due even if nothing happens, and when the first guarantee that is in the way ends.
+    again_s: float = np.inf
+    unprotected_s: float = np.inf
 
 
 #: One write into a policy's memory: column or scalar name, rows (None for a scalar), values.

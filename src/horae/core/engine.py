@@ -42,7 +42,7 @@ from horae.core.events import (
 )
 from horae.core.gpus import GpuLedger
 from horae.core.plan import Memory, Placement, PlacementRule, Plan, Policy, Snapshot, Wishes
-from horae.core.queues import Queue, QueueTree
+from horae.core.queues import Queue, QueueTree, QueueUse
 from horae.core.reasons import Reason
 from horae.core.standing import Standing, shown
 from horae.core.states import (
@@ -259,7 +259,13 @@ class Engine:
         self.jobs.waiting_since_s[row] = self.now_s
         self.jobs.state[row] = int(PLACED if row in self._pending else WAITING)
         if before is not STOPPING:
+            # Nobody has looked at it since: what it was told before holds no more.
+            self.jobs.reason[row] = int(self._reason_to_wait(row))
             self._must_plan = True
+
+    def _reason_to_wait(self, row: int) -> Reason:
+        """Why a job that is back among those that wait does so, before a decision has looked at it."""
+        return Reason.AT_RUNG if self.jobs.turn[row] < 0 else Reason.NOT_YET_CONSIDERED
 
     def _leave(self, row: int, before: State, to: State) -> None:
         """Held, or over: the job wants nothing more."""
@@ -371,7 +377,7 @@ class Engine:
             return
         if move is Move.RELEASE:
             self.jobs.state[row] = int(to)
-            self.jobs.reason[row] = int(Reason.AT_RUNG if self.jobs.turn[row] < 0 else Reason.NOT_YET_CONSIDERED)
+            self.jobs.reason[row] = int(self._reason_to_wait(row))
             self.jobs.waiting_since_s[row] = self.now_s
             self.jobs.activate(row)
             self._must_plan = True
@@ -511,6 +517,7 @@ class Engine:
             if row not in self._pending
         )
         leased = (*plan.renewed, *(placement.row for placement in plan.placed))
+        wake_s = self._next_wake(wishes, plan)
         return Decided(
             at_s=self.now_s,
             planned=True,
@@ -522,12 +529,42 @@ class Engine:
             lease_until_s=wishes.lease_until_s if wishes.lease_until_s > self.now_s else 0.0,
             reason_rows=plan.reason_rows,
             reason_codes=plan.reason_codes,
-            evidence=Evidence(self.now_s, plan.node_free, jobs.specs[plan.head].id if plan.head >= 0 else ""),
+            evidence=self._evidence(snapshot, wishes, plan, wake_s),
             memory=writes,
             asks=wishes.asks,
-            wake_s=self._next_wake(wishes, plan),
+            wake_s=wake_s,
             heed_starts=wishes.heed_starts,
         )
+
+    def _evidence(self, now: Snapshot, wishes: Wishes, plan: Plan, wake_s: float) -> Evidence:
+        """What the reasons of those that wait rest on."""
+        cluster, gone = self.gpus.cluster, {row for row, _ in plan.stopped}
+        has = {row: gpu_ids for row, gpu_ids in self.gpus.held.items() if row not in gone}
+        has |= {one.row: one.gpu_ids for one in plan.placed}
+        rows = np.array(list(has), np.int64)
+        kind = cluster.gpu_type[[gpu_ids[0] for gpu_ids in has.values()]] if has else rows
+        gpus = np.array([len(gpu_ids) for gpu_ids in has.values()], np.int64)
+        kinds = len(cluster.gpu_types)
+        measured = np.bincount(kind, now.measured(wishes.measure, rows), kinds) if wishes.measure else np.empty(0)
+        return Evidence(
+            at_s=self.now_s,
+            node_free=plan.node_free,
+            head=self.jobs.specs[plan.head].id if plan.head >= 0 else "",
+            jobs_by_type=tuple(np.bincount(kind, minlength=kinds).tolist()),
+            gpus_by_type=tuple(np.bincount(kind, gpus, kinds).astype(np.int64).tolist()),
+            measure=wishes.measure,
+            measured_by_type=tuple(measured.tolist()),
+            queue_used=self._queue_use(rows, gpus) if self.queues.has_maximum else (),
+            again_s=wake_s,
+            unprotected_s=plan.unprotected_s,
+        )
+
+    def _queue_use(self, rows: Any, gpus: Any) -> tuple[int, ...]:
+        """GPUs of each queue and all below it, if these rows have so many."""
+        use = QueueUse(self.queues)
+        for row, count in zip(rows.tolist(), gpus.tolist(), strict=True):
+            use.add(int(self.jobs.queue[row]), count)
+        return use.used
 
     def snapshot(self) -> Snapshot:
         """What a policy is shown; valid until the next event or decision."""
@@ -601,7 +638,7 @@ class Engine:
             return
         self._must_plan = True
         if STATES[jobs.state[row]] not in (HELD, HOLDING):
-            jobs.reason[row] = int(Reason.AT_RUNG if turn < 0 else Reason.NOT_YET_CONSIDERED)
+            jobs.reason[row] = int(self._reason_to_wait(row))
         if turn < 0 and row in self._pending:
             self._withdraw(row)
         if turn < 0:

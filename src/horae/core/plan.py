@@ -14,6 +14,7 @@ from horae.core.cluster import Cluster, Machines, Span
 from horae.core.commands import MemoryWrite
 from horae.core.conversation import Ask, Conversation
 from horae.core.gpus import GpuLedger
+from horae.core.measures import Measure, values
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
 from horae.core.states import FINISHED, LAUNCHING, PLACED, RUNNING
@@ -206,6 +207,15 @@ class Snapshot:
         table = self.table
         return along(self.now_s, self.rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
 
+    def measured(self, measure: Measure, rows: Ints) -> Floats:
+        """What jobs are compared by, of some rows, as it stands now."""
+        table = self.table
+        work_left = along(self.now_s, rows, table.work_left, table.rate, table.since_s, -1.0)
+        served = along(self.now_s, rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
+        columns = {"work_left": work_left, "gpu_seconds": served}
+        columns |= {"best_rate": table.best_rate[rows], "gpus": table.gpus[rows].astype(np.float64)}
+        return values(measure, columns, np.arange(len(rows)))
+
     @cached_property
     def executed_s(self) -> Floats:
         """Time each job has done work."""
@@ -350,6 +360,8 @@ class Wishes:
     lease_until_s: float = -np.inf
     #: Why a job waits when those ahead of it took the GPUs.
     waiting: Reason = Reason.NO_FREE_GPUS
+    #: What jobs are compared by, for people.
+    measure: Measure = Measure.NOTHING
     #: When to ask again even if nothing happens.
     wake_s: float = np.inf
     #: Whether to ask again, too, when a job that was launched begins to work.

@@ -127,6 +127,11 @@ class QueueUse:
         """The queue and those above it that may not have so many more."""
         return {above for above in self._path(queue) if self._used[above] + gpus > self._top[above]}
 
+    @property
+    def used(self) -> tuple[int, ...]:
+        """GPUs counted so far, by queue."""
+        return tuple(self._used.tolist())
+
     def within(self, queue: int, others: set[int]) -> bool:
         """Whether a queue is one of some others or below one."""
         return not others.isdisjoint(self._path(queue))

@@ -27,6 +27,8 @@ class Reason(IntEnum):
     GIVEN_UP = 20
     BEHIND_BETTER = 21
     AT_RUNG = 22
+    LEASED = 23
+    AWAITING_BIDS = 24
 
     @property
     def code(self) -> str:
@@ -34,30 +36,58 @@ class Reason(IntEnum):
         return "".join(part.capitalize() for part in self.name.split("_"))
 
 
-#: The sentence and the next step for each reason.
+#: By what order jobs go first, for reasons that are one.
+RULES: dict[Reason, str] = {
+    Reason.BEHIND_EARLIER: "Jobs that came earlier go first",
+    Reason.BEHIND_SMALLER: "Jobs that need fewer GPUs go first",
+    Reason.BEHIND_SHORTER: "Jobs with less left to do go first",
+    Reason.BEHIND_LESS_SERVED: "Jobs that have had less GPU time go first",
+    Reason.BEHIND_TURN: "Other jobs have their turn",
+    Reason.BEHIND_SHARE: "Jobs of those who are farther behind their share go first",
+    Reason.BEHIND_BETTER: "Jobs whose loss falls faster go first",
+}
+
+#: The sentence for each reason, its numbers and the next step. `core/explain.py` fills in the numbers.
 SENTENCES: dict[Reason, str] = {
-    Reason.NONE: "The job is not waiting.",
-    Reason.NOT_YET_CONSIDERED: "No decision has been made since the job came; the next one will look at it.",
-    Reason.HELD: "The job is held; release it to let it run.",
+    Reason.NONE: "The job is not waiting: it {doing}; `horae events {job}` tells what befell it.",
+    Reason.NOT_YET_CONSIDERED: "No decision has looked at it since it came, was released or failed; the next one "
+    "will: ask again in a moment.",
+    Reason.HELD: "The job is held; `horae release {job}` lets it run.",
     Reason.NO_FREE_GPUS: "It needs {gpus} GPUs of one type and {free} of a type it accepts are free; it starts when "
-    "enough running jobs end.",
+    "enough of the {holders} jobs that have the other {taken} end, or sooner with fewer GPUs or on another type.",
     Reason.FRAGMENTED: "{free} GPUs are free, but not close enough together for its {gpus} (at most {most} on one "
     "node); another placement rule, or a smaller gang, would start sooner.",
-    Reason.OVER_QUOTA: "Queue {queue} or one above it is at its maximum of GPUs; raise the quota or wait for its jobs.",
-    Reason.RESERVED_FOR_LARGER: "Free GPUs are set aside for job {head}, which waited longer; a job that ends sooner "
-    "could still slip in.",
-    Reason.BACKING_OFF: "Its last launch failed; it is tried again in {retry_in_s:.0f} s; the job's log says what "
-    "went wrong.",
-    Reason.VACATING: "Its GPUs are chosen and being vacated; it starts when the last of them is free.",
+    Reason.OVER_QUOTA: "Queue {full} has {full_used} of at most {full_max} GPUs and the job needs {gpus}; wait for "
+    "jobs of that queue to end, cancel one, or ask an admin for a larger quota.",
+    Reason.RESERVED_FOR_LARGER: "Job {head} has waited longest and has a reservation: until it starts nobody is "
+    "preempted, and free GPUs ({free} of a type this one accepts) go only to jobs that end before it could; one with "
+    "less to do could still slip in.",
+    Reason.BACKING_OFF: "Its launch has failed {launch_failures} times in a row; it is tried again in "
+    "{retry_in_s:.0f} s; `horae events {job}` says what went wrong.",
+    Reason.VACATING: "{chosen} GPUs are chosen for it and the jobs on {occupied} of them are saving their work; it "
+    "starts when the last of them is free: nothing is to be done.",
     Reason.CLUSTER_TOO_SMALL: "It needs {gpus} GPUs of one type it accepts and the cluster now has {capacity}; "
     "return a node or ask for fewer.",
-    Reason.BEHIND_EARLIER: "Jobs that came earlier go first.",
-    Reason.BEHIND_SMALLER: "Jobs that need fewer GPUs go first.",
-    Reason.BEHIND_SHORTER: "Jobs with less work left go first.",
-    Reason.BEHIND_LESS_SERVED: "Jobs that have had less GPU time go first.",
-    Reason.BEHIND_TURN: "Other jobs have their turn; its own comes when their time slice ends.",
-    Reason.BEHIND_SHARE: "Other jobs are farther behind their share.",
-    Reason.BEHIND_BETTER: "Jobs whose loss falls faster go first.",
-    Reason.AT_RUNG: "It has reached a rung of its app, which waits for its other trials to get there.",
-    Reason.GIVEN_UP: "Its app gave it up {given_up}.",
+    Reason.BEHIND_EARLIER: "{rule}: {ahead} wait before it for GPUs that {holders} jobs have ({taken}); it moves up "
+    "as they end, and a policy with backfill would let it pass if it fits.",
+    Reason.BEHIND_SMALLER: "{rule}: it needs {gpus}, and {holders} jobs have the {taken} GPUs it could use, {mean} "
+    "each on average; with fewer GPUs it would start sooner.",
+    Reason.BEHIND_SHORTER: "{rule}: {holders} jobs have the {taken} GPUs it could use{compared}; cut into shorter "
+    "jobs it would start sooner.",
+    Reason.BEHIND_LESS_SERVED: "{rule}: {holders} jobs have the {taken} GPUs it could use{compared}; it goes on when "
+    "they have had as much or end{again}.",
+    Reason.BEHIND_TURN: "{rule} on the {taken} GPUs it could use, {holders} of them; its own comes when their time "
+    "slice ends{again}, after {ahead} that waited longer.",
+    Reason.BEHIND_SHARE: "{rule}: {holders} jobs have the {taken} GPUs it could use; shares are compared anew as "
+    "time goes by{again}; `horae share` shows what each queue has and is entitled to.",
+    Reason.BEHIND_BETTER: "{rule}: {holders} jobs have the {taken} GPUs it could use; {its_loss}; it goes on when "
+    "theirs fall more slowly or they end{again}.",
+    Reason.LEASED: "The {taken} GPUs it could use are guaranteed to {holders} jobs that do not go before it, by a "
+    "lease or their minimum run time{until}; it is looked at again then: nothing is to be done.",
+    Reason.AWAITING_BIDS: "{offered} GPUs of a type it accepts are on offer, and the auction waits for the bids of "
+    "{bidders} apps' own agents, {answer_in_s:.1f} s at most: ask again then.",
+    Reason.AT_RUNG: "It has reached a rung of its app, which compares its trials there: {others} have yet to come; "
+    "`horae queue --app {app}` shows them, and one that is held or waits keeps all others waiting.",
+    Reason.GIVEN_UP: "Its app gave it up {given_up}; to run it to its end all the same, submit it again without the "
+    "app.",
 }

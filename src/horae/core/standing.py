@@ -23,9 +23,9 @@ from horae.core.table import JobTable
 
 #: What people ask about a job.
 _SHOWN = (
-    "state reason attempt gpus gpus_min queue app weight types submit_s work since_s work_left rate gpu_seconds "
-    "executing_gpus executed_s executing launched_s first_started_s ended_s waiting_since_s preemptions failures "
-    "last_type loss"
+    "state reason attempt gpus gpus_min queue app weight types submit_s work since_s work_left rate best_rate "
+    "gpu_seconds executing_gpus executed_s executing launched_s first_started_s ended_s waiting_since_s preemptions "
+    "failures launch_failures last_type turn loss"
 ).split()
 
 

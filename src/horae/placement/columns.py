@@ -29,6 +29,8 @@ class Asked(NamedTuple):
     gpus_max: Ints
     partner: Ints
     preempt: bool
+    #: Whether jobs lose GPUs to others as long as nobody has a reservation.
+    takes: bool
     blocking: bool
     waiting: int
     #: The row that GPUs are reserved for, -1 if for nobody.

@@ -53,6 +53,7 @@ from horae.placement.holders import (
     fits_back,
     guarded_until_s,
     lead,
+    limits_of_guards,
     line_up,
     make_room,
     reach_back,
@@ -70,12 +71,14 @@ from horae.placement.reservation import reserve
 _UNREACHED, _GRANTED = 255, 254
 #: In `slot`: a job that waits after one of its wishes was looked at. Granted ones lie between this and -1.
 _LOOKED_AT = -(1 << 60)
+#: In `slot`: a job that waits for GPUs that jobs after it are not to lose now.
+_HELD_BACK = _LOOKED_AT - 1
 
 _WAITING, _PLACED, _STOPPING = int(State.WAITING), int(State.PLACED), int(State.STOPPING)
 _NONE, _VACATING = int(Reason.NONE), int(Reason.VACATING)
 _NO_FREE_GPUS, _FRAGMENTED = int(Reason.NO_FREE_GPUS), int(Reason.FRAGMENTED)
 _OVER_QUOTA, _RESERVED = int(Reason.OVER_QUOTA), int(Reason.RESERVED_FOR_LARGER)
-_TOO_SMALL = int(Reason.CLUSTER_TOO_SMALL)
+_TOO_SMALL, _LEASED, _TURN = int(Reason.CLUSTER_TOO_SMALL), int(Reason.LEASED), int(Reason.BEHIND_TURN)
 #: In `given_host`: GPUs of its own; and, less the number of another, those that other is given.
 _NO_HOST, _GIVEN = -1, -2
 #: The mask of all GPU types.
@@ -206,6 +209,7 @@ def fit(
         if counted:
             charge(rows[h], guests[h], first[h + 1] - first[h], jobs.queue, parent, used)
         protected = protected or asked.preempt
+    guarded = status == KEEPS
 
     # Whoever has GPUs but no wish counts against its quotas until somebody takes them.
     if counted:
@@ -249,7 +253,7 @@ def fit(
     heap = order.copy() if keyed else order
     if keyed:
         heapify(keys[:turns], heap[:turns])
-    several, looked_at, n_looked = len(asked.gpu_type) > 0, np.empty(n, np.int64), 0
+    several, looked_at, n_looked = len(asked.gpu_type) > 0, np.empty(2 * n, np.int64), 0
     blocked, reserved, reserved_s, head = False, False, np.inf, asked.head
     first_to_wait = -1
     for sweep in range(3):
@@ -432,7 +436,14 @@ def fit(
                 if _most_of_one_type(jobs.types[row], pools.type_capacity, types) < gpus:
                     codes[i] = _TOO_SMALL
                 elif _most_of_one_type(mask, type_free, types) >= gpus:
-                    codes[i] = _RESERVED if reserved and row != head else _FRAGMENTED
+                    codes[i] = _FRAGMENTED
+                    for gpu_type in range(types if reserved and row != head else 0):
+                        # Is it the reservation that is in the way, or would the free GPUs not do without it, either?
+                        if mask >> gpu_type & 1 and type_free[gpu_type] >= gpus and choose(
+                            rule, gpus, gpu_type, free, pools.capacity, pools.by_capacity, pool_type,
+                            pools.rack, pools.racks, out_pool, out_take,
+                        ) > 0:  # fmt: skip
+                            codes[i] = _RESERVED
                 blocked = blocked or (asked.blocking and codes[i] != _TOO_SMALL)
                 if first_to_wait < 0 and codes[i] != _TOO_SMALL:
                     first_to_wait = i
@@ -544,8 +555,43 @@ def fit(
             result.node_free[pools.gpu_node[gpu]] += 1
 
     # 5. Why everybody else waits; only what changed is listed.
+    left = np.zeros(types, np.int64)
+    for gpu in range(all_gpus):
+        if owner[gpu] < 0 and gpu_pool[gpu] != CLOSED:
+            left[pools.gpu_type[gpu]] += 1
+    for i in range(n):
+        row, code = asked.job[i], codes[i]
+        gpus = asked.gpus_min[i] if len(asked.gpus_min) else jobs.gpus_min[row]
+        if code in (_FRAGMENTED, _RESERVED) and _most_of_one_type(jobs.types[row], left, types) < gpus:
+            # Others that fit have taken what was free when its turn came.
+            codes[i] = lacking
+    # Who would have GPUs, were it not that jobs after it are guaranteed theirs or that a reservation stops preemption?
+    held_back = asked.takes and asked.waiting != _TURN and bool(guarded.any())
+    limit_key, limit_at = np.empty((0, 0)), np.empty((0, 0), np.int64)
+    if held_back:
+        limit_key, limit_at = limits_of_guards(
+            asked.job, asked.partner, asked.key, slot, n_holders, guarded, first, held, gpu_pool, pools.gpu_type, left
+        )
+    for i in range(n if held_back else 0):
+        row, code = asked.job[i], codes[i]
+        if slot[row] != -1 and slot[row] != _LOOKED_AT:
+            continue
+        if code != asked.waiting and (code != _UNREACHED or slot[row] == _LOOKED_AT):
+            continue
+        gpus = asked.gpus_min[i] if len(asked.gpus_min) else jobs.gpus_min[row]
+        if quotas.limited and not within_top(jobs.queue[row], gpus, parent, quotas.top, used):
+            continue
+        its_key = asked.key[i] if keyed else float(i)
+        for gpu_type in range(types if gpus <= all_gpus else 0):
+            if jobs.types[row] >> gpu_type & 1 and limit_at[gpu_type, gpus] >= 0:
+                key, at = limit_key[gpu_type, gpus], limit_at[gpu_type, gpus]
+                if slot[row] != _HELD_BACK and (key > its_key or (key == its_key and at > i)):
+                    slot[row] = _HELD_BACK
+                    looked_at[n_looked] = row
+                    n_looked += 1
     n_changed = 0
-    settled = not quotas.limited and not pools.shrunk
+    settled = not quotas.limited and not pools.shrunk and not held_back and not asked.blocking and head < 0
+    first_in_line = asked.blocking and first_to_wait < 0
     for i in range(n):
         row, code = asked.job[i], codes[i]
         if settled and code == _UNREACHED and jobs.reason[row] == asked.waiting:
@@ -565,6 +611,13 @@ def fit(
                 code = _TOO_SMALL
             elif quotas.limited and not within_top(jobs.queue[row], jobs.gpus_min[row], parent, quotas.top, used):
                 code = _OVER_QUOTA
+            elif first_in_line:
+                # Nobody that waits is before it: what it lacks is GPUs.
+                code, first_in_line = _NO_FREE_GPUS, False
+        if code == asked.waiting and row == head:
+            code = _NO_FREE_GPUS
+        elif mark == _HELD_BACK:
+            code = _LEASED if asked.preempt else _RESERVED
         if jobs.reason[row] != code:
             result.changed[n_changed], result.codes[n_changed] = row, code
             n_changed += 1

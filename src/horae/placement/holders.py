@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.compiled import BOOL, FLOAT, FLOATS, INT, INTS, inner
+from horae.core.compiled import BOOL, FLOAT, FLOATS, INT, INTS, TABLE, inner
 from horae.placement.choose import choose
-from horae.placement.columns import CLOSED, DISPLACED, MOVES, UNDECIDED, Floats, Ints
+from horae.placement.columns import CLOSED, DISPLACED, MOVES, UNDECIDED, Bools, Floats, Ints
 from horae.placement.order import heapify, pop
 from horae.placement.quotas import affordable, charge, use
 
@@ -246,6 +246,38 @@ def first_unprotected_s(
         if after and until_s > now_s:
             soonest_s = min(soonest_s, until_s)
     return soonest_s
+
+
+@inner(f"Tuple(({TABLE}, int64[:, ::1]))", INTS, INTS, FLOATS, INTS, INT, "boolean[::1]", INTS, INTS, INTS, INTS, INTS)
+def limits_of_guards(
+    job: Ints, partner: Ints, key: Floats, slot: Ints, n_holders: int, guarded: Bools, first: Ints, held: Ints,
+    gpu_pool: Ints, gpu_type: Ints, free: Ints,
+) -> tuple[Floats, Ints]:  # fmt: skip
+    """For each type and number of GPUs, how far back in the order a wish may stand and still lack only guarded GPUs.
+
+    Guarded holders are added to the free GPUs from the last in order on, until there are so many: the key and position
+    (-1 if there are never enough) of the holder that completes them. A wish before that one would have had them.
+    """
+    first_key, position = np.full(n_holders, np.inf), np.full(n_holders, len(job))
+    _rank_holders(job, partner, key, slot, first_key, position)
+    limit_key, limit_at = np.zeros((len(free), len(gpu_type) + 1)), np.full((len(free), len(gpu_type) + 1), -1)
+    reached = free.copy()
+    turned, back = np.empty(n_holders), np.empty(n_holders, np.int64)
+    for h in range(n_holders):
+        turned[h] = -first_key[h]
+        back[h] = (len(job) - position[h]) * n_holders + (n_holders - 1 - h)
+    heapify(turned, back)
+    for at in range(n_holders):
+        h = n_holders - 1 - pop(turned, back, n_holders - at) % n_holders
+        if not guarded[h]:
+            continue
+        for gpu in held[first[h] : first[h + 1]]:
+            if gpu_pool[gpu] == CLOSED:
+                continue
+            kind = gpu_type[gpu]
+            reached[kind] += 1
+            limit_key[kind, reached[kind]], limit_at[kind, reached[kind]] = first_key[h], position[h]
+    return limit_key, limit_at
 
 
 @inner(BOOL, INT, INTS, INTS, INTS, INTS)

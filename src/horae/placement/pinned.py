@@ -141,6 +141,13 @@ class _Floor:
         most = np.where(now.rates > 0, now.open_gpus, 0).max(axis=1, initial=0)
         code = np.where(most < table.gpus_min[now.rows], int(Reason.CLUSTER_TOO_SMALL), int(waiting))
         number = {row: i for i, row in enumerate(now.rows.tolist())}
+        if waiting is Reason.LEASED:
+            # Who was compared with others before, and lost, hears no more of it until the next comparison.
+            stays = table.reason[now.rows] == int(Reason.BEHIND_SHARE)
+            code[stays & (code == int(waiting))] = int(Reason.BEHIND_SHARE)
+        if now.queues.has_maximum:
+            full = [not self._queues.allows(int(table.queue[row]), int(table.gpus_min[row])) for row in now.rows]
+            code[np.array(full, np.bool_) & (code != int(Reason.CLUSTER_TOO_SMALL))] = int(Reason.OVER_QUOTA)
         for row in self._over_quota:
             code[number[row]] = int(Reason.OVER_QUOTA)
         for row in self._ledger.held.keys() - set(self.losers):

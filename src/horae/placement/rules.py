@@ -103,6 +103,9 @@ class GangPlacement:
             # A job with several wishes is named by each; all say the same.
             reason_rows, at = np.unique(reason_rows, return_index=True)
             reason_codes = reason_codes[at]
+        wishless_rows, wishless_codes = _wishless(now, wishes)
+        reason_rows = np.concatenate((reason_rows, wishless_rows))
+        reason_codes = np.concatenate((reason_codes, wishless_codes))
         return Plan(
             stopped=tuple(zip(room.stopped[:stopped].tolist(), room.taker[:stopped].tolist(), strict=True)),
             placed=_placements(room, placed) if placed else (),
@@ -165,6 +168,21 @@ def _starving(now: Snapshot, wishes: Wishes, room: Result, answer: Answer) -> in
     return int(now.rows[np.argmin(since_s)])
 
 
+def _wishless(now: Snapshot, wishes: Wishes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Rows without GPUs that the policy wished nothing for, and why they wait, where that changes."""
+    wished = np.zeros(len(now.table), np.bool_)
+    wished[wishes.job] = True
+    if len(wishes.partner):
+        wished[wishes.partner[wishes.partner >= 0]] = True
+    at = np.flatnonzero(~wished[now.rows] & ~now.has_gpus)
+    rows = now.rows[at]
+    most = np.where(now.rates[at] > 0, now.open_gpus, 0).max(axis=1, initial=0)
+    too_small = most < now.table.gpus_min[rows]
+    codes = np.where(too_small, int(Reason.CLUSTER_TOO_SMALL), int(wishes.waiting)).astype(np.uint8)
+    changed = now.table.reason[rows] != codes
+    return rows[changed], codes[changed]
+
+
 def _asked(now_s: float, wishes: Wishes, preempt: bool, head: int) -> Asked:
     """The wishes as compiled code wants them: contiguous columns of exact types."""
     return Asked(
@@ -176,6 +194,7 @@ def _asked(now_s: float, wishes: Wishes, preempt: bool, head: int) -> Asked:
         np.ascontiguousarray(wishes.gpus_max, np.int64),
         np.ascontiguousarray(wishes.partner, np.int64),
         preempt,
+        wishes.preempt,
         wishes.blocking,
         int(wishes.waiting),
         head,

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.measures import Measure
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
 from horae.core.reasons import Reason
 from horae.policies.moves import GAIN, free_gpus, held_type, less_where_held, times_left
@@ -63,7 +64,13 @@ class ShortestAware:
         held, time_s = held_type(now), times_left(now, self.aware)
         order = np.argsort(time_s.min(axis=1) - np.where(held >= 0, self.gain, 0.0), kind="stable")
         job, gpu_type = by_preference(now, order, less_where_held(time_s, held, self.gain))
-        return Wishes(now.rows[job], gpu_type=gpu_type, reserve_after_s=self.reserve, waiting=Reason.BEHIND_SHORTER)
+        return Wishes(
+            now.rows[job],
+            gpu_type=gpu_type,
+            reserve_after_s=self.reserve,
+            waiting=Reason.BEHIND_SHORTER,
+            measure=Measure.TIME_LEFT,
+        )
 
 
 def by_preference(

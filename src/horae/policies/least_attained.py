@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from horae.core.measures import Measure
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
 from horae.core.reasons import Reason
 from horae.policies.quanta import next_quantum_s
@@ -35,5 +36,6 @@ class LeastAttainedService:
             now.gpu_seconds,
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_LESS_SERVED,
+            measure=Measure.SERVICE,
             wake_s=next_quantum_s(now.now_s, self.quantum) if anybody_waits else math.inf,
         )

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.measures import Measure
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
 from horae.core.reasons import Reason
 from horae.policies.quanta import next_quantum_s
@@ -50,6 +51,7 @@ class Optimus:
             gpus_max=gpus,
             lease_until_s=quantum_ends_s,
             waiting=Reason.BEHIND_SHORTER,
+            measure=Measure.SERVICE_LEFT,
             wake_s=quantum_ends_s if len(now) else math.inf,
         )
 

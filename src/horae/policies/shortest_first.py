@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from horae.core.measures import Measure
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
 from horae.core.reasons import Reason
 from horae.policies.settings import RESERVE, setting
@@ -27,7 +28,13 @@ class ShortestRemainingTime:
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """By remaining time on the job's fastest GPU type."""
-        return Wishes(now.rows, now.remaining_s, reserve_after_s=self.reserve, waiting=Reason.BEHIND_SHORTER)
+        return Wishes(
+            now.rows,
+            now.remaining_s,
+            reserve_after_s=self.reserve,
+            waiting=Reason.BEHIND_SHORTER,
+            measure=Measure.TIME_LEFT,
+        )
 
 
 @dataclass(frozen=True)
@@ -42,4 +49,10 @@ class ShortestRemainingService:
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """By remaining time times GPUs."""
-        return Wishes(now.rows, now.remaining_s * now.gpus, reserve_after_s=self.reserve, waiting=Reason.BEHIND_SHORTER)
+        return Wishes(
+            now.rows,
+            now.remaining_s * now.gpus,
+            reserve_after_s=self.reserve,
+            waiting=Reason.BEHIND_SHORTER,
+            measure=Measure.SERVICE_LEFT,
+        )

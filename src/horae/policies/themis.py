@@ -82,9 +82,12 @@ class Themis:
         if given:
             views, free = replace(views, granted=given), _less(free, given)
         asks: tuple[Ask, ...] = ()
+        # Those who wait when nothing is to be had wait for leases to end, not for anybody who was worse off.
+        waiting = Reason.LEASED
         if free.any() and views.wants.any():
             auction = self._open(now, memory, views, free)
             asks = self._asks(now, auction)
+            waiting = Reason.AWAITING_BIDS if asks else Reason.BEHIND_SHARE
             if not asks:
                 given = given | self._hold(now, memory, views, auction)
         wake_s = self._next_lease_end_s(now, bool(given))
@@ -92,7 +95,7 @@ class Themis:
             job=now.rows[list(given)] if given else np.empty(0, np.int64),
             pins=_pins(given),
             lease_until_s=self._lease_end_s(now.now_s),
-            waiting=Reason.BEHIND_SHARE,
+            waiting=waiting,
             asks=asks,
             wake_s=min([wake_s, *(ask.deadline_s for ask in asks)]),
         )

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.measures import Measure
 from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
 from horae.core.reasons import Reason
 from horae.policies.experience import SCALARS as EXPERIENCE
@@ -73,6 +74,7 @@ class FeedbackPolicy(ABC):
             queues.key(self.order(now, memory, queues)),
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_LESS_SERVED,
+            measure=Measure.SERVICE,
             wake_s=queues.next_change_s,
             heed_starts=queues.heed_starts,
             wake_if_stopped_s=queues.promotion_s,

@@ -36,7 +36,7 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.queues import Queue
-from horae.core.reasons import SENTENCES, Reason
+from horae.core.reasons import RULES, Reason
 from horae.core.standing import Standing
 from horae.service.daemon import TIME_LIMIT
 from horae.service.places import describe
@@ -162,11 +162,11 @@ class Teller:
         return f" by job {job}{f' of {user}' if user else ''}, which gets its GPUs"
 
     def _rule(self, job: str, reasons: Mapping[int, int]) -> str:
-        """Why the job waits after the decision that stopped it, where that can be said without that day's numbers."""
+        """The order by which the job waits after the decision that stopped it, if it waits by one."""
         row = self.standing.row(job)
         code = reasons.get(-1 if row is None else row, int(Reason.NONE))
-        sentence = SENTENCES[Reason(code)]
-        return f" {sentence}" if code != Reason.NONE and "{" not in sentence else ""
+        rule = RULES.get(Reason(code))
+        return f" {rule}." if rule else ""
 
     def _placed(self, placed: Placed) -> str:
         return f"{self._gpus(placed.gpu_ids)} are set aside for it; it starts when the last of them is free."

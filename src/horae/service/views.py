@@ -68,7 +68,7 @@ class Views:
         spec, state = at.spec(row), at.state(row)
         task = self.tasks[spec.id]
         left = at.work_left(row, self.now_s)
-        told = explain(at, spec.id)
+        told = explain(at, spec.id, self.now_s)
         return {
             "id": spec.id,
             "name": task.name,
@@ -97,7 +97,7 @@ class Views:
     def why(self, row: int) -> dict[str, Any]:
         """Why a job waits: the one reason its last decision gave, the numbers behind it, and what to do."""
         at = self.standing
-        told = explain(at, at.spec(row).id)
+        told = explain(at, at.spec(row).id, self.now_s)
         decided_s = at.evidence.at_s if at.evidence else None
         return {
             "job": told.job,
