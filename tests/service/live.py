@@ -17,7 +17,8 @@ from horae.service.beginning import Beginning
 from horae.service.clock import wall_clock
 from horae.service.daemon import Daemon
 from horae.service.people import Role
-from horae.service.server import Http, listen, warm_up
+from horae.service.rehearsal import rehearse
+from horae.service.server import Http, listen
 from horae.service.store import Store
 from horae.service.tokens import Tokens
 
@@ -50,7 +51,7 @@ class Live:
         self.backend = PrintingBackend(NODES, World(default=part))
         self.backend.logs = folder
         beginning = Beginning(NODES, policy, settings)
-        warm_up(beginning)
+        rehearse(beginning)
         self.daemon = Daemon(self.store, self.backend, beginning, clock, lambda job, attempt: {}, watch_s=0.01)
         self.daemon.start()
         self.app = make_app(self.daemon, self.tokens)

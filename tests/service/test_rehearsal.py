@@ -27,6 +27,8 @@ def test_a_rehearsal_of_themis_goes_through_all_that_an_auction_may_need(
     needed = ("kick", "refill", "polish", "improve", "settle_prices", "list_options", "climb")
     used = set()
     for name in needed:
-        monkeypatch.setattr(winners, name, lambda *said, name=name, do=getattr(winners, name): (used.add(name), do(*said))[1])
+        monkeypatch.setattr(
+            winners, name, lambda *said, name=name, do=getattr(winners, name): (used.add(name), do(*said))[1]
+        )
     rehearse(Beginning(nodes(*types), "themis"))
     assert used == set(needed)
