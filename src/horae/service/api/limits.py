@@ -14,8 +14,8 @@ from horae.service.api.errors import problem
 
 #: Bytes that a request's body may have.
 BODY_LIMIT = 4 * 1024 * 1024
-#: Bodies that are larger by this factor are cut off, not read to their end.
-_PATIENCE = 4
+#: Bytes of a body that is too large which are read, and dropped, before it is refused.
+READ_ON = 64 * 1024 * 1024
 #: So many wrong tokens from one address in so long are answered; after that it is told to wait.
 FAILURES, FAILURES_S = 20, 60.0
 #: Addresses that are remembered; the one heard of least lately goes first.
@@ -35,7 +35,7 @@ class BodyLimit:
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if not announced.isdigit() or int(announced[:20]) > self._limit:
-            await self._drain(receive)
+            await _read_on(receive)
             await problem(413, self._sentence)(scope, receive, send)
             return
         await self._app(scope, self._counted(receive), send)
@@ -52,21 +52,19 @@ class BodyLimit:
             message = await receive()
             had += len(message.get("body", b""))
             if had > self._limit:
-                if message.get("more_body"):
-                    await self._drain(receive)
+                await _read_on(receive, message)
                 raise HTTPException(413, self._sentence)
             return message
 
         return counted
 
-    async def _drain(self, receive: Receive) -> None:
-        """Let somebody who sends a little too much finish, so that they hear the answer."""
-        had = 0
-        while had <= _PATIENCE * self._limit:
-            message = await receive()
-            had += len(message.get("body", b""))
-            if not message.get("more_body"):
-                return
+
+async def _read_on(receive: Receive, message: Message | None = None) -> None:
+    """Let a sender say more than it may, within reason: one that is cut off in its speech hears no answer."""
+    had = 0
+    while had < READ_ON and (message is None or message.get("more_body", False)):
+        message = await receive()
+        had += len(message.get("body", b""))
 
 
 class FailedLogins:
