@@ -43,8 +43,8 @@ from horae.service.store import Store
 HERE = Path(__file__).parent
 #: A machine that others use, too, and a service that has to load compiled code: nothing healthy takes so long.
 START_S, FINISH_S = 90.0, 240.0
-#: Jobs that wait or run are kept at about so many.
-BACKLOG = 14
+#: Jobs that wait or run are kept at about so many: more than there are GPUs.
+BACKLOG = 10
 #: Steps of a job, and what each takes.
 STEPS, STEP_S = (8, 60), 0.04
 
@@ -179,7 +179,8 @@ class Submitter:
 
     def stop(self) -> None:
         self._enough.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._enough.wait(0.05):
@@ -188,7 +189,7 @@ class Submitter:
 
     @property
     def finished(self) -> int:
-        return len({name.rpartition(".")[0] for name in os.listdir(self.marks / "results")})
+        return len({path.stem for path in (self.marks / "results").iterdir()})
 
     def submit(self, jobs: list[dict[str, Any]]) -> httpx.Response | None:
         """Submit jobs; None if nobody answered."""
@@ -328,7 +329,7 @@ class Storm:
         point, when = self._random.choice(sorted(POINTS)), self._random.choice(("before", "after"))
         self.service.start(f"{point}:{self._random.randint(1, 8)}:{when}")
         if self._come_up():
-            until = time.monotonic() + 5.0
+            until = time.monotonic() + 3.0
             while self.service.alive and time.monotonic() < until:
                 time.sleep(0.02)
 
@@ -356,11 +357,15 @@ class Storm:
                 self.process_kills[wanted] += 1
 
     def end(self) -> None:
-        """Let the load end, and wait until the last job has."""
+        """Let the load end, have a service, and wait until the last job has ended."""
         self.submitter.stop()
         if not self.service.alive:
             self.service.start()
         assert self.service.ready(), self.service.said()
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait until the last job has ended."""
         until = time.monotonic() + FINISH_S
         while left := {job: state for job, state in self.service.states().items() if state not in ENDED}:
             assert time.monotonic() < until, f"seed {self.seed}: never ended: {left}"

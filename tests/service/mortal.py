@@ -62,7 +62,7 @@ def main() -> None:
         module, _, inner = place.rpartition(".")
         owner = getattr(import_module(module), inner)
         setattr(owner, name, mortal(getattr(owner, name), int(call), when))
-    horae()
+    sys.exit(horae())
 
 
 if __name__ == "__main__":
