@@ -105,10 +105,9 @@ def small_disk(folder: Path) -> Iterator[None]:
 def fill(folder: Path) -> Path:
     """Write a file until there is no room at all; gives the file."""
     ballast = folder / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        with suppress(OSError):
-            while True:
-                file.write(b"x" * 4096)
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
     assert shutil.disk_usage(folder).free == 0
     return ballast
 
