@@ -31,9 +31,10 @@ test: $(INSTALLED)
 torch: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 
-## 2,000 seeds of random workloads with every fault; `make test` runs a slice of it.
+## 2,000 seeds of random workloads with every fault, and 100 kills of a real service; `make test` runs a slice of it.
 soak: $(INSTALLED)
 	HORAE_SEEDS=2000 $(BIN)/pytest -n $(TEST_WORKERS) -q tests/simulation
+	HORAE_KILLS=100 $(BIN)/pytest -q tests/service/test_crashes.py
 
 ## Style, format and types.
 lint: $(INSTALLED)

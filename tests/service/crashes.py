@@ -43,10 +43,10 @@ from horae.service.store import Store
 HERE = Path(__file__).parent
 #: A machine that others use, too, and a service that has to load compiled code: nothing healthy takes so long.
 START_S, FINISH_S = 90.0, 240.0
-#: Jobs that wait or run are kept at about so many.
-BACKLOG = 14
-#: Steps of a job, and what each takes.
-STEPS, STEP_S = (8, 60), 0.04
+#: Jobs that wait or run are kept at about so many: more than there are GPUs.
+BACKLOG = 10
+#: Steps of most jobs, and of those that outlast a restart of the daemon; what each step takes.
+SHORT, LONG, STEP_S = (8, 60), (150, 300), 0.04
 
 Attempt = tuple[str, int]
 _ENDS = (JobFinished, JobStopped, JobFailed, LaunchFailed)
@@ -179,7 +179,8 @@ class Submitter:
 
     def stop(self) -> None:
         self._enough.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._enough.wait(0.05):
@@ -188,7 +189,7 @@ class Submitter:
 
     @property
     def finished(self) -> int:
-        return len({name.rpartition(".")[0] for name in os.listdir(self.marks / "results")})
+        return len({path.stem for path in (self.marks / "results").iterdir()})
 
     def submit(self, jobs: list[dict[str, Any]]) -> httpx.Response | None:
         """Submit jobs; None if nobody answered."""
@@ -207,7 +208,7 @@ class Submitter:
     def job(self, steps: int = 0, kind: str = "") -> dict[str, Any]:
         """A job of a random kind: a plain or a training script, a script in a shell, or two processes."""
         kind = kind or self._random.choice(("train", "train", "train", "plain", "shell", "pair"))
-        steps = steps or self._random.randint(*STEPS)
+        steps = steps or self._random.randint(*self._random.choice((SHORT, SHORT, LONG)))
         how = "train" if kind == "train" else "plain"
         words = [sys.executable, "-S" if kind != "train" else "-u", str(HERE / "witness.py")]
         words += [str(self.marks), how, str(steps), str(STEP_S)]
@@ -275,8 +276,11 @@ class Storm:
     submitter: Submitter = field(init=False)
     daemon_kills: int = 0
     process_kills: Counter[str] = field(default_factory=Counter)
-    #: Attempts that were alive when the daemon was killed, once for each kill.
+    #: Attempts that were alive when the daemon was killed, once for each kill; those of the last kill.
     orphaned: list[Attempt] = field(default_factory=list)
+    waiting: set[Attempt] = field(default_factory=set)
+    #: How many of them were alive still when a daemon answered again.
+    readopted: int = 0
 
     def __post_init__(self) -> None:
         self._random = random.Random(f"kills {self.seed}")
@@ -317,6 +321,8 @@ class Storm:
         known = set(self.submitter.acknowledged)
         if not self.service.ready():
             return False
+        self.readopted += len(self.waiting & attempts_alive(self.service.state))
+        self.waiting.clear()
         with suppress(httpx.TransportError):
             lost = known - set(self.service.states())
             assert not lost, f"seed {self.seed}: acknowledged, and unknown after a restart: {lost}"
@@ -328,12 +334,13 @@ class Storm:
         point, when = self._random.choice(sorted(POINTS)), self._random.choice(("before", "after"))
         self.service.start(f"{point}:{self._random.randint(1, 8)}:{when}")
         if self._come_up():
-            until = time.monotonic() + 5.0
+            until = time.monotonic() + 3.0
             while self.service.alive and time.monotonic() < until:
                 time.sleep(0.02)
 
     def _kill_daemon(self) -> None:
-        self.orphaned += sorted(attempts_alive(self.service.state))
+        self.waiting |= attempts_alive(self.service.state)
+        self.orphaned += sorted(self.waiting)
         self.service.kill()
         self.daemon_kills += 1
 
@@ -356,11 +363,13 @@ class Storm:
                 self.process_kills[wanted] += 1
 
     def end(self) -> None:
-        """Let the load end, and wait until the last job has."""
+        """Let the load end, have a service, and wait until the last job has ended."""
         self.submitter.stop()
-        if not self.service.alive:
-            self.service.start()
-        assert self.service.ready(), self.service.said()
+        assert self._come_up(), self.service.said()
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait until the last job has ended."""
         until = time.monotonic() + FINISH_S
         while left := {job: state for job, state in self.service.states().items() if state not in ENDED}:
             assert time.monotonic() < until, f"seed {self.seed}: never ended: {left}"
@@ -382,8 +391,10 @@ class Findings:
     acknowledged: int
     jobs: int
     attempts: int
-    #: Attempts alive at a kill of the daemon that went on to their end, and those that failed and were run again.
+    #: Attempts alive at a kill of the daemon that the next one took up alive; those that ended before it came, or
+    #: under it; and those that failed and were run again.
     readopted: int
+    went_on: int
     restarted: int
     failed_attempts: int
     failed_launches: int
@@ -487,6 +498,7 @@ def _figures(storm: Storm, store: Store) -> Findings:
     ends = {(one.job, one.attempt): type(one) for one in records if isinstance(one, _ENDS)}
     stops = [stop for one in records if isinstance(one, Decided) for stop in one.stops]
     launches = [launch for one in records if isinstance(one, Decided) for launch in one.launches]
+    orphaned = set(storm.orphaned)
     taken = sorted(storm.service.recoveries_s)
     return Findings(
         daemon_kills=storm.daemon_kills,
@@ -494,8 +506,9 @@ def _figures(storm: Storm, store: Store) -> Findings:
         acknowledged=len(storm.submitter.acknowledged),
         jobs=len({launch.job for launch in launches}),
         attempts=len(launches),
-        readopted=sum(ends[one] in (JobFinished, JobStopped) for one in storm.orphaned if one in ends),
-        restarted=sum(ends[one] in (JobFailed, LaunchFailed) for one in storm.orphaned if one in ends),
+        readopted=storm.readopted,
+        went_on=sum(ends[one] in (JobFinished, JobStopped) for one in orphaned),
+        restarted=sum(ends[one] in (JobFailed, LaunchFailed) for one in orphaned),
         failed_attempts=sum(end is JobFailed for end in ends.values()),
         failed_launches=sum(end is LaunchFailed for end in ends.values()),
         preemptions=sum(stop.why in (StopWhy.PREEMPTED, StopWhy.MOVED) for stop in stops),

@@ -1,4 +1,4 @@
-"""`horae serve` that kills itself at a chosen point, and writes checkpoints often.
+"""`horae serve` that kills itself at a chosen point, writes checkpoints often, and waits long for jobs to be ready.
 
     python mortal.py POINT:CALL:before|after serve ...
 
@@ -11,10 +11,15 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 #: Records between two checkpoints: few, so that deaths meet recovery from one, and compaction.
 CHECKPOINT_EVERY = 150
+
+#: A job that says nothing counts as launching for so long, even on a slow machine: until after the next restart, which
+#: then orders once more what has begun long ago.
+READY_S = 15.0
 
 #: Class, or module, and function, by the name of the point.
 POINTS = {
@@ -53,16 +58,17 @@ def main() -> None:
     from importlib import import_module
 
     from horae.cli.main import main as horae
-    from horae.service import daemon
+    from horae.service import daemon, server
 
     daemon.CHECKPOINT_EVERY = CHECKPOINT_EVERY
+    server.LocalBackend = partial(server.LocalBackend, ready_s=READY_S)  # type: ignore[misc, assignment]
     point, call, when = sys.argv.pop(1).split(":")
     if point:
         place, name = POINTS[point]
         module, _, inner = place.rpartition(".")
         owner = getattr(import_module(module), inner)
         setattr(owner, name, mortal(getattr(owner, name), int(call), when))
-    horae()
+    sys.exit(horae())
 
 
 if __name__ == "__main__":

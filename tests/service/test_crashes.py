@@ -1,36 +1,209 @@
 """`kill -9` at random moments under load, a full disk and a locked journal: nothing acknowledged is ever lost.
 
-HORAE_KILLS=100 makes it long (`make soak`); HORAE_SEED chooses another storm.
+HORAE_KILLS=100 makes it long (`make soak`) and shows figures; HORAE_SEED chooses another storm.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
+import httpx
 import pytest
-from tests.service.crashes import Storm, examine, service
+from tests.service.crashes import Findings, Service, Storm, examine, service
 
-KILLS = int(os.environ.get("HORAE_KILLS", "6"))
+from horae.core.errors import UserError
+from horae.service.server import Asked, Server
+
+KILLS = int(os.environ.get("HORAE_KILLS", "0"))
 SEED = int(os.environ.get("HORAE_SEED", "1"))
+#: Far more than anything takes, so that a busy machine fails no test.
+PATIENCE_S = 60.0
+#: Short leases, so that jobs are preempted all the time.
+TURNS, LEASES = ("time-slice", ("quantum=1",)), ("themis", ("lease=2", "answer=0.2"))
+
+Show = Callable[[Findings], None]
 
 
-def tell(record_property: object, capsys: pytest.CaptureFixture[str], **figures: object) -> None:
-    """Show the figures of a long storm."""
-    if KILLS > 20:
-        with capsys.disabled():
-            print(f"\n{figures}")  # noqa: T201, what the long form is run for
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Show:
+    """Prints what a long storm came to: it is run to see the figures."""
+
+    def printed(found: Findings) -> None:
+        if KILLS:
+            with capsys.disabled():
+                print(f"\n{request.node.name}: {asdict(found)}")  # noqa: T201
+
+    return printed
 
 
-@pytest.mark.parametrize("policy", [("time-slice", ("quantum=1",))])
-def test_no_acknowledged_job_is_lost_or_runs_twice_however_often_the_daemon_is_killed(
-    tmp_path: Path, policy: tuple[str, tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("policy", [TURNS, LEASES] if KILLS else [TURNS], ids=lambda policy: policy[0])
+def test_killed_at_any_moment_the_daemon_loses_no_job_and_runs_none_twice(
+    tmp_path: Path, policy: tuple[str, tuple[str, ...]], show: Show
 ) -> None:
     with service(tmp_path, *policy) as running:
         storm = Storm(running, SEED)
         storm.begin()
-        storm.kill_daemons(KILLS)
+        storm.kill_daemons(KILLS or 3)
         storm.end()
         found = examine(storm)
-    print(found)
-    assert found.daemon_kills == KILLS
+    show(found)
+    assert found.daemon_kills == (KILLS or 3)
+    assert found.readopted > 0
+    assert found.failed_attempts == 0, "a job fails because the daemon is killed"
+
+
+def test_killed_between_two_steps_of_one_thing_the_daemon_ends_what_it_began(tmp_path: Path, show: Show) -> None:
+    with service(tmp_path, *TURNS) as running:
+        storm = Storm(running, SEED + 1)
+        storm.begin()
+        storm.kill_daemons(KILLS // 2 or 2, inside=1.0)
+        storm.end()
+        found = examine(storm)
+    show(found)
+    assert found.daemon_kills >= (KILLS // 2 or 2)
+    assert found.failed_attempts == 0, "a job fails because the daemon is killed"
+
+
+def test_killed_jobs_and_runners_are_run_again_from_what_they_saved(tmp_path: Path, show: Show) -> None:
+    with service(tmp_path, *TURNS) as running:
+        storm = Storm(running, SEED + 2)
+        storm.begin()
+        storm.kill_processes(KILLS or 8, with_daemon=0.15)
+        storm.end()
+        found = examine(storm)
+    show(found)
+    assert found.failed_attempts > 0
+
+
+# -------------------------------------------------------------------- a full disk
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A file system of a few megabytes at a folder."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount the small file system that is to be filled")
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", str(folder)], check=False)
+    if mounted.returncode:
+        pytest.skip("the small file system that is to be filled cannot be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Write a file until there is no room at all; gives the file."""
+    ballast = folder / "ballast"
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    assert shutil.disk_usage(folder).free == 0
+    return ballast
+
+
+def refusal(storm: Storm) -> httpx.Response:
+    """Submit until a job is refused; those before it count as all others do."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        answer = storm.submitter.submit([storm.submitter.job()])
+        assert answer is not None
+        if answer.status_code != 200:
+            return answer
+    raise AssertionError("no job was refused")
+
+
+def accepted(storm: Storm) -> str:
+    """Submit until a job is taken; gives its id."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        answer = storm.submitter.submit([storm.submitter.job(steps=5)])
+        if answer is not None and answer.status_code == 200:
+            return str(answer.json()["ids"][0])
+        time.sleep(0.2)
+    raise AssertionError("no job was taken")
+
+
+def steps_done(saved: Path) -> int:
+    """Steps in all that jobs have saved."""
+    return sum(int(json.loads(path.read_text())["step"]) for path in saved.rglob("saved.json"))
+
+
+def test_a_full_disk_refuses_jobs_in_one_sentence_lets_others_run_and_loses_nothing(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    with small_disk(tmp_path / "state"), service(tmp_path, *TURNS) as running:
+        storm = Storm(running, SEED)
+        running.start()
+        assert running.ready()
+        for number in range(6):
+            job = {**storm.submitter.job(steps=150, kind="plain"), "checkpoint": {"dir": str(saved / str(number))}}
+            assert storm.submitter.submit([job]) is not None
+        wait_until(lambda: steps_done(saved) > 20)
+        ballast = fill(running.state)
+        refused = refusal(storm)
+        assert refused.status_code == 503, refused.text
+        assert "No room is left for the journal" in refused.json()["error"]
+        before = steps_done(saved)
+        wait_until(lambda: steps_done(saved) > before + 20)
+        assert httpx.get(f"{running.url}/healthz", trust_env=False).status_code == 503
+        check_start_on_a_full_disk(running)
+        ballast.unlink()
+        running.start()
+        assert running.ready()
+        accepted(storm)
+        storm.finish()
+        examine(storm)
+
+
+def check_start_on_a_full_disk(running: Service) -> None:
+    """A service that dies while the disk is full does not come back before there is room, and says so."""
+    running.kill()
+    running.start()
+    assert running.process is not None
+    assert running.process.wait(PATIENCE_S) == 1
+    last = running.said().strip().splitlines()[-1]
+    assert last.startswith("error: No room is left"), last
+
+
+def test_a_service_cannot_begin_on_a_full_disk_and_says_so(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "state"):
+        fill(tmp_path / "state")
+        with pytest.raises(UserError, match="No room is left"):
+            Server(Asked(state=tmp_path / "state", port=0, gpus="v100:2"))
+
+
+def wait_until(look: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not look():
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.05)
+
+
+# --------------------------------------------------------------- a locked journal
+
+
+def test_a_locked_journal_refuses_jobs_in_one_sentence_and_all_goes_on_when_it_is_free(tmp_path: Path) -> None:
+    with service(tmp_path, *TURNS) as running:
+        storm = Storm(running, SEED)
+        storm.begin()
+        wait_until(lambda: storm.submitter.finished > 2)
+        storm.submitter.stop()
+        with closing(sqlite3.connect(running.state / "journal.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            refused = refusal(storm)
+            assert refused.status_code == 503, refused.text
+            assert "Another program keeps the journal" in refused.json()["error"]
+            other.execute("ROLLBACK")
+        accepted(storm)
+        storm.finish()
+        examine(storm)

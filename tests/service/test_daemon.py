@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.simulation.trouble import same
 
 from horae.backends.fake import Part
 from horae.core.commands import Decided
@@ -144,6 +145,63 @@ def test_a_decision_that_cannot_be_written_is_not_performed_and_made_again_later
     assert cell.state(job) == "waiting"
     assert cell.world.begun == []
     cell.store.append = append
+    cell.to(2)
+    assert cell.state(job) == "running"
+
+
+def lose_sight(cell: Cell, of: type) -> None:
+    """The next time something of a kind is written, the database writes it and its answer is lost on the way."""
+    append = cell.store.append
+
+    def unconfirmed(records, *more):
+        seq = append(records, *more)
+        if isinstance(records[0], of):
+            cell.store.append = append
+            raise StoreTrouble("The journal cannot be reached: mend that.")
+        return seq
+
+    cell.store.append = unconfirmed
+
+
+def test_what_was_written_and_not_confirmed_has_happened(cell: Cell) -> None:
+    cell.daemon._pause = lambda: None
+    lose_sight(cell, of=JobSubmitted)
+    with pytest.raises(StoreTrouble, match="cannot be reached"):
+        cell.submit(name="unsure")
+    second = cell.submit(name="sure")
+    cell.to(30)
+    assert [cell.state("unsure-1"), cell.state(second)] == ["finished", "finished"]
+    before = cell.daemon.engine.state()
+    cell.crash()
+    cell.reopen()
+    assert same(before, {**cell.daemon.engine.state(), "now_s": before["now_s"]})
+
+
+def test_a_decision_that_was_written_and_not_confirmed_is_performed_once(cell: Cell) -> None:
+    cell.daemon._pause = lambda: None
+    lose_sight(cell, of=Decided)
+    job = cell.submit()
+    cell.to(1)
+    assert cell.world.begun == [(job, 1)]
+    assert cell.state(job) == "running"
+
+
+def test_while_the_journal_cannot_even_be_read_requests_are_refused_and_nothing_is_believed(cell: Cell) -> None:
+    cell.daemon._pause = lambda: None
+    append, last_seq, tail = cell.store.append, cell.store.last_seq, cell.store.tail
+
+    def fails(*_: object) -> int:
+        raise StoreTrouble("The journal cannot be reached: mend that.")
+
+    def refuses_decisions(records, *more):
+        return fails() if isinstance(records[0], Decided) else append(records, *more)
+
+    cell.store.append, cell.store.last_seq, cell.store.tail = refuses_decisions, fails, fails
+    job = cell.submit()
+    with pytest.raises(StoreTrouble, match="cannot be reached"):
+        cell.submit()
+    assert cell.state(job) == "waiting"
+    cell.store.append, cell.store.last_seq, cell.store.tail = append, last_seq, tail
     cell.to(2)
     assert cell.state(job) == "running"
 

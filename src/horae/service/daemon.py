@@ -4,6 +4,7 @@ One thread owns the engine. A cycle takes what came in since the last one (reque
 backend), writes it to the journal in one transaction, applies it, answers those who asked, and decides; a decision
 is in the journal before it is performed. What cannot be written did not happen: requests are refused, reports are
 kept for the next cycle, and an engine that has decided what the journal could not take is rebuilt from the journal.
+So is one that the journal has overtaken: a database that was lost sight of may have written what it did not confirm.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class Daemon:
         self._environment = environment
         self.beginning, self._watch_s = beginning, watch_s
         self.engine, self.seq = recover(store, beginning)
-        self._checkpointed = self.seq
+        # Counted over all lives of the daemon: one that keeps dying young must write checkpoints, too.
+        self._checkpointed = (store.newest_checkpoint() or (0, b""))[0]
         self.tasks: dict[str, Task] = store.tasks()
         #: Where things stand, and the last record that went into it.
         self.standing: Standing = self.engine.standing()
@@ -108,6 +110,8 @@ class Daemon:
         self._carried: list[Event] = []
         #: Stops that the backend could not take.
         self._to_stop: list[Stop] = []
+        #: Trouble since the engine and the journal were last seen to agree; whether the engine has run ahead.
+        self._in_doubt = self._ahead = False
         self._news, self._changed = threading.Condition(), threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="horae-daemon", daemon=True)
@@ -159,13 +163,20 @@ class Daemon:
         changes = [*self.backend.watch(now_s), *self._changed_nodes(now_s)]
         self._record(Change(tuple(changes)))
         # An attempt that was on its way when the last daemon died counts as there only once it is ordered again.
+        self._launch_again()
+        for node, alive in self.backend.alive().items():
+            self._record(Change((NodeObserved(now_s, node, alive),)))
+        self._stop_again()
+        self._publish()
+
+    def _launch_again(self) -> None:
+        """Order once more what was decided and may not have been performed."""
         launching = {spec.id for spec, state in self._occupants() if state is LAUNCHING}
         outstanding = self.engine.outstanding()
         self._perform([one for one in outstanding if isinstance(one, Launch) and one.job in launching])
-        for node, alive in self.backend.alive().items():
-            self._record(Change((NodeObserved(now_s, node, alive),)))
+
+    def _stop_again(self) -> None:
         self._perform([one for one in self.engine.outstanding() if isinstance(one, Stop)])
-        self._publish()
 
     def _occupants(self) -> Iterator[tuple[JobSpec, State]]:
         """Jobs that sit on GPUs, and their states."""
@@ -186,7 +197,8 @@ class Daemon:
         try:
             while self._wait():
                 self._cycle()
-            self._save()
+            if not self._in_doubt:
+                self._save()
         except BaseException as error:
             # Whoever started the daemon tells of it; a thread could only print it.
             self.crashed = error
@@ -216,16 +228,21 @@ class Daemon:
         """1. take what came, 2. write it, 3. apply and answer, 4. decide, write, perform, 5. show."""
         now_s = self.clock()
         self.meter.cycle_s = now_s
+        if self._in_doubt and not self._agree_with_journal():
+            self._refuse(self._take(), StoreTrouble(self.meter.trouble))
+            self._pause()
+            return
         reports = [*self._carried, *self.backend.watch(now_s), *self._over_time(now_s)]
         self._carried = []
         changed = self._heed(reports) | self._serve(self._take(), now_s)
-        changed |= self._decide()
+        if not self._in_doubt:
+            changed |= self._decide()
         if self._to_stop:
             again, self._to_stop = self._to_stop, []
             self._perform(again)
-        if changed:
+        if changed and not self._ahead:
             self._publish()
-        if self.seq - self._checkpointed >= CHECKPOINT_EVERY:
+        if self.seq - self._checkpointed >= CHECKPOINT_EVERY and not self._in_doubt:
             self._save()
 
     def _heed(self, reports: Sequence[Event]) -> bool:
@@ -235,7 +252,7 @@ class Daemon:
         try:
             self._record(Change(tuple(sorted(reports, key=lambda event: PRECEDENCE[type(event)]))))
         except StoreTrouble as trouble:
-            self.meter.trouble = str(trouble)
+            self._note_trouble(trouble)
             self._carried = list(reports)
             return False
         return True
@@ -257,7 +274,7 @@ class Daemon:
         try:
             self._record(_together(changes))
         except StoreTrouble as trouble:
-            self.meter.trouble = str(trouble)
+            self._note_trouble(trouble)
             self._refuse([request for request, _, _ in ready], trouble)
             return False
         except BaseException:
@@ -294,15 +311,37 @@ class Daemon:
             try:
                 self.seq = self.store.append((record,))
             except StoreTrouble as trouble:
-                # The engine believes what nobody wrote down: go back to what is written, and try again later.
-                self.meter.trouble = str(trouble)
-                self.engine, self.seq = recover(self.store, self.beginning)
+                self._note_trouble(trouble)
+                self._ahead = True
+                self._agree_with_journal()
                 self._pause()
                 return True
             self.meter.count(record)
             self._perform(record.commands)
             decided = True
         return decided
+
+    def _note_trouble(self, trouble: StoreTrouble) -> None:
+        self.meter.trouble = str(trouble)
+        self._in_doubt = True
+
+    def _agree_with_journal(self) -> bool:
+        """After trouble: go back to what is written if the engine believes anything else; False if nobody can read it.
+
+        What is written may be more than was confirmed. Then it has happened, and what follows from it is performed.
+        """
+        try:
+            if self._ahead or self.store.last_seq() != self.seq:
+                self.engine, self.seq = recover(self.store, self.beginning)
+                self.tasks = self.store.tasks()
+                self._launch_again()
+                self._stop_again()
+                self._publish()
+        except StoreTrouble as trouble:
+            self._note_trouble(trouble)
+            return False
+        self._in_doubt = self._ahead = False
+        return True
 
     def _pause(self) -> None:
         with self._news:

@@ -54,8 +54,10 @@ class _FileLock:
             raise StoreInUse(
                 f"Another daemon, process {owner}, has the journal {url.database}: stop it first, or use another one."
             ) from why
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, str(os.getpid()).encode(), 0)
+        # Only for the sentence above: a full disk keeps nobody from owning the store.
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, str(os.getpid()).encode(), 0)
 
     def confirm(self) -> None:
         """Nobody can take it from us."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import os
@@ -67,7 +68,10 @@ class Server:
         """Start all of it; what was started is ended again if a later step fails."""
         self._ending = ExitStack()
         with self._ending:
-            self._start(asked)
+            try:
+                self._start(asked)
+            except OSError as error:
+                raise CannotServe(_cannot_start(asked.state, error)) from error
             self._ending = self._ending.pop_all()
 
     def _start(self, asked: Asked) -> None:
@@ -215,6 +219,14 @@ def _own_folder(path: Path) -> Path:
     except OSError as error:
         raise CannotServe(f"The folder {path} cannot be used ({error.strerror}): name another with --state.") from None
     return state
+
+
+def _cannot_start(state: Path, error: OSError) -> str:
+    """What the disk says, and what to do about it."""
+    at = error.filename or state
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"No room is left at {at}: make room there, or name another folder with --state."
+    return f"The service cannot start because of {at} ({error.strerror or error}): mend that and try again."
 
 
 def _sqlite(state: Path) -> str:

@@ -102,7 +102,8 @@ class AttemptFolder:
     @property
     def locked(self) -> bool:
         """Whether a runner, or someone in its place, is at work right now."""
-        lock = runner.take_lock(str(self.path)) if self.path.exists() else -1
+        # Not made for the question alone: on a full disk it could not be.
+        lock = runner.take_lock(str(self.path)) if (self.path / runner.LOCK).exists() else -1
         if lock is not None and lock >= 0:
             os.close(lock)
         return lock is None
