@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from horae.core.cluster import Node
@@ -25,10 +28,12 @@ def test_a_rehearsal_of_themis_goes_through_all_that_an_auction_may_need(
     types: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = ("kick", "refill", "polish", "improve", "settle_prices", "list_options", "climb")
-    used = set()
+    used: set[str] = set()
+
+    def noted(name: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *said: used.add(name) or do(*said)
+
     for name in needed:
-        monkeypatch.setattr(
-            winners, name, lambda *said, name=name, do=getattr(winners, name): (used.add(name), do(*said))[1]
-        )
+        monkeypatch.setattr(winners, name, noted(name, getattr(winners, name)))
     rehearse(Beginning(nodes(*types), "themis"))
     assert used == set(needed)

@@ -78,17 +78,6 @@ class Standing:
         """Why a job waits, by the last decision."""
         return Reason(int(self.columns["reason"][row]))
 
-    def along(self, base: str, slope: str, row: int, now_s: float) -> float:
-        """Where a straight line of a job has got to."""
-        column = self.columns
-        elapsed = max(0.0, now_s - float(column["since_s"][row]))
-        return float(column[base][row]) + float(column[slope][row]) * elapsed
-
-    def work_left(self, row: int, now_s: float) -> float:
-        """Work that a job has still to do, by its last report and its speed since."""
-        elapsed = max(0.0, now_s - float(self.columns["since_s"][row]))
-        return max(0.0, float(self.columns["work_left"][row]) - float(self.columns["rate"][row]) * elapsed)
-
 
 def shown(table: JobTable) -> dict[str, NDArray[np.generic]]:
     """Copies of the columns that people ask about."""

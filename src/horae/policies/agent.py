@@ -66,6 +66,8 @@ class AppView:
 
         A job that has GPUs asks for others only if these could be much faster; then it gives its own back.
         """
+        if not self.speed.any():
+            return np.arange(len(self.speed))
         best = self.gpus * (self.work_s[:, None] / self.serial_s).max(axis=1)
         slow = np.flatnonzero((self.speed > 0) & (self.speed * WORTH_MOVING < best))
         if not len(slow):
@@ -152,16 +154,25 @@ class Agent(Protocol):
 class TruthfulAgent:
     """The built-in agent: says what it expects, for every number of gangs, on each type and where they are best."""
 
+    def __init__(self) -> None:
+        self._stock: Stock | None = None
+
     def rho(self, app: AppView) -> float:
         """How late the app is going to be, if it has its share from now on."""
         return app.rho_now
 
     def bid(self, app: AppView, offer: Offer, machines: Machines) -> Bid:
         """One row for each number of gangs and way to place them that could matter; see `bundles.py`."""
-        priced = list(bundles_of(app, Stock(offer, machines)))
+        priced = list(bundles_of(app, self._stock_of(offer, machines)))
         speed = np.array([app.speed_without[gangs] + more for _, more, gangs in priced])
         table = zip((pieces for pieces, _, _ in priced), app.rho(speed).tolist(), strict=True)
         return Bid(app_taker(app, machines), Bundles.of(table), app.rho_of_nothing)
+
+    def _stock_of(self, offer: Offer, machines: Machines) -> Stock:
+        """Looked over once for all apps of an auction."""
+        if self._stock is None or self._stock.offer is not offer or self._stock.machines is not machines:
+            self._stock = Stock(offer, machines)
+        return self._stock
 
 
 @dataclass(frozen=True)

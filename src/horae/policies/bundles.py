@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,9 @@ class Stock:
 
     offer: Offer
     machines: Machines
+    #: What was found out before: apps by the thousand ask the same.
+    _held: dict[tuple[int, tuple[tuple[int, int], ...]], bool] = field(default_factory=dict)
+    _gangs: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @cached_property
     def of_type(self) -> dict[int, Ints]:
@@ -49,12 +52,21 @@ class Stock:
 
     def gangs(self, gpu_type: int, gpus: int) -> int:
         """How many gangs machines of a type hold, each on one machine."""
-        return int((self.offer.free[self.of_type[gpu_type]] // gpus).sum())
+        if (gpu_type, gpus) not in self._gangs:
+            self._gangs[gpu_type, gpus] = int((self.offer.free[self.of_type[gpu_type]] // gpus).sum())
+        return self._gangs[gpu_type, gpus]
 
     def holds(self, gpu_type: int, sizes: Mapping[int, int]) -> bool:
         """Whether machines of a type hold so many gangs of each size, each on one machine: the largest first."""
+        largest_first = tuple(sorted(sizes.items(), reverse=True))
+        asked = gpu_type, largest_first
+        if asked not in self._held:
+            self._held[asked] = self._holds(gpu_type, largest_first)
+        return self._held[asked]
+
+    def _holds(self, gpu_type: int, largest_first: tuple[tuple[int, int], ...]) -> bool:
         free = self.offer.free[self.of_type[gpu_type]].copy()
-        for gpus, count in sorted(sizes.items(), reverse=True):
+        for gpus, count in largest_first:
             taken = np.diff(np.minimum(np.cumsum(free // gpus), count), prepend=0)
             if taken.sum() < count:
                 return False

@@ -21,9 +21,10 @@ from horae.core.commands import StopWhy
 from horae.core.standing import Standing
 from horae.core.states import STATES
 from horae.service.daemon import Daemon
+from horae.service.listing import STATE_NAMES
 from horae.service.meter import BOUNDS_S, Meter
 from horae.service.slowdowns import slowdowns_by_queue
-from horae.service.views import LIVE, STATE_NAMES
+from horae.service.views import LIVE
 
 
 def exposition(daemon: Daemon) -> bytes:

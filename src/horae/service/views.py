@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from horae.backends.task import Task
 from horae.core.explain import explain
 from horae.core.standing import Standing
 from horae.core.states import ENDED, State
+from horae.service.listing import STATE_NAMES, Listing, among, moment
 from horae.service.people import NotFound, Person
-from horae.service.places import describe
 
 #: States that a list shows unless all are asked for.
 LIVE = tuple(state for state in State if state not in ENDED)
-#: How people call the states.
-STATE_NAMES = {state: state.name.lower() for state in State}
-_WAITING = (State.WAITING, State.PLACED)
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,6 @@ class Views:
     tasks: Mapping[str, Task]
     epoch: float
     now_s: float
-    _ahead: dict[int, int] = field(default_factory=dict)
 
     # -------------------------------------------------------------------- jobs
 
@@ -52,8 +48,7 @@ class Views:
         """The jobs that somebody asks for and may see, and how many there are in all."""
         rows = self._rows(who, wanted)
         shown = rows[-wanted.limit :] if wanted.limit else rows
-        records = (self.job(row) for row in shown)
-        return [_only(record, wanted.fields) for record in records], len(rows)
+        return self._listing(shown).records(wanted.fields), len(rows)
 
     def find(self, who: Person, job: str) -> int:
         """Row of a job that somebody may see; another's job is as good as none."""
@@ -64,35 +59,10 @@ class Views:
 
     def job(self, row: int) -> dict[str, Any]:
         """One job, as lists show it."""
-        at, column = self.standing, self.standing.columns
-        spec, state = at.spec(row), at.state(row)
-        task = self.tasks[spec.id]
-        left = at.work_left(row, self.now_s)
-        told = explain(at, spec.id, self.now_s)
-        return {
-            "id": spec.id,
-            "name": task.name,
-            "user": task.user,
-            "queue": spec.queue,
-            "app": spec.app,
-            "state": STATE_NAMES[state],
-            "reason": told.code if state not in (State.LAUNCHING, State.RUNNING) else "None",
-            "why": told.sentence if state in (*_WAITING, State.HELD) else "",
-            "gpus": len(at.occupied.get(row, ())) or spec.gpus,
-            "gpu_types": list(spec.gpu_types),
-            "on": self._places(row),
-            "ahead": self._waiting_before(row) if state in _WAITING else 0,
-            "submitted": self.moment(float(column["submit_s"][row])),
-            "started": self.moment(float(column["first_started_s"][row])),
-            "ended": self.moment(float(column["ended_s"][row])),
-            "attempt": int(column["attempt"][row]),
-            "preemptions": int(column["preemptions"][row]),
-            "failures": int(column["failures"][row]),
-            "progress": 1.0 if state is State.FINISHED else max(0.0, 1.0 - left / spec.work),
-            "loss": _number(column["loss"][row]),
-            "ran_s": at.along("executed_s", "executing", row, self.now_s),
-            "gpu_seconds": at.along("gpu_seconds", "executing_gpus", row, self.now_s),
-        }
+        return self._listing(np.array([row])).records()[0]
+
+    def _listing(self, rows: NDArray[np.int64]) -> Listing:
+        return Listing(self.standing, self.tasks, self.epoch, self.now_s, rows)
 
     def why(self, row: int) -> dict[str, Any]:
         """Why a job waits: the one reason its last decision gave, the numbers behind it, and what to do."""
@@ -110,37 +80,29 @@ class Views:
 
     def moment(self, at_s: float) -> str | None:
         """A moment for people and programs: UTC, to the millisecond."""
-        if not np.isfinite(at_s):
-            return None
-        return datetime.fromtimestamp(self.epoch + at_s, UTC).isoformat(timespec="milliseconds")
+        return moment(self.epoch, at_s)
 
-    def _rows(self, who: Person, wanted: Filters) -> list[int]:
+    def _rows(self, who: Person, wanted: Filters) -> NDArray[np.int64]:
         column = self.standing.columns
-        chosen = np.isin(column["state"], [int(state) for state in wanted.states])
+        chosen = among(self.standing, wanted.states)
         chosen &= np.asarray(column["submit_s"], np.float64) >= wanted.since_s
+        if wanted.queue is not None:
+            chosen &= np.isin(column["queue"], self._queues_in(wanted.queue))
         user = wanted.user if who.sees_all else who.user
         if not who.sees_all and wanted.user not in (None, who.user):
-            return []
-        return [row for row in np.flatnonzero(chosen).tolist() if self._matches(row, user, wanted)]
+            chosen[:] = False
+        rows = np.flatnonzero(chosen)
+        if user is None and wanted.app is None:
+            return rows
+        return rows[[self._is_of(row, user, wanted.app) for row in rows.tolist()]]
 
-    def _matches(self, row: int, user: str | None, wanted: Filters) -> bool:
+    def _queues_in(self, path: str) -> list[int]:
+        """Numbers of a queue and those below it."""
+        return [n for n, one in enumerate(self.standing.queue_paths) if one == path or one.startswith(f"{path}/")]
+
+    def _is_of(self, row: int, user: str | None, app: str | None) -> bool:
         spec = self.standing.spec(row)
-        if user is not None and self.tasks[spec.id].user != user:
-            return False
-        if wanted.app is not None and spec.app != wanted.app:
-            return False
-        return wanted.queue is None or spec.queue == wanted.queue or spec.queue.startswith(f"{wanted.queue}/")
-
-    def _places(self, row: int) -> list[str]:
-        """GPUs that a job has, such as v100[0,2]."""
-        return describe(self.standing.cluster, self.standing.occupied.get(row, ()))
-
-    def _waiting_before(self, row: int) -> int:
-        """How many jobs that wait came earlier."""
-        if not self._ahead:
-            waiting = np.flatnonzero(np.isin(self.standing.columns["state"], [int(state) for state in _WAITING]))
-            self._ahead.update((one, number) for number, one in enumerate(waiting.tolist()))
-        return self._ahead.get(row, 0)
+        return (user is None or self.tasks[spec.id].user == user) and (app is None or spec.app == app)
 
     # ------------------------------------------------------------ nodes, shares
 
@@ -206,7 +168,7 @@ class Views:
         """GPUs, GPUs of the fastest type, running and waiting jobs of every queue that has any."""
         at, column = self.standing, self.standing.columns
         use: dict[int, tuple[float, float, int, int]] = {}
-        live = np.isin(column["state"], [int(state) for state in LIVE])
+        live = among(at, LIVE)
         for row in np.flatnonzero(live).tolist():
             queue, gpus = int(column["queue"][row]), len(at.occupied.get(row, ()))
             before = use.get(queue, (0.0, 0.0, 0, 0))
@@ -227,8 +189,8 @@ class Views:
 
     def _fastest_total(self) -> float:
         """All GPUs, each counted by its speed for the jobs there are, against the fastest type."""
-        at, column = self.standing, self.standing.columns
-        live = np.isin(column["state"], [int(state) for state in LIVE])
+        at = self.standing
+        live = among(at, LIVE)
         rates = at.rates[live]
         best = rates.max(axis=1, initial=0.0)
         usable = rates[best > 0] / best[best > 0, None]
@@ -256,11 +218,3 @@ class Views:
             siblings = [one for one in busy if at.queue_parents[one] == parent]
             share[queue] = share[parent] * weight[queue] / sum(weight[one] for one in siblings)
         return share
-
-
-def _only(record: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    return {name: record[name] for name in fields} if fields else record
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None

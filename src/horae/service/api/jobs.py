@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Depends, Path, Query
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
+from pydantic_core import to_json
 
 from horae.backends.task import Task
 from horae.core.errors import UserError, did_you_mean
@@ -15,8 +16,9 @@ from horae.service.api import forms
 from horae.service.api.access import PersonGiven, ServiceGiven, check_attempt
 from horae.service.attempts import attempts_of
 from horae.service.job_file import JobFile, seconds
+from horae.service.listing import STATE_NAMES
 from horae.service.operations import Progress
-from horae.service.views import LIVE, STATE_NAMES, Filters
+from horae.service.views import LIVE, Filters
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -55,7 +57,7 @@ def jobs(
     limit: Annotated[int, Query(ge=0, le=LONGEST_LIST, description="The newest so many; 0 for all.")] = 100,
     fields: Annotated[str, Query(max_length=500, description="Only these, with commas between.")] = "",
     all: Annotated[bool, Query(description="Also jobs that have ended.")] = False,  # noqa: A002, the API's word
-) -> JSONResponse:
+) -> Response:
     """List the jobs that the token may see: those that have not ended, unless asked otherwise."""
     views = service.views()
     wanted = Filters(
@@ -69,7 +71,7 @@ def jobs(
     )
     shown, total = views.jobs(who, wanted)
     # Made by hand: to check every field of 10,000 jobs against the form takes longer than to find them.
-    return JSONResponse({"jobs": shown, "total": total})
+    return Response(to_json({"jobs": shown, "total": total}), media_type="application/json")
 
 
 def _states(text: str, everything: bool) -> tuple[State, ...]:

@@ -18,9 +18,9 @@ from starlette.responses import Response
 from horae.core.states import ALIVE, ENDED, State
 from horae.service.api.access import PersonGiven, Service, ServiceGiven
 from horae.service.api.jobs import JobId
+from horae.service.listing import STATE_NAMES
 from horae.service.logs import Log, read_log
 from horae.service.people import NotFound, Person
-from horae.service.views import STATE_NAMES
 
 router = APIRouter(prefix="/v1", tags=["live"])
 
