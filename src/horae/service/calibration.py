@@ -133,14 +133,13 @@ def replayable(history: History) -> list[JobSpec]:
     """
     known = calibrate(history)
     worked_s = worked_by_type(history)
-    kinds, begun_s = history.cluster.gpu_types, min((job.submit_s for job in history.jobs), default=0.0)
-    jobs = []
+    kinds, jobs = history.cluster.gpu_types, []
     for row, spec in enumerate(history.jobs):
         state = State(int(history.state[row]))
         done = float((worked_s[row] * history.rates[row]).sum())
         work = min(spec.work, done) if state in ENDED and state is not State.FINISHED else spec.work
         rates = {kind: float(rate) for kind, rate in zip(kinds, history.rates[row], strict=True) if rate > 0}
         if work > 0 and rates:
-            calibrated = known.applied(replace(spec, submit_s=spec.submit_s - begun_s, work=work))
+            calibrated = known.applied(replace(spec, work=work))
             jobs.append(replace(calibrated, throughput=rates))
     return jobs

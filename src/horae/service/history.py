@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,10 +18,17 @@ from horae.service.beginning import Beginning
 Floats = NDArray[np.float64]
 
 
-def read_history(beginning: Beginning, records: Iterable[Event | Decided], until_s: float | None = None) -> History:
-    """Fold a journal into a history. Jobs that still run are cut at `until_s`, or at the last record."""
+def read_history(
+    beginning: Beginning, records: Iterable[Event | Decided], until_s: float | None = None, whole: bool = True
+) -> History:
+    """Fold a journal into a history. Jobs that still run are cut at `until_s`, or at the last record.
+
+    Of a journal that is not `whole`, because its oldest records are gone, only jobs count that were submitted since.
+    """
     engine, recorder, reports = beginning.engine(), Recorder(), _Reports()
     for record in records:
+        if not whole and isinstance(record, Decided):
+            record = _of_known_jobs(record, engine.jobs.rows, engine.gpus.cluster.gpus)
         engine.apply(record)
         recorder.see(record, engine.jobs.rows)
         reports.see(record, engine)
@@ -29,6 +36,18 @@ def read_history(beginning: Beginning, records: Iterable[Event | Decided], until
         engine.now_s = max(engine.now_s, until_s)
     told = tell(engine, recorder, engine.jobs.rates[: len(engine.jobs)].copy(), engine.policy_settings)
     return replace(told, rates=_true_rates(told, reports.speeds(told), _done(engine)))
+
+
+def _of_known_jobs(record: Decided, rows: Container[str], gpus: int) -> Decided:
+    """What a decision did to jobs, on GPUs, that are known; row numbers mean nothing when the first rows are not."""
+    return Decided(
+        record.at_s,
+        planned=False,
+        stops=tuple(stop for stop in record.stops if stop.job in rows),
+        withdrawn=tuple(job for job in record.withdrawn if job in rows),
+        placed=tuple(one for one in record.placed if one.job in rows and max(one.gpu_ids) < gpus),
+        launches=tuple(one for one in record.launches if one.job in rows and max(one.gpu_ids) < gpus),
+    )
 
 
 @dataclass(slots=True)
