@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # The test suite stays under ten minutes on two cores.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test soak lint bench docs clean
+.PHONY: demo test soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -41,6 +41,10 @@ lint: $(INSTALLED)
 ## Speed and memory, as ratios against a reference in the same run.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+## Five minutes: a live run of 34 jobs beside its simulation.
+agreement: $(INSTALLED)
+	$(BIN)/python -m benchmarks --only agreement
 
 ## Regenerate docs/reference/cli.md, check every link, and write HTML to build/docs.
 docs: $(INSTALLED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ def report(cell: Cell, job: str, attempt: int, *points: tuple[float, float]) -> 
     """An attempt tells how far it is, at some moments."""
     for at_s, step in points:
         cell.to(at_s)
-        cell.ask(lambda said=Progress(step, 100): cell.operations.progress(job, attempt, said))
+        said = Progress(step, 100)
+        cell.ask(partial(cell.operations.progress, job, attempt, said))
 
 
 def test_speeds_come_from_reports_on_the_way_and_the_rest_of_the_time_was_spent_to_leave(tmp_path: Path) -> None:
