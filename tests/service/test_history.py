@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from tests.service.cell import Cell
 
 from horae.backends.fake import Part
+from horae.core.cluster import Node, Span
 from horae.core.codec import decode, encode
-from horae.core.commands import Decided
+from horae.core.commands import Decided, Launch
 from horae.core.engine import Engine
-from horae.core.events import Event
+from horae.core.events import Event, JobFinished, JobStarted, JobSubmitted
 from horae.core.history import Attempts, History
 from horae.core.job import JobSpec
 from horae.service.beginning import Beginning
@@ -133,7 +134,24 @@ def test_speeds_come_from_reports_on_the_way_and_the_rest_of_the_time_was_spent_
 
 def test_a_job_that_reports_nothing_was_as_fast_as_its_work_over_its_time(turns: Cell) -> None:
     turns.to(30.0)
-    assert read_cell(turns).rates == pytest.approx(np.array([[100 / 9.0], [100 / 9.0]]), rel=0.06)
+    # Until they were told to stop they worked for 9 and 9.5 s; what they did while they stopped is theirs, too.
+    assert read_cell(turns).rates == pytest.approx(np.array([[100 / 9.0], [100 / 9.0]]))
+
+
+def test_a_job_is_as_fast_where_it_never_was_as_others_of_its_class_were() -> None:
+    def runs(name: str, gpu: int, rate: float) -> list[Event | Decided]:
+        launch = Launch(name, 1, (gpu,), Span.GPU, 0.0)
+        ways: list[Event | Decided] = [Decided(1.0, planned=False, launches=(launch,)), JobStarted(2.0, name, 1)]
+        return [*ways, JobFinished(2.0 + 100.0 / rate, name, 1)]
+
+    believed = {"v100": 1.0, "k80": 1.0}
+    names = {"here": "net", "there": "net", "alone": "other"}
+    specs = [JobSpec(n, 0.0, 1, 100.0, "steps", job_class=kind, throughput=believed) for n, kind in names.items()]
+    records = [JobSubmitted(0.0, spec) for spec in specs]
+    ran = sorted([*runs("here", 0, 10.0), *runs("there", 1, 4.0)], key=lambda record: record.at_s)
+    beginning = Beginning((Node("v100", "v100", 1), Node("k80", "k80", 1)), "fifo")
+    history = read_history(beginning, [*records, *ran])
+    assert history.rates == pytest.approx(np.array([[10.0, 4.0], [10.0, 4.0], [1.0, 1.0]]))
 
 
 def test_of_a_journal_whose_beginning_is_gone_later_jobs_are_whole(turns: Cell) -> None:
