@@ -90,17 +90,21 @@ class Plan:
     settings: Mapping[str, str]
 
 
-def calibration_plan(seconds: Sequence[float] = (5.0, 14.0)) -> Plan:
-    """Jobs of every class on each GPU type, more than fit at once: the long ones take turns, short ones do not."""
+def calibration_plan(long_s: float = 15.0, short_s: float = 5.0, every_s: float = 1.6) -> Plan:
+    """Jobs of every class on each GPU type: long ones, and short ones that come while those run and take their place.
+
+    They come one by one, as jobs do: a machine takes longer to start several at once.
+    """
     jobs = []
-    for name, kind in KINDS.items():
-        for gpu_type, speed in (("v100", 1.0), ("k80", kind.k80)):
-            steps = [round(lasts_s * 1000 / kind.step_ms * speed) for lasts_s in seconds]
-            jobs += [Wanted(name, 0.0, count, gpu_type) for count in steps]
-    return Plan(tuple(jobs), "time-slice", {"quantum": "7"})
+    for number, name in enumerate((*KINDS, *KINDS, *KINDS)):
+        step_ms, lasts_s = KINDS[name].step_ms, short_s if number >= len(KINDS) else long_s
+        for half, (gpu_type, speed) in enumerate((("v100", 1.0), ("k80", KINDS[name].k80))):
+            steps = round(lasts_s * 1000 / step_ms * speed)
+            jobs.append(Wanted(name, every_s * (2 * number + half), steps, gpu_type))
+    return Plan(tuple(jobs), "tiresias", {"thresholds": "10"})
 
 
-def workload_plan(jobs: int = 34, every_s: float = 4.0, seed: int = 163) -> Plan:
+def workload_plan(jobs: int = 32, every_s: float = 4.2, seed: int = 8) -> Plan:
     """Short and long jobs of all classes that come faster than the GPUs can take them.
 
     In this workload the order of first starts is not a matter of tenths of a second: noise of that size, in a
@@ -110,7 +114,7 @@ def workload_plan(jobs: int = 34, every_s: float = 4.0, seed: int = 163) -> Plan
     names, at_s, wanted = list(KINDS), 1.0, []
     for number in range(jobs):
         name = names[int(rng.choice(len(names), p=[0.35, 0.25, 0.25, 0.15]))]
-        lasts_s = float(rng.uniform(4, 8) if number % 2 else rng.uniform(16, 36))
+        lasts_s = float(rng.uniform(5, 9) if number % 2 else rng.uniform(18, 36))
         wanted.append(Wanted(name, at_s, round(lasts_s * 1000 / KINDS[name].step_ms)))
         at_s += every_s * float(rng.uniform(0.7, 1.3))
     return Plan(tuple(wanted), "tiresias", {"thresholds": "20"})
