@@ -7,6 +7,7 @@ INSTALLED := $(VENV)/.installed
 TEST_WORKERS ?= 2
 
 .PHONY: demo test torch soak lint bench docs clean
+.PHONY: demo test soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -45,6 +46,10 @@ lint: $(INSTALLED)
 ## Speed and memory, as ratios against a reference in the same run.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+## Five minutes: a live run of 32 jobs beside its simulation.
+agreement: $(INSTALLED)
+	$(BIN)/python -m benchmarks --only agreement
 
 ## Regenerate docs/reference/cli.md, check every link, and write HTML to build/docs.
 docs: $(INSTALLED)

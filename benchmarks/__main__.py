@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.agreement import measure_agreement
 from benchmarks.arbiter import measure_arbiter
 from benchmarks.auction import measure_auctions
 from benchmarks.bench import Bench
@@ -32,6 +33,7 @@ PARTS: dict[str, Callable[[Bench], Part]] = {
     "solver": measure_solver,
     "auctions": measure_auctions,
     "arbiter": measure_arbiter,
+    "agreement": measure_agreement,
 }
 
 

@@ -50,6 +50,19 @@ def test_a_job_that_is_stopped_while_it_loads_has_lost_nothing_but_the_loading()
     assert times(history)["long"] == (0, 160)
 
 
+def test_a_job_that_has_done_its_work_holds_its_gpus_until_it_is_gone() -> None:
+    history = run([job("a", work=100, finish_s=5), job("b", work=10)], "1x1", "fifo")
+    assert times(history) == {"a": (0, 105), "b": (105, 115)}
+
+
+def test_a_job_that_is_on_its_way_out_finishes_whatever_it_is_told() -> None:
+    jobs = [job("a", work=100, finish_s=5), job("b", work=1, submit_s=102)]
+    # b would preempt a at 102, but a has done its work and leaves by itself.
+    assert times(run(jobs, "1x1", "las")) == {"a": (0, 105), "b": (105, 106)}
+    script = Script([job("a", work=100, finish_s=5)], "1x1", events=[JobHeld(103, "a")])
+    assert times(script.history)["a"] == (0, 105)
+
+
 def test_a_held_job_pays_the_restart_cost_when_it_goes_on() -> None:
     script = Script([job("a", work=100)], "1x1", events=[JobHeld(40, "a"), JobReleased(70, "a")], restart_cost_s=30)
     assert times(script.history)["a"] == (0, 160)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TypeVar
 
 import numpy as np
 
 from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.core.states import ENDED, State
-from horae.service.history import Floats, worked_by_type
+from horae.service.history import Floats, alike, worked_by_type
 
 #: What nobody has seen is taken to take no time.
 _NOTHING = 0.0
@@ -60,24 +59,14 @@ def calibrate(history: History) -> Calibration:
     """Learn from what happened."""
     worked_s = worked_by_type(history)
     overall = _costs(history, worked_s, range(len(history.jobs)), Costs(_NOTHING, _NOTHING, _NOTHING, _NOTHING))
-    by_class = _grouped(job.job_class for job in history.jobs)
-    by_size = _grouped((job.job_class, job.gpus) for job in history.jobs)
+    by_size, by_class = alike(history.jobs), dict[str, list[int]]()
+    for (name, _), rows in by_size.items():
+        by_class.setdefault(name, []).extend(rows)
     return Calibration(
         {name: _costs(history, worked_s, rows, overall) for name, rows in by_class.items()},
         overall,
         {key: _speeds(history, worked_s, rows) for key, rows in by_size.items()},
     )
-
-
-_Key = TypeVar("_Key", bound=Hashable)
-
-
-def _grouped(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
-    """The rows that have each key."""
-    rows: dict[_Key, list[int]] = {}
-    for row, key in enumerate(keys):
-        rows.setdefault(key, []).append(row)
-    return rows
 
 
 def _costs(history: History, worked_s: Floats, rows: Sequence[int], otherwise: Costs) -> Costs:
@@ -133,14 +122,13 @@ def replayable(history: History) -> list[JobSpec]:
     """
     known = calibrate(history)
     worked_s = worked_by_type(history)
-    kinds, begun_s = history.cluster.gpu_types, min((job.submit_s for job in history.jobs), default=0.0)
-    jobs = []
+    kinds, jobs = history.cluster.gpu_types, []
     for row, spec in enumerate(history.jobs):
         state = State(int(history.state[row]))
         done = float((worked_s[row] * history.rates[row]).sum())
         work = min(spec.work, done) if state in ENDED and state is not State.FINISHED else spec.work
         rates = {kind: float(rate) for kind, rate in zip(kinds, history.rates[row], strict=True) if rate > 0}
         if work > 0 and rates:
-            calibrated = known.applied(replace(spec, submit_s=spec.submit_s - begun_s, work=work))
+            calibrated = known.applied(replace(spec, work=work))
             jobs.append(replace(calibrated, throughput=rates))
     return jobs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,72 +10,123 @@ from numpy.typing import NDArray
 
 from horae.core.commands import Decided
 from horae.core.engine import Engine
-from horae.core.events import Event, JobProgressed
+from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, JobStopped
 from horae.core.history import Attempts, History, Recorder
+from horae.core.job import JobSpec
 from horae.core.telling import tell
 from horae.service.beginning import Beginning
 
 Floats = NDArray[np.float64]
 
 
-def read_history(beginning: Beginning, records: Iterable[Event | Decided], until_s: float | None = None) -> History:
-    """Fold a journal into a history. Jobs that still run are cut at `until_s`, or at the last record."""
+def read_history(
+    beginning: Beginning, records: Iterable[Event | Decided], until_s: float | None = None, whole: bool = True
+) -> History:
+    """Fold a journal into a history. Jobs that still run are cut at `until_s`, or at the last record.
+
+    Of a journal that is not `whole`, because its oldest records are gone, only jobs count that were submitted since.
+    """
     engine, recorder, reports = beginning.engine(), Recorder(), _Reports()
     for record in records:
+        if not whole and isinstance(record, Decided):
+            record = _of_known_jobs(record, engine.jobs.rows, engine.gpus.cluster.gpus)
         engine.apply(record)
         recorder.see(record, engine.jobs.rows)
         reports.see(record, engine)
     if until_s is not None:
         engine.now_s = max(engine.now_s, until_s)
     told = tell(engine, recorder, engine.jobs.rates[: len(engine.jobs)].copy(), engine.policy_settings)
-    return replace(told, rates=_true_rates(told, reports.speeds(told), _done(engine)))
+    return replace(told, rates=_true_rates(told, reports.speeds(told)))
+
+
+def _of_known_jobs(record: Decided, rows: Container[str], gpus: int) -> Decided:
+    """What a decision did to jobs, on GPUs, that are known; row numbers mean nothing when the first rows are not."""
+    return Decided(
+        record.at_s,
+        planned=False,
+        stops=tuple(stop for stop in record.stops if stop.job in rows),
+        withdrawn=tuple(job for job in record.withdrawn if job in rows),
+        placed=tuple(one for one in record.placed if one.job in rows and max(one.gpu_ids) < gpus),
+        launches=tuple(one for one in record.launches if one.job in rows and max(one.gpu_ids) < gpus),
+    )
+
+
+#: A moment, and the work done by then.
+_Point = tuple[float, float]
 
 
 @dataclass(slots=True)
 class _Way:
-    """What one attempt told of itself on its way: where it was first seen, and where last."""
+    """What one attempt told of itself on its way: where it began, where it was seen, and where it ended."""
 
     gpu_type: int
-    #: Moment and work done; the first report comes from a process that is still loading what it reports with, so
-    #: the second one is the better beginning.
-    ready: tuple[float, float] | None = None
-    first: tuple[float, float] | None = None
-    last: tuple[float, float] | None = None
+    #: What its checkpoint held.
+    had: float
+    begun: _Point | None = None
+    #: The first report comes from a process that is still loading what it reports with: the second one is exact.
+    ready: _Point | None = None
+    first: _Point | None = None
+    last: _Point | None = None
+    stop_s: float | None = None
+    ended: _Point | None = None
 
-    def measured(self) -> tuple[float, float]:
-        """Seconds, and the work done in them."""
-        first = self.first if self.first and self.last and self.last[0] > self.first[0] else self.ready
-        if first is None or self.last is None:
-            return 0.0, 0.0
-        return self.last[0] - first[0], self.last[1] - first[1]
+    def report(self, here: _Point) -> None:
+        """It tells where it is."""
+        if self.ready is None:
+            self.ready = here
+        elif self.first is None:
+            self.first = here
+        self.last = here
+
+    def end(self, at_s: float, done: float) -> None:
+        """It is over; it has worked until it was told to stop, if it was."""
+        self.ended = (at_s if self.stop_s is None else self.stop_s, done)
+
+    def measured(self) -> _Point:
+        """Seconds, and the work done in them: from one report to another if there are such, or from begin to end."""
+        for one, other in ((self.first, self.last), (self.begun, self.ended)):
+            if one and other and other[0] > one[0]:
+                return other[0] - one[0], other[1] - one[1]
+        return 0.0, 0.0
 
 
 class _Reports:
-    """Speeds by what attempts reported while they worked: free of the time that starting, saving and leaving take."""
+    """How fast jobs were by what attempts reported: as far as can be, without the time to start, save and leave."""
 
     def __init__(self) -> None:
         self._ways: dict[tuple[str, int], _Way] = {}
 
     def see(self, record: Event | Decided, engine: Engine) -> None:
-        """A decision begins attempts, a report tells where one is."""
+        """A decision begins attempts and ends them, a report tells where one is."""
         if isinstance(record, Decided):
-            kinds, jobs = engine.gpus.cluster.gpu_type, engine.jobs
-            for launch in record.launches:
-                # On another number of GPUs than it asked for a job has another speed.
-                if len(launch.gpu_ids) == jobs.specs[jobs.rows[launch.job]].gpus:
-                    self._ways[launch.job, launch.attempt] = _Way(int(kinds[launch.gpu_ids[0]]))
-        elif isinstance(record, JobProgressed):
-            way = self._ways.get((record.job, record.attempt))
-            # What is done is reported only once it is saved, too.
-            if way is not None and record.work_done < engine.jobs.work[engine.jobs.rows[record.job]]:
-                self._note(way, (record.at_s, record.work_done))
+            self._decided(record, engine)
+            return
+        if not isinstance(record, JobStarted | JobProgressed | JobStopped | JobFinished):
+            return
+        way = self._ways.get((record.job, record.attempt))
+        if way is None:
+            return
+        work = float(engine.jobs.work[engine.jobs.rows[record.job]])
+        match record:
+            case JobStarted():
+                way.begun = way.begun or (record.at_s, way.had)
+            # That all is done is reported only once it is saved, too.
+            case JobProgressed() if record.work_done < work:
+                way.report((record.at_s, record.work_done))
+            case JobStopped():
+                way.end(record.at_s, record.work_done)
+            case JobFinished():
+                way.end(record.at_s, work)
 
-    def _note(self, way: _Way, here: tuple[float, float]) -> None:
-        if way.ready is None:
-            way.ready = here
-        elif way.first is None:
-            way.first = here
-        way.last = here
+    def _decided(self, record: Decided, engine: Engine) -> None:
+        kinds, jobs = engine.gpus.cluster.gpu_type, engine.jobs
+        for stop in record.stops:
+            if (stop.job, stop.attempt) in self._ways:
+                self._ways[stop.job, stop.attempt].stop_s = record.at_s
+        for launch in record.launches:
+            # On another number of GPUs than it asked for a job has another speed.
+            if len(launch.gpu_ids) == jobs.specs[jobs.rows[launch.job]].gpus:
+                self._ways[launch.job, launch.attempt] = _Way(int(kinds[launch.gpu_ids[0]]), launch.work_done)
 
     def speeds(self, history: History) -> Floats:
         """Work per second of each job on each type; NaN where nobody saw it work."""
@@ -85,31 +136,32 @@ class _Reports:
             seconds, work = way.measured()
             spent_s[rows[job], way.gpu_type] += seconds
             done[rows[job], way.gpu_type] += work
-        with np.errstate(divide="ignore", invalid="ignore"):
-            speeds: Floats = np.where(done > 0, done / spent_s, np.nan)
-        return speeds
+        return np.where(done > 0, _over(done, spent_s), np.nan)
 
 
-def _done(engine: Engine) -> Floats:
-    """Work that each job has done, by all that is known."""
-    table, n = engine.jobs, len(engine.jobs)
-    elapsed_s = np.maximum(0.0, engine.now_s - table.since_s[:n])
-    left = np.maximum(0.0, table.work_left[:n] - table.rate[:n] * elapsed_s)
-    done: Floats = table.work[:n] - left
-    return done
+def _true_rates(history: History, measured: Floats) -> Floats:
+    """Each job's own speed where it worked; elsewhere as others of its class and size had it, or as it was believed.
 
-
-def _true_rates(history: History, measured: Floats, done: Floats) -> Floats:
-    """Each job's own speed: as it was measured, and elsewhere as much more or less than was believed as what it did.
-
-    What it did is judged by its reports, or without any by its work and the time it had.
+    What is believed is corrected by how much faster or slower the job was where it was seen.
     """
     believed, worked_s = history.rates, worked_by_type(history)
-    seen = ~np.isnan(measured) & (believed > 0)
-    by_reports = _over(np.where(seen, measured * worked_s, 0.0).sum(1), np.where(seen, believed * worked_s, 0.0).sum(1))
-    by_time = np.where(done > 0, _over(done, (worked_s * believed).sum(1)), 1.0)
-    ratio = np.where(seen.any(1), by_reports, by_time)
-    return np.where(seen, measured, believed * ratio[:, None])
+    measured = np.where(believed > 0, measured, np.nan)
+    seen = ~np.isnan(measured)
+    as_others = np.full_like(believed, np.nan)
+    for rows in alike(history.jobs).values():
+        for kind in np.flatnonzero(seen[rows].any(axis=0)):
+            as_others[rows, kind] = np.nanmedian(measured[rows, kind])
+    ratio = _over(np.where(seen, measured * worked_s, 0.0).sum(1), np.where(seen, believed * worked_s, 0.0).sum(1))
+    guessed = np.where(np.isnan(as_others) | (believed <= 0), believed * ratio[:, None], as_others)
+    return np.where(seen, measured, guessed)
+
+
+def alike(jobs: Sequence[JobSpec]) -> dict[tuple[str, int], list[int]]:
+    """Rows of the jobs of each class and size."""
+    rows: dict[tuple[str, int], list[int]] = {}
+    for row, job in enumerate(jobs):
+        rows.setdefault((job.job_class, job.gpus), []).append(row)
+    return rows
 
 
 def _over(above: Floats, below: Floats) -> Floats:

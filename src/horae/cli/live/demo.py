@@ -225,7 +225,12 @@ def _live_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:
-    count = {state: sum(job["state"] == state for job in jobs) for state in ("running", "waiting", "finished")}
+    active = ("launching", "running", "stopping")
+    count = {
+        "running": sum(job["state"] in active for job in jobs),
+        "waiting": sum(job["state"] in ("waiting", "placed") for job in jobs),
+        "finished": sum(job["state"] == "finished" for job in jobs),
+    }
     done = sum(job["progress"] for job in jobs) / len(jobs)
     told = ", ".join(f"{number} {state}" for state, number in count.items())
     return f"{bar(done, 20)} {done:4.0%}  {told}, {sum(job['preemptions'] for job in jobs)} preemptions"

@@ -64,7 +64,9 @@ def read_past(at: Service) -> Past:
                 queues.update((queue.path, queue) for queue in record.queues)
             yield record
 
-    history = read_history(beginning, noticed(), now_s)
+    # A journal whose oldest records were dropped does not begin with number 1.
+    first = records_of(at.get("/v1/journal", {"after": 0, "limit": 1}), "records")
+    history = read_history(beginning, noticed(), now_s, whole=not first or first[0]["seq"] == 1)
     if not history.jobs:
         raise NothingYet("The journal holds no jobs yet: `horae submit` submits one.")
     return Past(history, beginning, epoch, now_s, tuple(queues.values()))

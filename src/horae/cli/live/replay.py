@@ -13,9 +13,16 @@ from horae.cli.live.past import NothingYet, Past, read_past
 from horae.cli.options import HtmlOption, OutputOption, SeedOption
 from horae.cli.output import Output, note, note_unfinished
 from horae.cli.progress import progress_bar
+from horae.core.errors import UserError
 
 if TYPE_CHECKING:
+    from horae.core.cluster import Cluster
     from horae.core.history import History
+
+
+class UnknownSpeed(UserError):
+    """Machines on which no job was ever seen."""
+
 
 #: Name of the column of what really happened.
 AS_IT_WAS = "as it was"
@@ -86,15 +93,15 @@ def _replay(
 ) -> History:
     from horae.service.calibration import replayable
     from horae.simulate.run import simulate
-    from horae.workload.clusters import parse_cluster
 
+    machines = _machines(past, cluster)
     jobs = replayable(past.history)
     if not jobs:
         raise NothingYet("No job of the journal has done anything yet: there is nothing to replay.")
     with progress_bar(f"{policy}, {len(jobs):,} jobs", output) as advance:
         history = simulate(
             jobs,
-            parse_cluster(cluster) if cluster else past.history.cluster,
+            machines,
             policy=policy,
             settings=settings,
             placement=placement or past.beginning.placement,
@@ -105,3 +112,19 @@ def _replay(
         )
     note_unfinished(policy, [history.waiting])
     return history
+
+
+def _machines(past: Past, asked: str | None) -> Cluster:
+    """The service's machines, or others of the same GPU types: only of these it is known how fast jobs are there."""
+    from horae.workload.clusters import parse_cluster
+
+    if asked is None:
+        return past.history.cluster
+    machines, known = parse_cluster(asked), past.history.cluster.gpu_types
+    strange = [kind for kind in machines.gpu_types if kind not in known]
+    if strange:
+        raise UnknownSpeed(
+            f"No job ever ran on {', '.join(strange)} here, so nobody knows how fast they are on {', '.join(strange)}: "
+            f"name machines with {', '.join(sorted(known))}."
+        )
+    return machines

@@ -1,0 +1,50 @@
+"""`horae demo`, with fewer jobs: real processes, real preemptions, the same losses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Horae
+
+from horae.cli.live import demo
+from horae.cli.live.demo import DemoJob
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three jobs of two people that each want both GPUs."""
+    jobs = (
+        DemoJob("ann", "vision", "one", 2, 150, 0.05, 1),
+        DemoJob("ann", "vision", "two", 2, 130, 0.02, 2),
+        DemoJob("bob", "speech", "three", 2, 140, 0.05, 3),
+    )
+    monkeypatch.setattr(demo, "JOBS", jobs)
+    monkeypatch.setattr(demo, "VIRTUAL", "v100:2")
+    monkeypatch.setattr(demo, "LEASE_S", 2)
+    monkeypatch.delenv("HORAE_TOKEN", raising=False)
+
+
+@pytest.mark.usefixtures("small")
+def test_jobs_that_were_preempted_end_with_the_loss_of_an_undisturbed_run(horae: Horae, tmp_path: Path) -> None:
+    answer = horae("demo", "--state", tmp_path / "state", "--html", tmp_path / "demo.html", "-o", "json")
+    assert answer.code == 0, answer.err
+    told = answer.json
+    assert [job["id"] for job in told["jobs"]] == ["one-1", "two-2", "three-3"]
+    assert told["same_loss"] == 3
+    assert len({job["loss"] for job in told["jobs"]}) == 3
+    assert all(job["loss"] == job["loss_undisturbed"] for job in told["jobs"])
+    assert sum(job["preemptions"] for job in told["jobs"]) >= 2
+    assert told["report"]["finished"] == 3
+    assert "three-3" in (tmp_path / "demo.html").read_text()
+    assert json.loads((tmp_path / "state/jobs/one-1/checkpoint/result.json").read_text())["loss"]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_loss_that_differs_is_an_error(horae: Horae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "JOBS", (DemoJob("ann", "vision", "one", 2, 20, 0.05, 1),))
+    monkeypatch.setattr(demo, "undisturbed", lambda job: -1.0)
+    answer = horae("demo", "--state", tmp_path / "state")
+    assert answer.code == 1
+    assert "0 of 1 jobs ended with the very loss" in answer.out
+    assert "Job one-1 ended with another loss" in answer.err
+    assert (tmp_path / "state" / "demo.html").exists()

@@ -1,0 +1,283 @@
+"""What a journal tells of the past is what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.service.cell import Cell
+
+from horae.backends.fake import Part
+from horae.core.cluster import Node, Span
+from horae.core.codec import decode, encode
+from horae.core.commands import Decided, Launch
+from horae.core.engine import Engine
+from horae.core.events import Event, JobFinished, JobStarted, JobSubmitted
+from horae.core.history import Attempts, History
+from horae.core.job import JobSpec
+from horae.service.beginning import Beginning
+from horae.service.calibration import Calibration, Costs, calibrate, replayable
+from horae.service.history import read_history
+from horae.service.operations import Progress
+from horae.simulate.run import simulate
+from horae.workload.clusters import parse_cluster
+
+CLUSTER = parse_cluster("v100:2x4,k80:1x4")
+
+
+class Journal:
+    """An onlooker who writes everything down, as text."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def expect(self, engine: Engine, now_s: float) -> None:
+        pass
+
+    def see(self, engine: Engine, what: Event | Decided) -> None:
+        self.lines.append(json.dumps(encode(what)))
+
+    def records(self) -> list[Event | Decided]:
+        return [decode(json.loads(line)) for line in self.lines]
+
+
+def attempts_of(history: History) -> list[tuple[float, ...]]:
+    """Job, begin, work, stop and end of every attempt, and whether it was preempted."""
+    a = history.attempts
+    columns = (a.job, a.begin_s, a.work_s, a.stop_s, a.end_s, a.preempted)
+    return [tuple(row) for row in np.column_stack(columns).tolist()]
+
+
+def read_cell(cell: Cell, after: int = 0, whole: bool = True, until_s: float | None = None) -> History:
+    records = (record for _, record in cell.store.tail(after))
+    return read_history(cell.daemon.beginning, records, until_s, whole)
+
+
+# ------------------------------------------------------------------- by hand
+
+
+@pytest.fixture
+def turns(tmp_path: Path) -> Cell:
+    """Two jobs that take turns of 5 s on the same GPUs; each works for 10 s, loads for 1 s and saves for 0.5 s."""
+    cell = Cell(tmp_path, "time-slice", gpus=2, quantum="5")
+    cell.world.default = Part(lasts_s=10.0, ready_s=1.0, stop_s=0.5)
+    for name in "ab":
+        cell.submit(name=name, resources={"gpus": 2}, estimate={"steps": 100, "duration": 10.0})
+    return cell
+
+
+def test_a_history_has_every_attempt_as_it_was(turns: Cell) -> None:
+    turns.to(30.0)
+    history = read_cell(turns)
+    assert [job.id for job in history.jobs] == ["a-1", "b-2"]
+    assert attempts_of(history) == [
+        (0, 0.0, 1.0, 5.0, 5.5, True),
+        (1, 5.5, 6.5, 10.0, 10.5, True),
+        (0, 10.5, 11.5, 15.0, 15.5, True),
+        (1, 15.5, 16.5, 20.0, 20.5, True),
+        (0, 20.5, 21.5, 23.0, 23.0, False),
+        (1, 23.0, 24.0, 26.0, 26.0, False),
+    ]
+    assert (history.start_s.tolist(), history.end_s.tolist()) == ([1.0, 6.5], [23.0, 26.0])
+    assert history.finished.all()
+    assert calibrate(history).costs["a"] == Costs(start_s=1.0, restore_s=1.0, checkpoint_s=0.5, finish_s=0.0)
+
+
+def test_what_still_runs_is_cut_at_the_end(turns: Cell) -> None:
+    turns.to(13.0)
+    history = read_cell(turns, until_s=14.0)
+    assert attempts_of(history)[-1] == (0, 10.5, 11.5, 14.0, 14.0, False)
+    assert np.isnan(history.end_s).all()
+    assert not history.finished.any()
+
+
+def test_a_history_after_a_restart_is_the_same(turns: Cell) -> None:
+    turns.to(12.0)
+    turns.crash()
+    turns.reopen()
+    turns.to(30.0)
+    history = read_cell(turns)
+    assert history.end_s.tolist() == [23.0, 26.0]
+    assert len(attempts_of(history)) == 6
+
+
+def report(cell: Cell, job: str, attempt: int, *points: tuple[float, float]) -> None:
+    """An attempt tells how far it is, at some moments."""
+    for at_s, step in points:
+        cell.to(at_s)
+        said = Progress(step, 100)
+        cell.ask(partial(cell.operations.progress, job, attempt, said))
+
+
+def test_speeds_come_from_reports_on_the_way_and_the_rest_of_the_time_was_spent_to_leave(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, "fifo", gpus=2)
+    cell.world.default = Part(lasts_s=12.0, ready_s=1.0)
+    job = cell.submit(name="a", estimate={"steps": 100, "duration": 50.0})
+    # Its first report comes late; 10 steps/s from then on, so that it is done after 11 s and leaves after 13.
+    report(cell, job, 1, (1.5, 0), (2.0, 10), (3.0, 20), (9.0, 80), (11.5, 100))
+    cell.to(20.0)
+    history = read_cell(cell)
+    assert history.end_s.tolist() == [13.0]
+    assert history.rates.tolist() == [[10.0]]
+    known = calibrate(history)
+    assert dict(known.speeds_of("a", 1)) == {"v100": 10.0}
+    assert known.costs["a"] == Costs(start_s=1.0, restore_s=0.0, checkpoint_s=0.0, finish_s=pytest.approx(2.0))
+
+
+def test_a_job_that_reports_nothing_was_as_fast_as_its_work_over_its_time(turns: Cell) -> None:
+    turns.to(30.0)
+    # Until they were told to stop they worked for 9 and 9.5 s; what they did while they stopped is theirs, too.
+    assert read_cell(turns).rates == pytest.approx(np.array([[100 / 9.0], [100 / 9.0]]))
+
+
+def test_a_job_is_as_fast_where_it_never_was_as_others_of_its_class_were() -> None:
+    def runs(name: str, gpu: int, rate: float) -> list[Event | Decided]:
+        launch = Launch(name, 1, (gpu,), Span.GPU, 0.0)
+        ways: list[Event | Decided] = [Decided(1.0, planned=False, launches=(launch,)), JobStarted(2.0, name, 1)]
+        return [*ways, JobFinished(2.0 + 100.0 / rate, name, 1)]
+
+    believed = {"v100": 1.0, "k80": 1.0}
+    names = {"here": "net", "there": "net", "alone": "other"}
+    specs = [JobSpec(n, 0.0, 1, 100.0, "steps", job_class=kind, throughput=believed) for n, kind in names.items()]
+    records = [JobSubmitted(0.0, spec) for spec in specs]
+    ran = sorted([*runs("here", 0, 10.0), *runs("there", 1, 4.0)], key=lambda record: record.at_s)
+    beginning = Beginning((Node("v100", "v100", 1), Node("k80", "k80", 1)), "fifo")
+    history = read_history(beginning, [*records, *ran])
+    assert history.rates == pytest.approx(np.array([[10.0, 4.0], [10.0, 4.0], [1.0, 1.0]]))
+
+
+def test_of_a_journal_whose_beginning_is_gone_later_jobs_are_whole(turns: Cell) -> None:
+    turns.to(30.0)
+    before = turns.daemon.seq
+    turns.submit(name="c", resources={"gpus": 1}, estimate={"steps": 100, "duration": 10.0})
+    turns.to(50.0)
+    submitted = next(seq for seq, record in turns.store.tail(before))
+    for after in range(submitted):
+        history = read_cell(turns, after, whole=False)
+        assert history.jobs[-1].id == "c-3"
+        last = len(history.jobs) - 1
+        assert [row[1:] for row in attempts_of(history) if row[0] == last] == [(30.0, 31.0, 41.0, 41.0, False)]
+
+
+# --------------------------------------------------------------- by simulation
+
+
+def made_up(kinds: Iterable[tuple[str, int, float, float]]) -> list[JobSpec]:
+    """Jobs of two classes, with costs that are the same for all."""
+    speeds = {"small": {"v100": 10.0, "k80": 4.0}, "large": {"v100": 3.0, "k80": 2.0}}
+    return [
+        JobSpec(
+            f"{name}-{number}",
+            at_s,
+            gpus,
+            work,
+            unit="steps",
+            job_class=f"{name}{gpus}",
+            throughput=speeds[name],
+            start_s=2.0,
+            restore_s=3.0,
+            checkpoint_s=1.0,
+        )
+        for number, (name, gpus, at_s, work) in enumerate(kinds)
+    ]
+
+
+JOBS = st.lists(
+    st.tuples(
+        st.sampled_from(["small", "large"]),
+        st.sampled_from([1, 2, 4]),
+        st.floats(0, 200).map(lambda value: round(value, 1)),
+        st.integers(50, 2000).map(float),
+    ),
+    min_size=1,
+    max_size=14,
+).map(lambda kinds: made_up(sorted(kinds, key=lambda kind: kind[2])))
+
+POLICIES = [
+    ("fifo-backfill", {}),
+    ("srtf", {}),
+    ("time-slice", {"quantum": "20"}),
+    ("tiresias", {"thresholds": "100"}),
+    ("las", {"quantum": "30"}),
+    ("max-min", {}),
+    ("themis", {"lease": "30"}),
+]
+
+
+def simulated(jobs: list[JobSpec], policy: str, chosen: dict[str, str]) -> tuple[History, History]:
+    """What a simulation tells of itself, and what its journal tells."""
+    journal = Journal()
+    told = simulate(jobs, CLUSTER, policy=policy, settings=chosen, restart_cost_s=0.0, onlooker=journal)
+    return told, read_history(Beginning(CLUSTER.nodes, policy, chosen), journal.records())
+
+
+@settings(max_examples=25, deadline=None)
+@given(jobs=JOBS, policy=st.sampled_from(POLICIES))
+def test_a_journal_tells_the_same_as_the_run_that_wrote_it(
+    jobs: list[JobSpec], policy: tuple[str, dict[str, str]]
+) -> None:
+    told, read = simulated(jobs, *policy)
+    assert (read.jobs, read.policy) == (told.jobs, told.policy)
+    for column in fields(Attempts):
+        one, other = getattr(read.attempts, column.name), getattr(told.attempts, column.name)
+        assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), column.name
+    for name in ("state", "start_s", "end_s"):
+        assert np.array_equal(getattr(read, name), getattr(told, name)), name
+    assert read.rates == pytest.approx(told.rates, rel=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(jobs=JOBS, policy=st.sampled_from(POLICIES))
+def test_replayed_under_its_own_policy_a_run_is_the_same_again(
+    jobs: list[JobSpec], policy: tuple[str, dict[str, str]]
+) -> None:
+    _, read = simulated(jobs, *policy)
+    again, _ = simulated(replayable(read), *policy)
+    assert [job.id for job in again.jobs] == [job.id for job in read.jobs]
+    assert float((again.end_s - again.submit_s).mean()) == pytest.approx(
+        float((read.end_s - read.submit_s).mean()), rel=0.05
+    )
+
+
+# ------------------------------------------------------------------ calibration
+
+
+def test_a_class_that_nobody_has_seen_costs_what_others_do_and_keeps_its_speed() -> None:
+    known = Calibration({}, Costs(1.0, 2.0, 3.0, 4.0), {("seen", 2): {"v100": 7.0}})
+    unseen = known.applied(JobSpec("a", 0.0, 2, 10.0, unit="steps", job_class="new", throughput={"v100": 5.0}))
+    assert (unseen.start_s, unseen.restore_s, unseen.checkpoint_s, unseen.finish_s) == (1.0, 2.0, 3.0, 4.0)
+    assert unseen.throughput == {"v100": 5.0}
+
+
+@pytest.mark.parametrize(("gpus", "types", "speeds"), [(2, (), {"v100": 7.0, "k80": 3.0}), (4, (), {"v100": 5.0})])
+def test_speeds_are_those_of_the_class_and_size(gpus: int, types: tuple[str, ...], speeds: dict[str, float]) -> None:
+    known = Calibration({}, Costs(0.0, 0.0, 0.0, 0.0), {("seen", 2): {"v100": 7.0, "k80": 3.0}})
+    spec = JobSpec("a", 0.0, gpus, 10.0, unit="steps", job_class="seen", gpu_types=types, throughput={"v100": 5.0})
+    assert known.applied(spec).throughput == speeds
+
+
+def test_a_type_that_a_job_does_not_accept_stays_out() -> None:
+    known = Calibration({}, Costs(0.0, 0.0, 0.0, 0.0), {("seen", 1): {"v100": 7.0, "k80": 3.0}})
+    spec = JobSpec("a", 0.0, 1, 10.0, unit="steps", job_class="seen", gpu_types=("k80",), throughput={"k80": 5.0})
+    assert known.applied(spec).throughput == {"k80": 3.0}
+
+
+def test_a_cancelled_job_is_replayed_as_far_as_it_came_and_one_that_never_ran_not_at_all(turns: Cell) -> None:
+    from tests.service.cell import ADMIN
+
+    turns.to(3.0)
+    never: Any = turns.submit(name="c", resources={"gpus": 2}, estimate={"steps": 100, "duration": 10.0})
+    turns.ask(lambda: turns.operations.request(ADMIN, "cancel", ["a-1", never]))
+    turns.to(30.0)
+    jobs = {job.id: job for job in replayable(read_cell(turns))}
+    assert set(jobs) == {"a-1", "b-2"}
+    assert jobs["b-2"].work == 100.0
+    assert 15 <= jobs["a-1"].work <= 30, "it worked for 2 s, and half a second more while it stopped"
