@@ -15,6 +15,7 @@ import numpy as np
 
 from horae.backends.task import Task
 from horae.core.commands import Decided, GivenUp, Launch, Placed, Stop, StopWhy
+from horae.core.conversation import Ask
 from horae.core.events import (
     AgentChanged,
     BidReceived,
@@ -121,6 +122,10 @@ class Teller:
     def _decision(self, record: Decided) -> Iterator[Told]:
         for given_up in record.given_up:
             yield _given_up(given_up)
+        for app in record.unanswered:
+            yield Told("bid", "", f"App {app} did not bid in time: the built-in agent does.")
+        for ask in record.asks:
+            yield _asked(ask)
         reasons = dict(zip(record.reason_rows.tolist(), record.reason_codes.tolist(), strict=True))
         for stop in record.stops:
             yield Told(stop.why.replace(" ", "-"), stop.job, self._stop(stop, reasons))
@@ -203,6 +208,13 @@ def _signal(code: int) -> str:
         return f" ({signal.Signals(code - 128).name})" if code > 128 else ""
     except ValueError:
         return ""
+
+
+def _asked(ask: Ask) -> Told:
+    offered = sum(count for _, count, _ in ask.offer)
+    return Told(
+        "offer", "", f"App {ask.app} is asked for its bid in auction {ask.auction}: {offered} GPUs are on offer."
+    )
 
 
 def _agent_news(record: AgentChanged | BidReceived) -> Told:
