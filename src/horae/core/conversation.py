@@ -34,6 +34,7 @@ class Ask:
     alone_s: float = 0.0
     #: GPUs that the app has for sure, whatever it wins now.
     holds: int = 0
+    asked_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ _DOING = {
     State.FAILED: "has failed",
     State.CANCELLED: "was cancelled",
 }
+#: Jobs that are not preemptible are guaranteed their GPUs for longer than this.
+_FOR_EVER_S = 1e7
 _NO_EVIDENCE = Evidence(0.0, np.empty(0, np.int64))
 
 
@@ -187,8 +189,8 @@ class _Words:
 
 
 def _in(words: str, seconds: float, more: str = "") -> str:
-    """A time from now on in words, if it has an end."""
-    return f"{words} {max(0.0, seconds):.0f} s{more}" if isfinite(seconds) else ""
+    """A time from now on in words, if it has an end that anybody would wait for."""
+    return f"{words} {max(0.0, seconds):.0f} s{more}" if seconds < _FOR_EVER_S else ""
 
 
 assert set(_DOING) == set(State)

@@ -152,12 +152,14 @@ class Operations:
 
     def check_app_shown(self, who: Person, app: str) -> None:
         """Refuse who may not see an app."""
-        standing = self._daemon.standing
-        for row in range(len(standing)):
-            spec = standing.spec(row)
-            if spec.app_id == app and (who.sees_all or self._daemon.tasks[spec.id].user == who.user):
-                return
-        raise NotFound(f"There is no app {app!r} of yours.")
+        if not self.owns_of(who, app):
+            raise NotFound(f"There is no app {app!r} of yours.")
+
+    def owns_of(self, who: Person, app: str) -> bool:
+        """Whether there is an app of which somebody may see a job."""
+        standing, tasks = self._daemon.standing, self._daemon.tasks
+        specs = (standing.spec(row) for row in range(len(standing)))
+        return any(spec.app_id == app and (who.sees_all or tasks[spec.id].user == who.user) for spec in specs)
 
     def offer(self, app: str) -> Ask | None:
         """What an app's own agent is asked at this moment, if anything."""
