@@ -189,7 +189,7 @@ def test_only_models_that_suffer_wait_for_the_fewest_nodes() -> None:
     cell = Cell("2x3", "fifo-backfill", placement="tiresias")
     cell.submit(0, skewed("a", 0.9), skewed("b", 0.9), skewed("vgg", 0.74), skewed("resnet", 0.09))
     assert cell.running == ["a", "b", "resnet"], "one GPU is left on each node: who does not suffer takes both"
-    assert cell.reason("vgg") is Reason.FRAGMENTED
+    assert cell.reason("vgg") is Reason.NO_FREE_GPUS
 
 
 def test_a_job_whose_skew_nobody_knows_is_not_made_to_wait() -> None:

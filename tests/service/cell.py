@@ -26,11 +26,18 @@ class Cell:
     """A daemon that a test steps through time, or lets run; `crash` and `reopen` are what they say."""
 
     def __init__(
-        self, folder: Path, policy: str = "fifo", gpus: int = 2, queues: Sequence[Queue] = (), **settings: str
+        self,
+        folder: Path,
+        policy: str = "fifo",
+        gpus: int = 2,
+        queues: Sequence[Queue] = (),
+        nodes: Sequence[Node] = (),
+        placement: str = "best-effort",
+        **settings: str,
     ) -> None:
         self.folder, self.world, self.now_s = folder, World(default=Part(lasts_s=10.0)), 0.0
-        self.nodes = (Node("v100", "v100", gpus),)
-        self._beginning = Beginning(self.nodes, policy, settings, queues=tuple(queues))
+        self.nodes = tuple(nodes) or (Node("v100", "v100", gpus),)
+        self._beginning = Beginning(self.nodes, policy, settings, placement, tuple(queues))
         self.reopen()
 
     def reopen(self) -> None:

@@ -80,6 +80,7 @@ def _encode_decided(record: Decided) -> dict[str, Any]:
         "wake_s": record.wake_s if record.wake_s < np.inf else None,
         "heed_starts": record.heed_starts,
         "asks": _dump(tuple[Ask, ...], record.asks),
+        "unanswered": list(record.unanswered),
     }
 
 
@@ -103,6 +104,7 @@ def _decode_decided(fields: dict[str, Any]) -> Decided:
         wake_s=np.inf if fields["wake_s"] is None else fields["wake_s"],
         heed_starts=fields.get("heed_starts", False),
         asks=_load(tuple[Ask, ...], fields.get("asks")),
+        unanswered=tuple(fields.get("unanswered", ())),
     )
 
 

@@ -135,6 +135,8 @@ class Decided:
     memory: tuple[MemoryWrite, ...] = ()
     #: Bids that apps' own agents are asked for, those asked before and still open among them.
     asks: tuple[Ask, ...] = ()
+    #: Apps whose own agents were asked and did not answer before the deadline.
+    unanswered: tuple[str, ...] = ()
     wake_s: float = np.inf
     #: Whether the next job that begins to work is a reason to plan.
     heed_starts: bool = False

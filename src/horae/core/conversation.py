@@ -29,6 +29,12 @@ class Ask:
     gangs: int
     #: Its rho if it wins nothing, as the built-in agent sees it.
     rho: float
+    #: What rho is made of: (time since the app came + time until it is done) / its finish time alone on its share.
+    elapsed_s: float = 0.0
+    alone_s: float = 0.0
+    #: GPUs that the app has for sure, whatever it wins now.
+    holds: int = 0
+    asked_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +64,43 @@ class Conversation:
         self.asked: dict[str, Ask] = {}
         self.answers: dict[str, Answer] = {}
 
-    def register(self, app: str, present: bool) -> None:
-        """An app's own agent came, or went."""
-        if present:
-            self.agents[app] = None
-        else:
-            self.agents.pop(app, None)
+    def register(self, app: str) -> None:
+        """An app's own agent came; it is asked from the next auction on."""
+        self.agents[app] = None
 
-    def hear(self, answer: Answer) -> bool:
-        """Take an answer; False if nobody asked, it was given before, or it comes too late."""
-        ask = self.asked.get(answer.app)
-        if ask is None or ask.auction != answer.auction or answer.app in self.answers:
+    def dismiss(self, app: str) -> bool:
+        """An app's own agent went, and nobody waits for it any more; True if nobody else is waited for, either."""
+        self.agents.pop(app, None)
+        waited_for = self.asked.pop(app, None) is not None and self.answers.pop(app, None) is None
+        return waited_for and self.complete
+
+    def hear(self, answer: Answer, at_s: float) -> bool:
+        """Take an answer; False if it is not wanted: see `refusal`."""
+        if self.refusal(answer, at_s):
             return False
         self.answers[answer.app] = answer
         return True
 
+    def refusal(self, answer: Answer, at_s: float) -> str:
+        """Why an answer is not wanted at a moment, in one sentence; nothing, if it is."""
+        ask = self.asked.get(answer.app)
+        if ask is None or ask.auction != answer.auction:
+            return f"Nobody asks app {answer.app!r} for a bid in auction {answer.auction} now: wait for the next offer."
+        if answer.app in self.answers:
+            return f"App {answer.app!r} has bid in auction {answer.auction} already: the first answer counts."
+        if at_s >= ask.deadline_s:
+            late_s = at_s - ask.deadline_s
+            return f"The bid of app {answer.app!r} in auction {answer.auction} came {late_s:.3f} s too late."
+        return ""
+
     @property
     def complete(self) -> bool:
         """Whether everybody who was asked has answered."""
-        return bool(self.asked) and len(self.answers) == len(self.asked)
+        return len(self.answers) == len(self.asked)
+
+    def unanswered(self, now_s: float) -> tuple[str, ...]:
+        """Apps that were asked, have not answered, and have no more time to."""
+        return tuple(app for app, ask in self.asked.items() if app not in self.answers and now_s >= ask.deadline_s)
 
     def settle(self, asks: Iterable[Ask]) -> None:
         """These questions are open now; answers to others are of no more use."""

@@ -151,7 +151,7 @@ class Engine:
             case SettingsChanged():
                 self._settings(event)
             case AgentChanged():
-                self.talk.register(event.app, event.present)
+                self._change_agent(event.app, event.present)
             case BidReceived():
                 self._hear_bid(event)
             case _:
@@ -277,6 +277,7 @@ class Engine:
         if to is not HELD:
             jobs.ended_s[row] = self.now_s
             self.apps.tell(row)
+            self._forget_agent(row)
         if before not in (HOLDING, CANCELLING, HELD):
             jobs.deactivate(row)
         self._must_plan = True
@@ -326,10 +327,28 @@ class Engine:
 
     def _hear_bid(self, event: BidReceived) -> None:
         """The last answer that was waited for, not the deadline, is when to go on."""
-        if not self.talk.hear(event.answer):
+        if not self.talk.hear(event.answer, event.at_s):
             self.dropped_reports += 1
         elif self.talk.complete:
             self._must_plan = True
+
+    def _change_agent(self, app: str, present: bool) -> None:
+        """An app's own agent comes, or goes; whoever waited for nobody but it goes on."""
+        if present:
+            self.talk.register(app)
+        elif self.talk.dismiss(app):
+            self._must_plan = True
+
+    def _forget_agent(self, row: int) -> None:
+        """An app of which nothing is left needs no agent: who comes later under its name is another."""
+        app = self.jobs.specs[row].app_id
+        if app in self.talk.agents and not self._app_goes_on(int(self.jobs.app[row])):
+            self._change_agent(app, present=False)
+
+    def _app_goes_on(self, app: int) -> bool:
+        jobs = self.jobs
+        rows = np.flatnonzero(jobs.app[: len(jobs)] == app)
+        return any(STATES[state] not in ENDED for state in jobs.state[rows].tolist())
 
     def _note_speed(self, row: int, work_done: float) -> None:
         """Learn how fast a job really was since it was last known where it stood, if that is long enough ago."""
@@ -532,6 +551,7 @@ class Engine:
             evidence=self._evidence(snapshot, wishes, plan, wake_s),
             memory=writes,
             asks=wishes.asks,
+            unanswered=self.talk.unanswered(self.now_s),
             wake_s=wake_s,
             heed_starts=wishes.heed_starts,
         )

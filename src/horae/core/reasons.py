@@ -77,7 +77,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.BEHIND_LESS_SERVED: "{rule}: {holders} jobs have the {taken} GPUs it could use{compared}; it goes on when "
     "they have had as much or end{again}.",
     Reason.BEHIND_TURN: "{rule} on the {taken} GPUs it could use, {holders} of them; its own comes when their time "
-    "slice ends{again}, after {ahead} that waited longer.",
+    "slice ends{again}, after {ahead} that waited longer: nothing is to be done.",
     Reason.BEHIND_SHARE: "{rule}: {holders} jobs have the {taken} GPUs it could use; shares are compared anew as "
     "time goes by{again}; `horae share` shows what each queue has and is entitled to.",
     Reason.BEHIND_BETTER: "{rule}: {holders} jobs have the {taken} GPUs it could use; {its_loss}; it goes on when "

@@ -565,6 +565,10 @@ def fit(
         if code in (_FRAGMENTED, _RESERVED) and _most_of_one_type(jobs.types[row], left, types) < gpus:
             # Others that fit have taken what was free when its turn came.
             codes[i] = lacking
+        waits = codes[i] in (lacking, _FRAGMENTED, _RESERVED)
+        if waits and not asked.takes and not within_top(jobs.queue[row], gpus, parent, quotas.top, used):
+            # Others of its queue have passed it. (Where jobs are preempted, it would have their part of the quota.)
+            codes[i] = _OVER_QUOTA
     # Who would have GPUs, were it not that jobs after it are guaranteed theirs or that a reservation stops preemption?
     held_back = asked.takes and asked.waiting != _TURN and bool(guarded.any())
     limit_key, limit_at = np.empty((0, 0)), np.empty((0, 0), np.int64)

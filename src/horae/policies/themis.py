@@ -277,6 +277,10 @@ def _ask(auction: _Auction, now: Snapshot, app: int, deadline_s: float) -> Ask:
         gang=gang,
         gangs=int(view.wanting.sum()) // gang,
         rho=view.rho_of_nothing,
+        elapsed_s=view.elapsed_s,
+        alone_s=view.alone_s,
+        holds=int(view.gpus[view.speed > 0].sum()),
+        asked_s=now.now_s,
     )
 
 

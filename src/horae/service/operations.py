@@ -31,7 +31,7 @@ from horae.core.states import ENDED, LAUNCHING, RUNNING, STATES, State
 from horae.policies import make_policy
 from horae.service.daemon import Change, Daemon
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
-from horae.service.people import NotFound, Person, Role
+from horae.service.people import Forbidden, NotFound, Person, Role
 from horae.service.records import Act
 from horae.service.rehearsal import rehearse
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
@@ -142,27 +142,38 @@ class Operations:
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, str]:
             self._check_own_app(who, engine, answer.app)
-            problem = problem_of(answer, engine.talk.asked.get(answer.app))
-            return Change((BidReceived(now_s, replace(answer, problem=problem)),)), problem
+            if refused := engine.talk.refusal(answer, now_s):
+                # The journal keeps that it came, not all that it said.
+                return Change((BidReceived(now_s, replace(answer, rho=None, table=(), problem=refused)),)), refused
+            problem = problem_of(answer, engine.talk.asked[answer.app])
+            said = replace(answer, rho=None, table=(), problem=problem) if problem else answer
+            return Change((BidReceived(now_s, said),)), problem
 
         return self._daemon.ask(prepare)
 
-    def offer(self, who: Person, app: str) -> Ask | None:
-        """What an app's own agent is asked at this moment, if anything."""
-        standing = self._daemon.standing
-        if not any(standing.spec(row).app_id == app and self._sees(who, row) for row in range(len(standing))):
+    def check_app_shown(self, who: Person, app: str) -> None:
+        """Refuse who may not see an app."""
+        if not self.owns_of(who, app):
             raise NotFound(f"There is no app {app!r} of yours.")
-        return next((ask for ask in standing.asks if ask.app == app), None)
 
-    def _sees(self, who: Person, row: int) -> bool:
-        return who.sees_all or self._daemon.tasks[self._daemon.standing.spec(row).id].user == who.user
+    def owns_of(self, who: Person, app: str) -> bool:
+        """Whether there is an app of which somebody may see a job."""
+        standing, tasks = self._daemon.standing, self._daemon.tasks
+        specs = (standing.spec(row) for row in range(len(standing)))
+        return any(spec.app_id == app and (who.sees_all or tasks[spec.id].user == who.user) for spec in specs)
+
+    def offer(self, app: str) -> Ask | None:
+        """What an app's own agent is asked at this moment, if anything."""
+        return next((ask for ask in self._daemon.standing.asks if ask.app == app), None)
 
     def _check_own_app(self, who: Person, engine: Engine, app: str) -> None:
-        for row in engine.jobs.active.tolist():
-            spec = engine.jobs.specs[row]
-            if spec.app_id == app and (who.role is Role.ADMIN or self._daemon.tasks[spec.id].user == who.user):
-                return
-        raise NotFound(f"No job of an app {app!r} of yours waits or runs: submit one first, with --app {app}.")
+        """Only who owns all of an app may speak for it; to others it is as if there were none."""
+        specs = [engine.jobs.specs[row] for row in engine.jobs.active.tolist()]
+        users = {self._daemon.tasks[spec.id].user for spec in specs if spec.app_id == app}
+        if not users or (who.role is not Role.ADMIN and who.user not in users):
+            raise NotFound(f"No job of an app {app!r} of yours waits or runs: submit one first, with --app {app}.")
+        if who.role is not Role.ADMIN and users != {who.user}:
+            raise Forbidden(f"App {app!r} has jobs of others, too: only an admin may speak for all of them.")
 
     # ---------------------------------------------------------------- operators
 
@@ -218,10 +229,8 @@ class Operations:
         self._daemon.ask(prepare)
 
 
-def problem_of(answer: Answer, ask: Ask | None) -> str:
-    """What is wrong with an answer, in one sentence; nothing, if it is a bid."""
-    if ask is None or ask.auction != answer.auction:
-        return f"Nobody asks app {answer.app!r} for a bid in auction {answer.auction} now: it is over."
+def problem_of(answer: Answer, ask: Ask) -> str:
+    """What is wrong with an answer to a question, in one sentence; nothing, if it is a bid."""
     offer = Offer.of({machine: count for machine, count, _ in ask.offer})
     unknown = next((name for row in answer.table for name, _ in row.gpus if name not in offer.number), None)
     if unknown is not None:

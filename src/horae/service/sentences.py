@@ -15,6 +15,7 @@ import numpy as np
 
 from horae.backends.task import Task
 from horae.core.commands import Decided, GivenUp, Launch, Placed, Stop, StopWhy
+from horae.core.conversation import Ask
 from horae.core.events import (
     AgentChanged,
     BidReceived,
@@ -49,6 +50,8 @@ class Told:
     kind: str
     job: str
     what: str
+    #: The app that it concerns, where that is no single job.
+    app: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,12 @@ class Teller:
     def _decision(self, record: Decided) -> Iterator[Told]:
         for given_up in record.given_up:
             yield _given_up(given_up)
+        for app in record.unanswered:
+            yield Told("bid", "", f"App {app} did not bid in time: the built-in agent does.", app)
+        for ask in record.asks:
+            # One that is still open is repeated by every decision.
+            if ask.asked_s == record.at_s:
+                yield _asked(ask)
         reasons = dict(zip(record.reason_rows.tolist(), record.reason_codes.tolist(), strict=True))
         for stop in record.stops:
             yield Told(stop.why.replace(" ", "-"), stop.job, self._stop(stop, reasons))
@@ -205,15 +214,23 @@ def _signal(code: int) -> str:
         return ""
 
 
+def _asked(ask: Ask) -> Told:
+    offered = sum(count for _, count, _ in ask.offer)
+    what = f"App {ask.app} is asked for its bid in auction {ask.auction}: {offered} GPUs are on offer."
+    return Told("offer", "", what, ask.app)
+
+
 def _agent_news(record: AgentChanged | BidReceived) -> Told:
     """What apps' own agents do. It concerns no single job."""
     if isinstance(record, AgentChanged):
         what = "bids for itself now" if record.present else "leaves bidding to the built-in agent"
-        return Told("agent", "", f"App {record.app} {what}{_by(record.by)}.")
+        return Told("agent", "", f"App {record.app} {what}{_by(record.by)}.", record.app)
     answer = record.answer
     if answer.problem:
-        return Told("bid", "", f"App {answer.app} gave a bid that cannot be used: {answer.problem}")
-    return Told("bid", "", f"App {answer.app} bid for {len(answer.table)} bundles in auction {answer.auction}.")
+        what = f"App {answer.app} gave a bid that cannot be used: {answer.problem}"
+    else:
+        what = f"App {answer.app} bid for {len(answer.table)} bundles in auction {answer.auction}."
+    return Told("bid", "", what, answer.app)
 
 
 def _cluster_news(record: NodeJoined | NodeLost | NodeDraining | SettingsChanged) -> Told:

@@ -142,6 +142,42 @@ def test_one_that_waits_is_told_why_and_runs_when_there_is_room(live: Horae) -> 
     assert (events[0]["kind"], events[-1]["kind"]) == ("submitted", "finished")
 
 
+def reason_told(live: Horae, name: str, code: str) -> str:
+    """What the command says once it gives this code."""
+    until_s = time.monotonic() + 30
+    while f"{name} waits: {code} (" not in (said := live("why", name)).out and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert said.out.startswith(f"{name} waits: {code} ("), said
+    return said.out
+
+
+def test_the_command_tells_what_is_in_the_way_and_it_was(live: Horae, tmp_path: Path) -> None:
+    assert live("settings", "set", "fifo").code == 0
+    (first,) = submitted(live, "-n", "first", "--gpus", "v100:1", *program(600))
+    (wide,) = submitted(live, "-n", "wide", "--gpus", "v100:2", *program(1))
+    (small,) = submitted(live, "-n", "small", "--gpus", "v100:1", *program(1))
+    until(live, first, *UP)
+    assert "does not wait: it is" in live("why", first).out
+    assert "It needs 2 GPUs of one type and 1 of a type it accepts are free" in reason_told(live, wide, "NoFreeGpus")
+    assert "1 wait before it for GPUs that 1 jobs have (1)" in reason_told(live, small, "BehindEarlier")
+    assert live("hold", small).code == 0
+    assert f"`horae release {small}`" in reason_told(live, small, "Held")
+    queues = tmp_path / "queues.yaml"
+    queues.write_text("queues: {default: {gpus_max: 2}}\n")
+    assert live("settings", "set", "fifo-backfill", "--queues", queues).code == 0
+    assert "Queue default has 1 of at most 2 GPUs and the job needs 2" in reason_told(live, wide, "OverQuota")
+    queues.write_text("queues: {default: {gpus_max: 100}}\n")
+    assert live("settings", "set", "fifo-backfill", "--queues", queues).code == 0
+    assert live("nodes", "drain", "v100").code == 0
+    assert "the cluster now has 0; return a node" in reason_told(live, wide, "ClusterTooSmall")
+    assert live("nodes", "resume", "v100").code == 0
+    assert live("cancel", first).code == 0
+    assert live("wait", wide, "--timeout", "60").code == 0
+    assert live("release", small).code == 0
+    assert live("wait", small, "--timeout", "60").code == 0
+    assert f"{small} does not wait: it finished" in live("why", small).out
+
+
 def test_a_held_job_stays_until_it_is_released(live: Horae) -> None:
     (job,) = submitted(live, "--gpus", "k80:1", *program(600))
     until(live, job, *UP)

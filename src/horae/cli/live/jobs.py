@@ -32,9 +32,12 @@ _MORE = {
     "Fragmented": ("horae nodes", "where GPUs are free"),
     "OverQuota": ("horae share", "what each queue has and may have"),
     "ReservedForLarger": ("horae why {head}", "about the job they are set aside for"),
-    "BackingOff": ("horae logs {job}", "what went wrong"),
+    "BackingOff": ("horae events {job}", "what went wrong"),
     "ClusterTooSmall": ("horae nodes", "which nodes there are"),
     "BehindShare": ("horae share", "what each queue has and is entitled to"),
+    "Leased": ("horae queue -s running", "who has the GPUs"),
+    "AwaitingBids": ("horae why {job}", "again in a moment"),
+    "AtRung": ("horae queue --app {app}", "who has yet to come"),
 }
 _QUEUE = ("horae queue", "who goes first")
 #: Facts of a job, in the order in which people ask for them.
@@ -94,10 +97,11 @@ def _step(record: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
     if state in _DOING:
         return next_steps((f"horae logs -f {job}", "what it prints"))
     line, what = _MORE.get(str(told.get("reason")), _QUEUE)
-    head = (told.get("numbers") or {}).get("head") or ""
-    if "{head}" in line and not head:
+    numbers = told.get("numbers") or {}
+    head, app = (visible(numbers.get(name) or "") for name in ("head", "app"))
+    if ("{head}" in line and not head) or ("{app}" in line and not app):
         line, what = _QUEUE
-    return next_steps((line.format(job=job, head=visible(head)), what))
+    return next_steps((line.format(job=job, head=head, app=app), what))
 
 
 def _everything(record: Mapping[str, Any]) -> list[RenderableType]:

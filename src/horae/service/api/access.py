@@ -16,7 +16,7 @@ from horae.service.api.limits import FailedLogins
 from horae.service.daemon import Daemon
 from horae.service.operations import Operations
 from horae.service.people import Person
-from horae.service.sentences import Teller
+from horae.service.sentences import Teller, Told
 from horae.service.tokens import Tokens
 from horae.service.views import Views
 
@@ -50,6 +50,12 @@ class Service:
         """Whether somebody may see a job."""
         task = self.daemon.tasks.get(job)
         return who.sees_all or (task is not None and task.user == who.user)
+
+    def shows(self, who: Person, one: Told) -> bool:
+        """Whether somebody may hear of something: of their jobs and apps, and of the cluster."""
+        if one.job:
+            return self.sees(who, one.job)
+        return not one.app or who.sees_all or self.operations.owns_of(who, one.app)
 
     @property
     def closing(self) -> bool:

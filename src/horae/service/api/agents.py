@@ -52,13 +52,21 @@ class Machine(BaseModel):
 
 
 class Offer(BaseModel):
-    """GPUs that an app may bid for, until `answer_in_s` seconds from now."""
+    """GPUs that an app may bid for, until `answer_in_s` seconds from now.
+
+    The app has gangs of `gang` GPUs, can use so many `gangs` of them, and has `holds` GPUs whatever it wins. A bid's
+    rho is (`elapsed_s` + the time until the app is done) / `alone_s`; `rho` is that of winning nothing, by the
+    built-in agent.
+    """
 
     auction: int
     answer_in_s: float
     gang: int
     gangs: int
     rho: float
+    elapsed_s: float
+    alone_s: float
+    holds: int
     machines: dict[str, Machine]
 
 
@@ -90,9 +98,10 @@ async def offer(
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for one.")] = 0.0,
 ) -> Offers:
     """The offer that waits for this app's bid; with `wait`, as soon as there is one."""
+    await run_in_threadpool(service.operations.check_app_shown, who, app)
     until = time.monotonic() + wait
     while True:
-        ask = await run_in_threadpool(service.operations.offer, who, app)
+        ask = service.operations.offer(app)
         if ask is not None or time.monotonic() >= until or service.closing:
             return Offers(offer=None if ask is None else _offer(service, ask))
         await asyncio.sleep(_LOOK_S)
@@ -105,6 +114,9 @@ def _offer(service: Service, ask: Ask) -> Offer:
         gang=ask.gang,
         gangs=ask.gangs,
         rho=ask.rho,
+        elapsed_s=ask.elapsed_s,
+        alone_s=ask.alone_s,
+        holds=ask.holds,
         machines={name: Machine(gpus=gpus, type=kind) for name, gpus, kind in ask.offer},
     )
 
