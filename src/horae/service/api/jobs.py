@@ -55,7 +55,9 @@ def jobs(
     app: Annotated[str | None, Query(max_length=100)] = None,
     since: Annotated[str, Query(max_length=30, description="Submitted within this time, such as 7d.")] = "",
     limit: Annotated[int, Query(ge=0, le=LONGEST_LIST, description="The newest so many; 0 for all.")] = 100,
-    fields: Annotated[str, Query(max_length=500, description="Only these, with commas between.")] = "",
+    fields: Annotated[
+        str, Query(max_length=500, description="Only these, with commas between; `why` is only there if it is named.")
+    ] = "",
     all: Annotated[bool, Query(description="Also jobs that have ended.")] = False,  # noqa: A002, the API's word
 ) -> Response:
     """List the jobs that the token may see: those that have not ended, unless asked otherwise."""
