@@ -6,8 +6,8 @@ INSTALLED := $(VENV)/.installed
 # The test suite stays under ten minutes on two cores.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test torch soak lint bench docs clean
-.PHONY: demo test soak lint bench agreement docs clean
+.PHONY: demo test torch soak lint bench agreement docs clean
+.PHONY: demo test torch soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
