@@ -7,7 +7,6 @@ INSTALLED := $(VENV)/.installed
 TEST_WORKERS ?= 2
 
 .PHONY: demo test torch soak lint bench agreement docs clean
-.PHONY: demo test torch soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
