@@ -61,7 +61,7 @@ def main() -> None:
     from horae.service import daemon, server
 
     daemon.CHECKPOINT_EVERY = CHECKPOINT_EVERY
-    server.LocalBackend = partial(server.LocalBackend, ready_s=READY_S)  # type: ignore[misc, assignment]
+    server.LocalBackend = partial(server.LocalBackend, ready_s=READY_S)  # type: ignore[assignment, attr-defined]
     point, call, when = sys.argv.pop(1).split(":")
     if point:
         place, name = POINTS[point]

@@ -10,7 +10,7 @@ from tests.simulation.trouble import same
 
 from horae.backends.fake import Part
 from horae.core.commands import Decided
-from horae.core.events import JobSubmitted
+from horae.core.events import JobCancelled, JobSubmitted
 from horae.service.database import StoreTrouble
 from horae.service.job_file import BadJobFile, read_job
 from horae.service.operations import Progress
@@ -128,6 +128,22 @@ def test_without_room_in_the_journal_requests_are_refused_and_reports_kept(cell:
     cell.to(21)
     assert cell.state(job) == "finished"
     assert len(cell.daemon.engine.jobs) == 1
+
+
+def test_a_job_over_its_time_is_ended_once_however_long_the_journal_was_full(cell: Cell) -> None:
+    cell.world.default = Part(lasts_s=1000.0)
+    job = cell.submit(max_duration="2s")
+    append = cell.store.append
+
+    def full(*records: object) -> int:
+        raise StoreTrouble("The disk is full: make room.")
+
+    cell.store.append = full
+    cell.to(20)
+    cell.store.append = append
+    cell.to(22)
+    assert cell.state(job) == "cancelled"
+    assert sum(isinstance(record, JobCancelled) for _, record in cell.store.tail()) == 1
 
 
 def test_a_decision_that_cannot_be_written_is_not_performed_and_made_again_later(cell: Cell) -> None:

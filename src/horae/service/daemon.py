@@ -229,7 +229,7 @@ class Daemon:
         now_s = self.clock()
         self.meter.cycle_s = now_s
         if self._in_doubt and not self._agree_with_journal():
-            self._refuse(self._take(), StoreTrouble(self.meter.trouble))
+            self._serve(self._take(), now_s)
             self._pause()
             return
         reports = [*self._carried, *self.backend.watch(now_s), *self._over_time(now_s)]
@@ -253,12 +253,16 @@ class Daemon:
             self._record(Change(tuple(sorted(reports, key=lambda event: PRECEDENCE[type(event)]))))
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
-            self._carried = list(reports)
+            # Jobs over their time are found again.
+            self._carried = [event for event in reports if not isinstance(event, JobCancelled)]
             return False
         return True
 
     def _serve(self, requests: Sequence[_Request[Any]], now_s: float) -> bool:
         """Answer those who asked, together: each is refused by itself, all are written at once."""
+        if self._in_doubt:
+            self._refuse(requests, StoreTrouble(self.meter.trouble))
+            return False
         ready: list[tuple[_Request[Any], Change, Any]] = []
         for request in requests:
             try:
