@@ -23,7 +23,7 @@ specs = st.builds(
         unit="steps" if told else "seconds",
         job_class=kind,
         gpu_types=only,
-        throughput={name: told for name in only or TYPES} if told else {},
+        throughput=dict.fromkeys(only or TYPES, told) if told else {},
         slowdown=slowdown,
     ),
     st.integers(0, 10**9),
