@@ -374,9 +374,10 @@ class Engine:
         if known.origin is Origin.MEASURED:
             steps_per_s = (steps_per_s + known.steps_per_s) / 2
         if steps_per_s > 0 and abs(steps_per_s - known.steps_per_s) > _SAME_SPEED * known.steps_per_s:
+            first = not self._speeds.throughputs.knows(setting.job_class)
             self._speeds.throughputs.put(setting, steps_per_s, Origin.MEASURED)
             self.learnt[setting] = steps_per_s
-            jobs.look_up_again(setting.job_class)
+            jobs.look_up_again(setting, first)
 
     def _setting(self, row: int) -> Setting:
         """What a running job's speed is measured under."""

@@ -19,7 +19,7 @@ from horae.core.job import JobSpec
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
 from horae.core.states import State
-from horae.core.throughputs import Speeds
+from horae.core.throughputs import Setting, Speeds, closest
 
 #: Columns and what a fresh row holds.
 _COLUMNS: dict[str, tuple[type, float]] = {
@@ -145,6 +145,8 @@ class JobTable:
         self.gpu_types = gpu_types
         self.speeds, self._queues = speeds, queues
         self._apps: dict[str, int] = {}
+        #: Rows by class and by whatever else a learnt rate depends on.
+        self._alike: dict[str, dict[tuple[int, tuple[str, ...], tuple[float, ...]], list[int]]] = {}
         self._beside: tuple[tuple[str, ...], NDArray[np.float64]] = ((), np.zeros((0, 0, 0)))
         self._active, self._active_count = np.empty(64, np.int64), 0
         for name, (kind, start) in _COLUMNS.items():
@@ -180,6 +182,7 @@ class JobTable:
         if spec.deadline_s is not None:
             self.deadline_s[row] = now_s + spec.deadline_s
         self.queue[row] = self._queues.number(spec.queue)
+        self._group(row, spec)
         self.app[row] = self._apps.setdefault(spec.app_id, len(self._apps))
         self.set_rates(row)
         self.activate(row)
@@ -208,13 +211,47 @@ class JobTable:
             self._beside = (self.gpu_types, self.speeds.beside(self.gpu_types))
         return self._beside[1]
 
-    def look_up_again(self, job_class: str) -> None:
-        """Speeds of a class were learnt: those of its jobs that still want something are looked up anew."""
+    def look_up_again(self, learnt: Setting, first: bool) -> None:
+        """A speed was learnt, the first of its class or not: those that it concerns and that want something take it.
+
+        With thousands of jobs in the queue, and a report every second from each that runs, only those are looked at.
+        """
         self.speeds.forget()
         self._beside = ((), np.zeros((0, 0, 0)))
-        for row in self.active.tolist():
-            if self.specs[row].job_class == job_class:
+        alike = self._alike.get(learnt.job_class, {})
+        if first:
+            for row in (row for rows in alike.values() for row in self._wanting(rows).tolist()):
                 self.set_rates(row)
+        elif not learnt.neighbour and learnt.span <= closest(learnt.gpus):
+            for (gpus, *_), rows in alike.items():
+                if gpus == learnt.gpus:
+                    self._take_rate(self._wanting(rows), learnt.gpu_type)
+
+    def _wanting(self, rows: list[int]) -> NDArray[np.int64]:
+        """Those of some rows that are active; from the list, those that have ended are dropped if they are many."""
+        these, active = np.array(rows, np.int64), self.active
+        if 2 * np.count_nonzero(self.ended_s[these] < np.inf) > len(these):
+            rows[:] = these[self.ended_s[these] == np.inf].tolist()
+        if not len(active):
+            return active
+        at = np.minimum(np.searchsorted(active, these), len(active) - 1)
+        return np.asarray(these[active[at] == these])
+
+    def _take_rate(self, rows: NDArray[np.int64], name: str) -> None:
+        """Look up one GPU type's rate, which the table has by now, for jobs to which it is the same."""
+        if not len(rows):
+            return
+        spec = self.specs[rows[0]]
+        self.rates[rows, self.gpu_types.index(name)] = self.speeds.throughputs.rate(
+            spec, name, spec.gpus, closest(spec.gpus)
+        )
+        self.best_rate[rows] = self.rates[rows].max(axis=1)
+        self.types[rows] = (self.rates[rows] > 0) @ (1 << np.arange(len(self.gpu_types)))
+
+    def _group(self, row: int, spec: JobSpec) -> None:
+        """Put a row to those of its class to whom a rate in the table of speeds is the same."""
+        alike = spec.gpus, spec.gpu_types, spec.slowdown
+        self._alike.setdefault(spec.job_class, {}).setdefault(alike, []).append(row)
 
     def know_types(self, gpu_types: tuple[str, ...]) -> None:
         """The cluster got new GPU types: every job's rates are looked up again."""
@@ -288,7 +325,8 @@ class JobTable:
         self.gpu_types = gpu_types
         self.specs = list(specs)
         self.rows = {spec.id: row for row, spec in enumerate(specs)}
-        for spec in specs:
+        for row, spec in enumerate(specs):
+            self._group(row, spec)
             self._apps.setdefault(spec.app_id, len(self._apps))
             self.speeds.kind(spec)
         room = max(64, len(specs))

@@ -14,6 +14,11 @@ from horae.core.cluster import Span
 from horae.core.job import JobSpec
 
 
+def closest(gpus: int) -> Span:
+    """As close together as so many GPUs can be."""
+    return Span.GPU if gpus == 1 else Span.NODE
+
+
 class Origin(StrEnum):
     """Where a number came from."""
 
@@ -116,8 +121,7 @@ class Throughputs:
 
     def rates(self, job: JobSpec, gpu_types: tuple[str, ...]) -> NDArray[np.float64]:
         """Work per second on `job.gpus` GPUs of each type, as close together as can be."""
-        span = Span.GPU if job.gpus == 1 else Span.NODE
-        return np.array([self.rate(job, name, job.gpus, span) for name in gpu_types])
+        return np.array([self.rate(job, name, job.gpus, closest(job.gpus)) for name in gpu_types])
 
 
 #: Speed of a job beside one that nobody ever measured it with: GPUs that are shared blindly are halved.
@@ -188,7 +192,7 @@ class Speeds:
 
     def _pair(self, one: int, other: int, gpu_types: tuple[str, ...]) -> tuple[list[float], list[float]]:
         a, b = self._specs[one], self._specs[other]
-        span = Span.GPU if a.gpus == 1 else Span.NODE
+        span = closest(a.gpus)
         own = [self.throughputs.beside(a, name, b, span) for name in gpu_types]
         others = [self.throughputs.beside(b, name, a, span) for name in gpu_types]
         both = [x > 0 and y > 0 for x, y in zip(own, others, strict=True)]

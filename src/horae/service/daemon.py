@@ -15,6 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, assert_never
 
+import numpy as np
+
 from horae.backends.protocol import Backend, Place, Start
 from horae.backends.task import Task
 from horae.core import checkpoint
@@ -48,8 +50,8 @@ Answer = TypeVar("Answer")
 
 #: Requests that come so close together share one write to disk; reports are looked for at least so often.
 GATHER_S, WATCH_S = 0.005, 0.05
-#: A checkpoint is written after so many records.
-CHECKPOINT_EVERY = 5000
+#: A checkpoint is written after so many records; one that holds a policy's memory counts for more, by its numbers.
+CHECKPOINT_EVERY, NUMBERS_A_RECORD = 5000, 1000
 #: Records that a checkpoint covers are kept for so long.
 KEEP_S = 90 * 86400.0
 #: After trouble with the journal, wait so long before the next try.
@@ -101,6 +103,8 @@ class Daemon:
         self.engine, self.seq = recover(store, beginning)
         # Counted over all lives of the daemon: one that keeps dying young must write checkpoints, too.
         self._checkpointed = (store.newest_checkpoint() or (0, b""))[0]
+        #: Numbers that decisions since the last checkpoint remember.
+        self._remembered = 0
         self.tasks: dict[str, Task] = store.tasks()
         #: Where things stand, and the last record that went into it.
         self.standing: Standing = self.engine.standing()
@@ -242,7 +246,8 @@ class Daemon:
             self._perform(again)
         if changed and not self._ahead:
             self._publish()
-        if self.seq - self._checkpointed >= CHECKPOINT_EVERY and not self._in_doubt:
+        records = self.seq - self._checkpointed + self._remembered // NUMBERS_A_RECORD
+        if records >= CHECKPOINT_EVERY and not self._in_doubt:
             self._save()
 
     def _heed(self, reports: Sequence[Event]) -> bool:
@@ -321,6 +326,7 @@ class Daemon:
                 self._pause()
                 return True
             self.meter.count(record)
+            self._remembered += sum(np.size(values) for _, _, values in record.memory)
             self._perform(record.commands)
             decided = True
         return decided
@@ -424,7 +430,7 @@ class Daemon:
             self.store.compact(self.seq, self.clock() - KEEP_S)
         except StoreTrouble as trouble:
             self.meter.trouble = str(trouble)
-        self._checkpointed = self.seq
+        self._checkpointed, self._remembered = self.seq, 0
 
 
 def _together(changes: Sequence[Change]) -> Change:
