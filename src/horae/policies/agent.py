@@ -209,7 +209,8 @@ def answered_bid(app: AppView, offer: Offer, machines: Machines, answer: Answer)
     fits = [
         (dict(row.gpus), row.rho)
         for row in answer.table
-        if all(count <= free.get(name, 0) for name, count in row.gpus) and sum(n for _, n in row.gpus) % taker.gang == 0
+        if all(0 < count <= free.get(name, 0) for name, count in row.gpus)
+        and sum(count for _, count in row.gpus) % taker.gang == 0
     ]
     if not fits:
         return None
