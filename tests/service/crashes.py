@@ -45,7 +45,7 @@ HERE = Path(__file__).parent
 START_S, FINISH_S = 90.0, 240.0
 #: Jobs that wait or run are kept at about so many: more than there are GPUs.
 BACKLOG = 10
-#: Steps of most jobs, and of those that outlast a restart of the daemon; what each step takes.
+#: Steps of most jobs; of every third, which outlasts a restart of the daemon; and what each step takes.
 SHORT, LONG, STEP_S = (8, 60), (150, 300), 0.04
 
 Attempt = tuple[str, int]
@@ -162,8 +162,8 @@ def service(folder: Path, *policy: Any) -> Iterator[Service]:
 class Submitter:
     """Submits jobs as long as it may, and remembers which were acknowledged."""
 
-    def __init__(self, service: Service, seed: int) -> None:
-        self._service, self._random = service, random.Random(f"jobs {seed}")
+    def __init__(self, service: Service, seed: int, long: tuple[int, int]) -> None:
+        self._service, self._random, self._long = service, random.Random(f"jobs {seed}"), long
         self.marks = service.folder / "marks"
         for name in ("locks", "twice", "results"):
             (self.marks / name).mkdir(parents=True)
@@ -208,7 +208,7 @@ class Submitter:
     def job(self, steps: int = 0, kind: str = "") -> dict[str, Any]:
         """A job of a random kind: a plain or a training script, a script in a shell, or two processes."""
         kind = kind or self._random.choice(("train", "train", "train", "plain", "shell", "pair"))
-        steps = steps or self._random.randint(*self._random.choice((SHORT, SHORT, LONG)))
+        steps = steps or self._random.randint(*self._random.choice((SHORT, SHORT, self._long)))
         how = "train" if kind == "train" else "plain"
         words = [sys.executable, "-S" if kind != "train" else "-u", str(HERE / "witness.py")]
         words += [str(self.marks), how, str(steps), str(STEP_S)]
@@ -273,6 +273,7 @@ class Storm:
 
     service: Service
     seed: int
+    long: tuple[int, int] = LONG
     submitter: Submitter = field(init=False)
     daemon_kills: int = 0
     process_kills: Counter[str] = field(default_factory=Counter)
@@ -284,7 +285,7 @@ class Storm:
 
     def __post_init__(self) -> None:
         self._random = random.Random(f"kills {self.seed}")
-        self.submitter = Submitter(self.service, self.seed)
+        self.submitter = Submitter(self.service, self.seed, self.long)
 
     def begin(self) -> None:
         """Start the service, and the load."""
