@@ -16,7 +16,9 @@ from benchmarks.auction import measure_auctions
 from benchmarks.bench import Bench
 from benchmarks.decision import measure_decisions, measure_snapshots
 from benchmarks.part import Part, Row
+from benchmarks.recovery import measure_recovery
 from benchmarks.reference import measure_ratios
+from benchmarks.service import measure_service
 from benchmarks.simulation import measure_lengths, measure_limits, measure_start, measure_variants
 from benchmarks.solver import measure_solver
 from benchmarks.workload import QUICK, Sizes
@@ -34,6 +36,8 @@ PARTS: dict[str, Callable[[Bench], Part]] = {
     "auctions": measure_auctions,
     "arbiter": measure_arbiter,
     "agreement": measure_agreement,
+    "service": measure_service,
+    "recovery": measure_recovery,
 }
 
 

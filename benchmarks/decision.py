@@ -88,10 +88,10 @@ def _timings(cluster: Cluster, policy: str, placement: str, queued: int, steps: 
         spec = next(jobs)
         asked += spec.gpus
         engine.apply(JobSubmitted(0.0, spec))
-    _perform(engine, engine.decide(0.0))
+    perform(engine, engine.decide(0.0))
     for _ in range(queued):
         engine.apply(JobSubmitted(0.0, next(jobs)))
-    _perform(engine, engine.decide(0.0))
+    perform(engine, engine.decide(0.0))
     return [_time_instant(engine, 60.0 * step, next(jobs)) for step in range(1, steps + 1)]
 
 
@@ -111,11 +111,11 @@ def _time_instant(engine: Engine, now_s: float, comes: JobSpec) -> Timing:
     engine.apply(JobSubmitted(now_s, comes))
     record = engine.decide(now_s)
     decided_s = time.perf_counter()
-    commands = len(record.commands) + _perform(engine, record)
+    commands = len(record.commands) + perform(engine, record)
     return Timing(decided_s - began_s, time.perf_counter() - began_s, commands)
 
 
-def _perform(engine: Engine, record: Decided) -> int:
+def perform(engine: Engine, record: Decided) -> int:
     """Answer commands at once, as a backend without delay would; gives how many more there were."""
     answers: list[Event] = [JobStopped(record.at_s, stop.job, stop.attempt, work_done=0.0) for stop in record.stops]
     answers += [JobStarted(record.at_s, launch.job, launch.attempt) for launch in record.launches]
@@ -124,7 +124,7 @@ def _perform(engine: Engine, record: Decided) -> int:
     if not engine.due(record.at_s):
         return 0
     again = engine.decide(record.at_s)
-    return len(again.commands) + _perform(engine, again)
+    return len(again.commands) + perform(engine, again)
 
 
 # ----------------------------------------------------------------- snapshots

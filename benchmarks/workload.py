@@ -34,6 +34,9 @@ class Sizes:
     #: Jobs of one allocation problem: at most, and of those that all differ.
     solved: int = 1_000_000
     differing: int = 50_000
+    #: Jobs in the queue of a service, and records in its journal.
+    service: int = 10_000
+    records: int = 100_000
     #: Apps and GPUs of auctions.
     auctions: tuple[tuple[int, int], ...] = (
         (8, 64),
@@ -54,6 +57,8 @@ QUICK = Sizes(
     steps=10,
     solved=100_000,
     differing=5_000,
+    service=2_000,
+    records=20_000,
     auctions=((8, 64), (50, 256), (200, 2_048)),
 )
 

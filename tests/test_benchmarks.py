@@ -228,3 +228,36 @@ def test_a_decision_is_taken_apart(benchmark_module: Callable[[str], ModuleType]
     measured = benchmark_module("arbiter")._measure(8, 64)
     assert measured.jobs >= measured.apps == 8
     assert 0 < max(measured.agents_s, measured.arbiter_s) < measured.whole_s
+
+
+# ------------------------------------------------------------------------ service
+
+
+def test_the_journal_that_recovery_is_timed_on_gives_the_same_engine(
+    benchmark_module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from horae.backends.local.gpus import parse_virtual
+    from horae.service.beginning import Beginning, recover
+    from horae.service.store import Store
+
+    recovery = benchmark_module("recovery")
+    monkeypatch.setattr(recovery, "_QUEUED", 60)
+    beginning = Beginning(parse_virtual(benchmark_module("serving").GPUS), "tiresias")
+    store = Store(f"sqlite:///{tmp_path}/journal.db", own=True)
+    recovery._write(store, beginning, 700)
+    found, seq = recover(store, beginning)
+    again, _ = recover(store, beginning)
+    store.close()
+    assert seq == 700
+    assert len(found.jobs) > 60
+    assert found.jobs.state.tolist() == again.jobs.state.tolist()
+
+
+def test_the_longest_decision_is_that_of_the_interval_alone(benchmark_module: Callable[[str], ModuleType]) -> None:
+    def counts(*by_end: tuple[str, int]) -> dict[str, float]:
+        ends = {f'horae_decision_seconds_bucket{{le="{end}"}}': float(count) for end, count in by_end}
+        return {**ends, "horae_decision_seconds_count": float(by_end[-1][1])}
+
+    before = counts(("0.1", 5), ("1", 5), ("3", 6), ("+Inf", 6))
+    after = counts(("0.1", 7), ("1", 8), ("3", 9), ("+Inf", 9))
+    assert benchmark_module("service")._longest_s(before, after) == 1.0

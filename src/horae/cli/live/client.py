@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,10 +13,7 @@ from horae.cli.live.address import Address, NoService, find_address
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
-    import httpx
-
-#: A service that is asked for 10,000 jobs under load still answers within this.
-_PATIENCE_S, _CONNECT_S = 60.0, 5.0
+    from horae.cli.live.wire import Reply, Wire
 
 
 class Refused(UserError):
@@ -46,19 +43,11 @@ class Message:
 @contextmanager
 def service(url: str | None) -> Iterator[Service]:
     """The service that a command talks to."""
-    import httpx
+    from horae.cli.live.wire import Wire
 
     address = find_address(url)
-    with httpx.Client(
-        base_url=address.url,
-        headers={"Authorization": f"Bearer {address.token}"},
-        timeout=httpx.Timeout(_PATIENCE_S, connect=_CONNECT_S),
-        # A proxy of the environment must not come between us and a service on this machine.
-        trust_env=False,
-        # Reading all certificates takes longer than asking.
-        verify=address.url.startswith("https:"),
-    ) as http:
-        yield Service(address, http)
+    with closing(Wire(address.url, address.token)) as wire:
+        yield Service(address, wire)
 
 
 def part(name: str) -> str:
@@ -71,21 +60,21 @@ def part(name: str) -> str:
 class Service:
     """What can be asked of a service. Answers are JSON objects; a refusal is raised with the service's own words."""
 
-    def __init__(self, address: Address, http: httpx.Client) -> None:
+    def __init__(self, address: Address, wire: Wire) -> None:
         self.address = address
-        self._http = http
+        self._wire = wire
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Look at something."""
-        return self._json(self._ask("GET", path, params=_given(params)))
+        return self._json(self._ask("GET", path, params))
 
     def post(self, path: str, body: object = None, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Have something done."""
-        return self._json(self._ask("POST", path, json=body, params=_given(params)))
+        return self._json(self._ask("POST", path, params, body))
 
     def put(self, path: str, body: object) -> dict[str, Any]:
         """Change something."""
-        return self._json(self._ask("PUT", path, json=body))
+        return self._json(self._ask("PUT", path, None, body))
 
     def delete(self, path: str) -> dict[str, Any]:
         """Take something away."""
@@ -93,50 +82,49 @@ class Service:
 
     def text(self, path: str, params: Mapping[str, Any] | None = None) -> str:
         """Something that is plain text."""
-        return self._ask("GET", path, params=_given(params)).text
+        return self._ask("GET", path, params).text
 
     def follow(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[Message]:
         """Server-sent events as they come. A service with nothing to tell says every now and then that it is there."""
-        with self._told(), self._http.stream("GET", path, params=_given(params)) as answer:
-            if answer.status_code >= 400:
-                answer.read()
-                raise self._refusal(answer)
-            yield from self._messages(answer.iter_lines())
+        with self._told(), self._wire.stream(path, _given(params)) as (status, lines):
+            if status >= 300:
+                raise self._refusal(status, "\n".join(lines))
+            yield from self._messages(lines)
 
-    def _ask(self, method: str, path: str, **about: Any) -> httpx.Response:
+    def _ask(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: object = None) -> Reply:
         with self._told():
-            answer = self._http.request(method, path, **about)
-        if answer.status_code >= 300:
-            raise self._refusal(answer)
+            answer = self._wire.ask(method, path, _given(params), body)
+        if answer.status >= 300:
+            raise self._refusal(answer.status, answer.text)
         return answer
 
     @contextmanager
     def _told(self) -> Iterator[None]:
         """Trouble on the way, in words."""
-        import httpx
+        from horae.cli.live.wire import BrokenOff, Busy, Unreachable
 
         url = self.address.url
         try:
             yield
-        except (httpx.ConnectError, httpx.ConnectTimeout):
+        except Unreachable:
             raise NoService(
                 f"No service answers at {url}: start one with `horae serve`, or name another with --url or HORAE_URL."
             ) from None
-        except httpx.TimeoutException:
+        except Busy:
             raise NoService(f"The service at {url} is too busy to answer: try again in a moment.") from None
-        except (httpx.TransportError, httpx.InvalidURL):
+        except BrokenOff:
             raise NoService(f"The service at {url} broke off: see whether it still runs, then try again.") from None
 
-    def _refusal(self, answer: httpx.Response) -> UserError:
+    def _refusal(self, status: int, text: str) -> UserError:
         try:
-            sentence = str(answer.json()["error"])
+            sentence = str(json.loads(text)["error"])
         except (ValueError, KeyError, TypeError):
-            return self._strange(f"status {answer.status_code}")
-        kind = NotThere if answer.status_code == 404 else Refused
-        return kind(answer.status_code, sentence)
+            return self._strange(f"status {status}")
+        kind = NotThere if status == 404 else Refused
+        return kind(status, sentence)
 
-    def _json(self, answer: httpx.Response) -> dict[str, Any]:
-        if answer.status_code == 204:
+    def _json(self, answer: Reply) -> dict[str, Any]:
+        if answer.status == 204:
             return {}
         try:
             said = answer.json()
