@@ -46,7 +46,7 @@ lint: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
-## Five minutes: a live run of 32 jobs beside its simulation.
+## Five minutes: a live run of 34 jobs beside its simulation.
 agreement: $(INSTALLED)
 	$(BIN)/python -m benchmarks --only agreement
 

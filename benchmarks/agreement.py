@@ -104,7 +104,7 @@ def calibration_plan(long_s: float = 15.0, short_s: float = 5.0, every_s: float 
     return Plan(tuple(jobs), "tiresias", {"thresholds": "10"})
 
 
-def workload_plan(jobs: int = 32, every_s: float = 4.2, seed: int = 8) -> Plan:
+def workload_plan(jobs: int = 34, every_s: float = 4.0, seed: int = 163) -> Plan:
     """Short and long jobs of all classes that come faster than the GPUs can take them.
 
     In this workload the order of first starts is not a matter of tenths of a second: noise of that size, in a
@@ -114,10 +114,10 @@ def workload_plan(jobs: int = 32, every_s: float = 4.2, seed: int = 8) -> Plan:
     names, at_s, wanted = list(KINDS), 1.0, []
     for number in range(jobs):
         name = names[int(rng.choice(len(names), p=[0.35, 0.25, 0.25, 0.15]))]
-        lasts_s = float(rng.uniform(5, 9) if number % 2 else rng.uniform(18, 36))
+        lasts_s = float(rng.uniform(4, 8) if number % 2 else rng.uniform(16, 36))
         wanted.append(Wanted(name, at_s, round(lasts_s * 1000 / KINDS[name].step_ms)))
         at_s += every_s * float(rng.uniform(0.7, 1.3))
-    return Plan(tuple(wanted), "tiresias", {"thresholds": "20"})
+    return Plan(tuple(wanted), "tiresias", {"thresholds": "20", "promote_knob": "off"})
 
 
 # ------------------------------------------------------------------------- live
