@@ -562,9 +562,13 @@ class Engine:
         cluster, gone = self.gpus.cluster, {row for row, _ in plan.stopped}
         has = {row: gpu_ids for row, gpu_ids in self.gpus.held.items() if row not in gone}
         has |= {one.row: one.gpu_ids for one in plan.placed}
+        if len(has) >= len(self.jobs.active):
+            # Nobody waits: there is nothing to be told.
+            return Evidence(self.now_s, plan.node_free)
         rows = np.array(list(has), np.int64)
         kind = cluster.gpu_type[[gpu_ids[0] for gpu_ids in has.values()]] if has else rows
         gpus = np.array([len(gpu_ids) for gpu_ids in has.values()], np.int64)
+        taken = list({gpu for gpu_ids in has.values() for gpu in gpu_ids})
         kinds = len(cluster.gpu_types)
         measured = np.bincount(kind, now.measured(wishes.measure, rows), kinds) if wishes.measure else np.empty(0)
         return Evidence(
@@ -572,7 +576,7 @@ class Engine:
             node_free=plan.node_free,
             head=self.jobs.specs[plan.head].id if plan.head >= 0 else "",
             jobs_by_type=tuple(np.bincount(kind, minlength=kinds).tolist()),
-            gpus_by_type=tuple(np.bincount(kind, gpus, kinds).astype(np.int64).tolist()),
+            gpus_by_type=tuple(np.bincount(cluster.gpu_type[taken], minlength=kinds).tolist()),
             measure=wishes.measure,
             measured_by_type=tuple(measured.tolist()),
             queue_used=self._queue_use(rows, gpus) if self.queues.has_maximum else (),

@@ -125,8 +125,9 @@ class _Words:
 
     def _most(self) -> int:
         """The most free GPUs of one node that the job could use."""
-        nodes = zip(self._at.cluster.node_type.tolist(), self._seen.node_free.tolist(), strict=False)
-        return max((free for kind, free in nodes if kind in self._types), default=0)
+        free = self._seen.node_free
+        usable = np.isin(self._at.cluster.node_type[: len(free)], self._types)
+        return int(free[usable].max(initial=0))
 
     def _sum(self, by_type: tuple[int, ...]) -> int:
         return sum(by_type[kind] for kind in self._types if kind < len(by_type))
