@@ -9,8 +9,10 @@ import pytest
 from tests.simulation.trouble import same
 
 from horae.backends.fake import Part
+from horae.core.cluster import Node
 from horae.core.commands import Decided
 from horae.core.events import JobCancelled, JobSubmitted
+from horae.service.daemon import OtherNode
 from horae.service.database import StoreTrouble
 from horae.service.job_file import BadJobFile, read_job
 from horae.service.operations import Progress
@@ -85,6 +87,41 @@ def test_a_job_that_is_simply_gone_runs_again(cell: Cell) -> None:
     cell.to(30)
     assert cell.state(job) == "finished"
     assert cell.world.begun == [(job, 1), (job, 2)]
+
+
+def test_a_node_that_came_back_smaller_gets_no_job_that_it_has_no_gpus_for(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, gpus=4)
+    both, one, large = (cell.submit(resources={"gpus": gpus}) for gpus in (2, 1, 4))
+    cell.to(2)
+    cell.crash()
+    cell.nodes = (Node("v100", "v100", 2),)
+    cell.reopen()
+    cell.to(60)
+    assert [cell.state(job) for job in (both, one, large)] == ["finished", "finished", "waiting"]
+    assert sorted(cell.world.begun) == [(both, 1), (both, 2), (one, 1), (one, 2)]
+    cell.crash()
+    cell.nodes = (Node("v100", "v100", 4),)
+    cell.reopen()
+    cell.to(90)
+    assert cell.state(large) == "finished"
+
+
+def test_a_drained_node_that_came_back_smaller_is_still_drained(cell: Cell) -> None:
+    cell.ask(lambda: cell.operations.drain(ADMIN, "v100", False))
+    cell.crash()
+    cell.nodes = (Node("v100", "v100", 1),)
+    cell.reopen()
+    job = cell.submit()
+    cell.to(5)
+    assert cell.state(job) == "waiting"
+
+
+@pytest.mark.parametrize("node", [Node("v100", "v100", 3), Node("v100", "k80", 2)])
+def test_a_node_that_is_another_machine_is_refused_at_the_start(cell: Cell, node: Node) -> None:
+    cell.crash()
+    cell.nodes = (node,)
+    with pytest.raises(OtherNode, match="another --state"):
+        cell.reopen()
 
 
 def test_recovery_gives_the_very_same_engine(cell: Cell) -> None:
