@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,11 @@ import pytest
 from tests.simulation.trouble import same
 
 from horae.backends.fake import Part
+from horae.core.checkpoint import UnreadableCheckpoint
 from horae.core.cluster import Node
 from horae.core.commands import Decided
 from horae.core.events import JobCancelled, JobSubmitted
+from horae.service.api.health import what_is_wrong
 from horae.service.daemon import OtherNode
 from horae.service.database import StoreTrouble
 from horae.service.job_file import BadJobFile, read_job
@@ -146,6 +150,60 @@ def test_a_checkpoint_and_the_tail_give_the_same_as_the_whole_journal(cell: Cell
     cell.reopen()
     assert cell.store.newest_checkpoint() is not None
     assert [cell.state(job) for job in jobs] == ["finished", "finished", "running"]
+
+
+def damage(cell: Cell, *checkpoints: int) -> None:
+    """Have checkpoints, counted from the newest, end in the middle."""
+    with sqlite3.connect(cell.folder / "journal.db") as journal:
+        numbers = [row[0] for row in journal.execute("SELECT seq FROM checkpoints ORDER BY seq DESC")]
+        for one in checkpoints:
+            journal.execute("UPDATE checkpoints SET body = substr(body, 1, 99) WHERE seq = ?", (numbers[one],))
+
+
+@pytest.mark.parametrize("damaged", [(0,), (0, 1)])
+def test_without_the_newest_checkpoints_older_records_will_do(
+    cell: Cell, damaged: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    for moment in (5, 12, 14):
+        cell.submit()
+        cell.to(moment)
+        cell.daemon._save()
+    before = cell.daemon.engine.state()
+    cell.crash()
+    damage(cell, *damaged)
+    cell.reopen()
+    assert same(before, {**cell.daemon.engine.state(), "now_s": before["now_s"]})
+    assert caplog.text.count("cannot be read") == len(damaged)
+
+
+def test_without_any_checkpoint_a_journal_whose_beginning_is_gone_is_refused(cell: Cell) -> None:
+    for moment in (5, 12):
+        cell.to(moment)
+        cell.submit()
+        cell.daemon._save()
+    assert cell.store.compact(cell.daemon.seq, 10.0) > 0
+    cell.crash()
+    damage(cell, 0, 1)
+    with pytest.raises(UnreadableCheckpoint, match="damaged"):
+        cell.reopen()
+
+
+def test_a_stop_that_fails_is_no_trouble_with_the_journal(cell: Cell) -> None:
+    job, stop = cell.submit(), cell.backend.stop
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cell.backend.stop = full
+    cell.ask(lambda: cell.operations.request(ANN, "cancel", [job]))
+    cell.to(1)
+    assert not cell.daemon.meter.trouble
+    assert job in cell.daemon.meter.unstopped
+    assert what_is_wrong(cell.daemon) == "A job cannot be told to stop."
+    cell.backend.stop = stop
+    cell.to(2)
+    assert cell.state(job) == "cancelled"
+    assert what_is_wrong(cell.daemon) == ""
 
 
 def test_without_room_in_the_journal_requests_are_refused_and_reports_kept(cell: Cell) -> None:

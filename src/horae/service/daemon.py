@@ -272,6 +272,7 @@ class Daemon:
             changed |= self._decide()
         if self._to_stop:
             again, self._to_stop = self._to_stop, []
+            self.meter.unstopped = ""
             self._perform(again)
         if changed and not self._ahead:
             self._publish()
@@ -331,7 +332,7 @@ class Daemon:
         """Write what happened, then let it have happened."""
         if not (change.events or change.tasks or change.acts):
             return
-        self.seq = self.store.append(change.events, change.tasks, change.acts)
+        self.seq = self.store.append(change.events, change.tasks, change.acts, self.seq)
         self.meter.trouble = ""
         self.tasks.update((task.job, task) for task in change.tasks)
         for event in change.events:
@@ -347,7 +348,7 @@ class Daemon:
             with self.meter.deciding():
                 record = self.engine.decide(now_s)
             try:
-                self.seq = self.store.append((record,))
+                self.seq = self.store.append((record,), (), (), self.seq)
             except StoreTrouble as trouble:
                 self._note_trouble(trouble)
                 self._ahead = True
@@ -406,7 +407,7 @@ class Daemon:
         try:
             self.backend.stop(stop.job, stop.attempt)
         except OSError as error:
-            self.meter.trouble = f"Job {stop.job} cannot be stopped: {error.strerror or error}."
+            self.meter.unstopped = f"Job {stop.job} cannot be stopped: {error.strerror or error}."
             self._to_stop.append(stop)
 
     def _launch(self, launch: Launch) -> None:
