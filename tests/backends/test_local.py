@@ -629,3 +629,14 @@ def test_watching_many_costs_little(tmp_path: Path) -> None:
 
 def test_nothing_left_over_is_found_of_another_boot() -> None:
     assert processes.leftovers(Process(1, 0, "another"), "mark") == []
+
+
+@pytest.mark.parametrize("place", [Place("v100", (99,)), Place("gone", (0,))])
+@pytest.mark.parametrize("real", [True, False])
+def test_an_attempt_for_a_gpu_that_is_gone_cannot_be_launched(state: Path, place: Place, real: bool) -> None:
+    devices = {node: tuple(range(node.gpus)) for node in NODES} if real else None
+    with opened(state, devices=devices) as backend:
+        backend.start(start(places=(place,)))
+        (event,) = next_events(backend)
+        assert isinstance(event, LaunchFailed)
+        assert place.node in event.why

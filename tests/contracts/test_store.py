@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from tests.builders import job
 from tests.contracts.postgres import Server
+from tests.service.cell import Cell
+from tests.simulation.trouble import same
 
 from horae.backends.task import Task
 from horae.core.cluster import Node, Span
@@ -51,6 +53,7 @@ from horae.core.events import (
 )
 from horae.core.loss import LossCurve
 from horae.core.queues import Queue
+from horae.service.beginning import recover
 from horae.service.database import PATIENCE_S, StoreTrouble
 from horae.service.ownership import StoreInUse
 from horae.service.records import Act, TokenRecord, token_digest
@@ -257,19 +260,37 @@ def progress(at_s: float, name: str, work_done: float) -> JobProgressed:
 
 
 def test_compaction_drops_what_recovery_can_do_without(store: Store) -> None:
-    old = [JobSubmitted(1.0, job("a")), progress(2.0, "a", 1.0), progress(3.0, "b", 1.0), JobHeld(4.0, "a")]
-    recent = [progress(50.0, "a", 2.0), progress(51.0, "a", 3.0), JobReleased(52.0, "a"), progress(53.0, "b", 2.0)]
-    late = [progress(60.0, "a", 4.0), progress(61.0, "a", 5.0)]
-    store.append([*old, *recent, *late])
+    old = [JobSubmitted(1.0, job("a")), NodeJoined(2.0, Node("n", "v100", 1)), JobHeld(4.0, "a")]
+    reports = [progress(50.0 + k, "a", float(k)) for k in range(6)]
+    other = [progress(58.0, "b", 1.0), JobReleased(59.0, "a")]
+    store.append([*old, *reports, *other, progress(60.0, "a", 9.0), progress(61.0, "a", 10.0)])
 
     assert store.compact(100, keep_since_s=100.0) == 0, "no checkpoint covers anything"
-    store.save_checkpoint(8, b"engine")
-    assert store.compact(4, keep_since_s=0.0) == 2, "only before the number given, and only what is superseded"
-    assert [seq for seq, _ in store.tail()] == [1, 4, 5, 6, 7, 8, 9, 10]
-    assert store.compact(100, keep_since_s=10.0) == 4
-    # The newest report on b stays; of what no checkpoint covers everything does.
-    assert [seq for seq, _ in store.tail()] == [7, 8, 9, 10]
-    assert [seq for seq, _ in store.job_records("a")] == [7, 9, 10]
+    store.save_checkpoint(11, b"engine")
+    assert store.compact(9, keep_since_s=0.0) == 3, "only before the number given, and only what is superseded"
+    assert [seq for seq, _ in store.tail()] == [1, 2, 3, 4, 5, 9, 10, 11, 12, 13]
+    assert store.compact(100, keep_since_s=10.0) == 2
+    # Which nodes there are is told for ever; of what no checkpoint covers everything stays.
+    assert [seq for seq, _ in store.tail()] == [2, 4, 5, 9, 10, 11, 12, 13]
+    assert [seq for seq, _ in store.job_records("a")] == [4, 5, 9, 11, 12, 13]
+
+
+def test_of_the_reports_of_an_attempt_those_stay_that_tell_its_speed_and_where_it_is(store: Store) -> None:
+    done = [0.0, 1.0, 2.0, 3.0, 9.0, 10.0, 10.0, 10.0]
+    store.append([JobProgressed(float(k), "a", attempt, value) for attempt in (1, 2) for k, value in enumerate(done)])
+    store.append([JobHeld(20.0, "a")])
+    store.save_checkpoint(17, b"engine")
+    for _ in range(2):
+        store.compact(100, keep_since_s=0.0)
+        assert [seq for seq, _ in store.tail()] == [1, 2, 5, 8, 9, 10, 13, 16, 17]
+
+
+def test_what_follows_from_an_old_journal_is_not_written(store: Store) -> None:
+    assert store.append([JobHeld(1.0, "a")], after=0) == 1
+    with pytest.raises(StoreTrouble, match="Another daemon"):
+        store.append([JobHeld(2.0, "b")], [task("b")], after=0)
+    assert (count(store), store.tasks()) == (1, {})
+    assert store.append([JobHeld(2.0, "b")], after=1) == 2
 
 
 def test_compaction_heeds_the_older_checkpoint_and_numbers_go_on(store: Store) -> None:
@@ -598,6 +619,46 @@ def test_a_daemon_that_lost_the_store_to_another_does_not_append(postgres: Serve
     other.close()
     assert store.append([JobHeld(2.0, "a")]) == 2
     store.close()
+
+
+def test_a_daemon_goes_by_what_another_has_written_while_it_was_cut_off(postgres: Server, tmp_path: Path) -> None:
+    url = postgres.new_database()
+    first = Cell(tmp_path, url=url)
+    first.daemon._pause = lambda: None
+    postgres.do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'store_%'")
+    second = Cell(tmp_path, url=url)
+    theirs = second.submit(name="theirs")
+    second.crash()
+    with pytest.raises(StoreTrouble, match="Another daemon"):
+        first.submit(name="ours")
+    ours = first.submit(name="ours")
+    assert ours == "ours-2"
+    first.to(30)
+    assert [first.state(job) for job in (theirs, ours)] == ["finished", "finished"]
+    assert same(first.daemon.engine.state(), recover(first.store, first.daemon.beginning)[0].state())
+    first.store.close()
+
+
+def test_a_service_outlives_a_restart_of_its_database(postgres: Server, tmp_path: Path) -> None:
+    cell = Cell(tmp_path, url=postgres.new_database())
+    cell.daemon._pause = lambda: None
+    jobs = [cell.submit() for _ in range(3)]
+    cell.to(2)
+    postgres.stop()
+    try:
+        with pytest.raises(StoreTrouble, match="cannot be reached"):
+            cell.submit()
+        cell.to(12, step_s=2.0)
+        assert [cell.state(job) for job in jobs] == ["running", "running", "waiting"], "no end is written yet"
+    finally:
+        postgres.start()
+    cell.to(30)
+    jobs.append(cell.submit())
+    cell.to(45)
+    assert {cell.state(job) for job in jobs} == {"finished"}
+    assert sorted(cell.world.begun) == sorted((job, 1) for job in jobs)
+    assert not cell.daemon.meter.trouble
+    cell.crash()
 
 
 def test_a_password_never_shows() -> None:

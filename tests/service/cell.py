@@ -33,16 +33,18 @@ class Cell:
         queues: Sequence[Queue] = (),
         nodes: Sequence[Node] = (),
         placement: str = "best-effort",
+        url: str = "",
         **settings: str,
     ) -> None:
         self.folder, self.world, self.now_s = folder, World(default=Part(lasts_s=10.0)), 0.0
         self.nodes = tuple(nodes) or (Node("v100", "v100", gpus),)
+        self._url = url or f"sqlite:///{folder / 'journal.db'}"
         self._beginning = Beginning(self.nodes, policy, settings, placement, tuple(queues))
         self.reopen()
 
     def reopen(self) -> None:
         """Begin, or come back after a crash."""
-        self.store = Store(f"sqlite:///{self.folder / 'journal.db'}", own=True)
+        self.store = Store(self._url, own=True, patience_s=1.0)
         self.backend = FakeBackend(self.nodes, self.world)
         self.daemon = Daemon(self.store, self.backend, self._beginning, lambda: self.now_s, lambda job, attempt: {})
         self.daemon._take_up()

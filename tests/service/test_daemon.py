@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,12 @@ import pytest
 from tests.simulation.trouble import same
 
 from horae.backends.fake import Part
+from horae.core.checkpoint import UnreadableCheckpoint
+from horae.core.cluster import Node
 from horae.core.commands import Decided
 from horae.core.events import JobCancelled, JobSubmitted
+from horae.service.api.health import what_is_wrong
+from horae.service.daemon import OtherNode
 from horae.service.database import StoreTrouble
 from horae.service.job_file import BadJobFile, read_job
 from horae.service.operations import Progress
@@ -87,6 +93,41 @@ def test_a_job_that_is_simply_gone_runs_again(cell: Cell) -> None:
     assert cell.world.begun == [(job, 1), (job, 2)]
 
 
+def test_a_node_that_came_back_smaller_gets_no_job_that_it_has_no_gpus_for(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, gpus=4)
+    both, one, large = (cell.submit(resources={"gpus": gpus}) for gpus in (2, 1, 4))
+    cell.to(2)
+    cell.crash()
+    cell.nodes = (Node("v100", "v100", 2),)
+    cell.reopen()
+    cell.to(60)
+    assert [cell.state(job) for job in (both, one, large)] == ["finished", "finished", "waiting"]
+    assert sorted(cell.world.begun) == [(both, 1), (both, 2), (one, 1), (one, 2)]
+    cell.crash()
+    cell.nodes = (Node("v100", "v100", 4),)
+    cell.reopen()
+    cell.to(90)
+    assert cell.state(large) == "finished"
+
+
+def test_a_drained_node_that_came_back_smaller_is_still_drained(cell: Cell) -> None:
+    cell.ask(lambda: cell.operations.drain(ADMIN, "v100", False))
+    cell.crash()
+    cell.nodes = (Node("v100", "v100", 1),)
+    cell.reopen()
+    job = cell.submit()
+    cell.to(5)
+    assert cell.state(job) == "waiting"
+
+
+@pytest.mark.parametrize("node", [Node("v100", "v100", 3), Node("v100", "k80", 2)])
+def test_a_node_that_is_another_machine_is_refused_at_the_start(cell: Cell, node: Node) -> None:
+    cell.crash()
+    cell.nodes = (node,)
+    with pytest.raises(OtherNode, match="another --state"):
+        cell.reopen()
+
+
 def test_recovery_gives_the_very_same_engine(cell: Cell) -> None:
     for k in range(6):
         cell.submit(resources={"gpus": 1 + k % 2})
@@ -109,6 +150,60 @@ def test_a_checkpoint_and_the_tail_give_the_same_as_the_whole_journal(cell: Cell
     cell.reopen()
     assert cell.store.newest_checkpoint() is not None
     assert [cell.state(job) for job in jobs] == ["finished", "finished", "running"]
+
+
+def damage(cell: Cell, *checkpoints: int) -> None:
+    """Have checkpoints, counted from the newest, end in the middle."""
+    with sqlite3.connect(cell.folder / "journal.db") as journal:
+        numbers = [row[0] for row in journal.execute("SELECT seq FROM checkpoints ORDER BY seq DESC")]
+        for one in checkpoints:
+            journal.execute("UPDATE checkpoints SET body = substr(body, 1, 99) WHERE seq = ?", (numbers[one],))
+
+
+@pytest.mark.parametrize("damaged", [(0,), (0, 1)])
+def test_without_the_newest_checkpoints_older_records_will_do(
+    cell: Cell, damaged: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    for moment in (5, 12, 14):
+        cell.submit()
+        cell.to(moment)
+        cell.daemon._save()
+    before = cell.daemon.engine.state()
+    cell.crash()
+    damage(cell, *damaged)
+    cell.reopen()
+    assert same(before, {**cell.daemon.engine.state(), "now_s": before["now_s"]})
+    assert caplog.text.count("cannot be read") == len(damaged)
+
+
+def test_without_any_checkpoint_a_journal_whose_beginning_is_gone_is_refused(cell: Cell) -> None:
+    for moment in (5, 12):
+        cell.to(moment)
+        cell.submit()
+        cell.daemon._save()
+    assert cell.store.compact(cell.daemon.seq, 10.0) > 0
+    cell.crash()
+    damage(cell, 0, 1)
+    with pytest.raises(UnreadableCheckpoint, match="damaged"):
+        cell.reopen()
+
+
+def test_a_stop_that_fails_is_no_trouble_with_the_journal(cell: Cell) -> None:
+    job, stop = cell.submit(), cell.backend.stop
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cell.backend.stop = full
+    cell.ask(lambda: cell.operations.request(ANN, "cancel", [job]))
+    cell.to(1)
+    assert not cell.daemon.meter.trouble
+    assert job in cell.daemon.meter.unstopped
+    assert what_is_wrong(cell.daemon) == "A job cannot be told to stop."
+    cell.backend.stop = stop
+    cell.to(2)
+    assert cell.state(job) == "cancelled"
+    assert what_is_wrong(cell.daemon) == ""
 
 
 def test_without_room_in_the_journal_requests_are_refused_and_reports_kept(cell: Cell) -> None:

@@ -167,6 +167,61 @@ def test_of_a_journal_whose_beginning_is_gone_later_jobs_are_whole(turns: Cell) 
         assert [row[1:] for row in attempts_of(history) if row[0] == last] == [(30.0, 31.0, 41.0, 41.0, False)]
 
 
+@pytest.mark.parametrize("policy", [("fifo", {}), ("time-slice", {"quantum": "9"})])
+def test_a_journal_tells_the_same_before_and_after_compaction(
+    tmp_path: Path, policy: tuple[str, dict[str, str]]
+) -> None:
+    cell = Cell(tmp_path, policy[0], nodes=(Node("v100", "v100", 1), Node("k80", "k80", 1)), **policy[1])
+    cell.world.default = Part(lasts_s=20.0, ready_s=1.0, stop_s=0.5)
+    speeds = {"v100": 9.0, "k80": 3.0}
+    jobs = [cell.submit(name=name, estimate={"steps": 100, "throughput": speeds}) for name in "abc"]
+    for moment in range(2, 90):
+        cell.to(float(moment))
+        for job in jobs:
+            row = cell.daemon.engine.jobs.rows[job]
+            attempt, done = int(cell.daemon.engine.jobs.attempt[row]), min(100.0, 0.04 * moment**2 + moment % 3)
+            cell.ask(partial(cell.operations.progress, job, attempt, Progress(done, 100)))
+    assert {cell.state(job) for job in jobs} == {"finished"}
+    before, records = read_cell(cell), cell.daemon.seq
+    for _ in range(2):
+        cell.daemon._save()
+        cell.submit()
+    assert cell.store.last_seq() > records
+    dropped = cell.store.compact(cell.daemon.seq, 0.0)
+    after = read_history(cell.daemon.beginning, [record for _, record in cell.store.tail(0, records)], 90.0)
+    assert sum(1 for _ in cell.store.tail(0, records)) < records, dropped
+    assert np.array_equal(after.rates, before.rates)
+    assert replayable(after) == replayable(before)
+
+
+def test_a_journal_whose_oldest_records_were_dropped_tells_of_the_later_jobs(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, "time-slice", quantum="5")
+    cell.world.default = Part(lasts_s=12.0, ready_s=1.0)
+    for number in range(8):
+        if number == 2:
+            cell.backend.join(Node("k80", "k80", 2))
+        cell.submit(name=f"x{number}", resources={"gpus": 1 + number % 2}, estimate={"steps": 100, "duration": 12.0})
+        cell.to(cell.now_s + 7.0)
+    whole = read_cell(cell)
+    for _ in range(2):
+        cell.daemon._save()
+        cell.submit()
+    seen = []
+    for cut_s in np.arange(0.0, 63.0, 2.0):
+        cell.store.compact(cell.daemon.seq, float(cut_s))
+        history = read_cell(cell, whole=next(cell.store.tail())[0] == 1, until_s=whole.submit_s[-1] + 7.0)
+        assert history.cluster.gpu_types == whole.cluster.gpu_types
+        later = whole.submit_s >= cut_s
+        assert [job.id for job in history.jobs[: later.sum()]] == [
+            job.id for job in whole.jobs if job.submit_s >= cut_s
+        ]
+        assert np.array_equal(history.end_s[: later.sum()], whole.end_s[later], equal_nan=True)
+        assert {job.id for job in replayable(history)} <= {job.id for job in history.jobs}
+        seen.append(len(history.jobs))
+    assert seen == sorted(seen, reverse=True)
+    assert seen[0] > seen[-1]
+
+
 # --------------------------------------------------------------- by simulation
 
 

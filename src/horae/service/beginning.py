@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from horae.core.checkpoint import load
+from horae.core.checkpoint import UnreadableCheckpoint, load
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
 from horae.core.queues import Queue
@@ -18,6 +19,7 @@ from horae.service.store import Store
 
 #: Live speeds are measured over at least so long: jobs report about once a second.
 LEAST_MEASURED_S = 5.0
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Beginning:
     placement: str = "best-effort"
     queues: tuple[Queue, ...] = ()
 
-    def engine(self) -> Engine:
-        """The engine of the first day."""
+    def engine(self, learn: bool = True) -> Engine:
+        """The engine of the first day; it can be kept from learning speeds from what jobs report."""
         return Engine(
             Cluster(self.nodes),
             make_policy,
@@ -39,7 +41,7 @@ class Beginning:
             self.settings,
             make_placement(self.placement),
             queues=self.queues,
-            learn=True,
+            learn=learn,
             least_measured_s=LEAST_MEASURED_S,
         )
 
@@ -56,12 +58,26 @@ class Beginning:
 
 def recover(store: Store, beginning: Beginning) -> tuple[Engine, int]:
     """The engine as the journal has it, and the last record's number. No policy is asked."""
-    engine, seq = beginning.engine(), 0
-    newest = store.newest_checkpoint()
-    if newest is not None:
-        seq, body = newest
-        load(engine, body)
+    engine, seq = _last_saved(store, beginning)
     for number, record in store.tail(seq):
         engine.apply(record)
         seq = number
     return engine, seq
+
+
+def _last_saved(store: Store, beginning: Beginning) -> tuple[Engine, int]:
+    """The engine of the newest checkpoint that can be read, or of the first day if all records since are there."""
+    unread: UnreadableCheckpoint | None = None
+    newest = store.newest_checkpoint()
+    while newest is not None:
+        (seq, body), engine = newest, beginning.engine()
+        try:
+            load(engine, body)
+        except UnreadableCheckpoint as why:
+            _LOG.warning("The checkpoint after record %d cannot be read, an older one is used: %s", seq, why)
+            unread, newest = why, store.newest_checkpoint(before=seq)
+        else:
+            return engine, seq
+    if unread and not store.whole():
+        raise unread
+    return beginning.engine(), 0

@@ -20,6 +20,7 @@ import numpy as np
 from horae.backends.protocol import Backend, Place, Start
 from horae.backends.task import Task
 from horae.core import checkpoint
+from horae.core.cluster import Node
 from horae.core.commands import Command, Launch, Stop, WakeAt
 from horae.core.engine import Engine
 from horae.core.errors import UserError
@@ -31,6 +32,7 @@ from horae.core.events import (
     JobFinished,
     JobStopped,
     LaunchFailed,
+    NodeDraining,
     NodeJoined,
     NodeLost,
     NodeObserved,
@@ -82,6 +84,10 @@ class _Request(Generic[Answer]):
 
 class Closed(UserError):
     """The service is on its way out."""
+
+
+class OtherNode(UserError):
+    """A node that is not the machine it was when the service began."""
 
 
 class Daemon:
@@ -189,13 +195,36 @@ class Daemon:
             yield jobs.specs[row], STATES[int(jobs.state[row])]
 
     def _changed_nodes(self, now_s: float) -> list[Event]:
-        """Nodes that came or went while nobody watched."""
+        """Nodes that came, went or changed while nobody watched."""
         there = {node.name: node for node in self.backend.nodes()}
         ledger = self.engine.gpus
         known = {node.name: up for node, up in zip(ledger.cluster.nodes, ledger.node_up, strict=True)}
-        came = [NodeJoined(now_s, node) for name, node in there.items() if not known.get(name, False)]
+        changed = [event for node in there.values() for event in self._changed_node(node, now_s)]
         went = [NodeLost(now_s, name) for name, up in known.items() if up and name not in there]
-        return [*came, *went]
+        return [*changed, *went]
+
+    def _changed_node(self, node: Node, now_s: float) -> list[Event]:
+        """What became of a node that is there: it is as it was, new, back, or has another number of GPUs."""
+        ledger = self.engine.gpus
+        number = ledger.cluster.node_numbers.get(node.name)
+        if number is None:
+            return [NodeJoined(now_s, node)]
+        first = ledger.cluster.nodes[number]
+        if node.gpus > first.gpus or node.gpu_type != first.gpu_type:
+            raise OtherNode(
+                f"Node {node.name} has {node.gpus} {node.gpu_type} GPUs now, and this service knows it with "
+                f"{first.gpus} {first.gpu_type}: give it these again, or fewer (with --gpus, if they are virtual), or "
+                "begin a new service with another --state."
+            )
+        if not ledger.node_up[number]:
+            return [NodeJoined(now_s, node)]
+        had = ledger.node_gpus[number]
+        if node.gpus == had:
+            return []
+        # Which GPUs are gone nobody can tell: numbers on the machine count what is left.
+        lost = [NodeLost(now_s, node.name)] if node.gpus < had else []
+        drained = [NodeDraining(now_s, node.name)] if ledger.node_draining[number] else []
+        return [*lost, NodeJoined(now_s, node), *drained]
 
     def _run(self) -> None:
         try:
@@ -243,6 +272,7 @@ class Daemon:
             changed |= self._decide()
         if self._to_stop:
             again, self._to_stop = self._to_stop, []
+            self.meter.unstopped = ""
             self._perform(again)
         if changed and not self._ahead:
             self._publish()
@@ -302,7 +332,7 @@ class Daemon:
         """Write what happened, then let it have happened."""
         if not (change.events or change.tasks or change.acts):
             return
-        self.seq = self.store.append(change.events, change.tasks, change.acts)
+        self.seq = self.store.append(change.events, change.tasks, change.acts, self.seq)
         self.meter.trouble = ""
         self.tasks.update((task.job, task) for task in change.tasks)
         for event in change.events:
@@ -318,7 +348,7 @@ class Daemon:
             with self.meter.deciding():
                 record = self.engine.decide(now_s)
             try:
-                self.seq = self.store.append((record,))
+                self.seq = self.store.append((record,), (), (), self.seq)
             except StoreTrouble as trouble:
                 self._note_trouble(trouble)
                 self._ahead = True
@@ -377,7 +407,7 @@ class Daemon:
         try:
             self.backend.stop(stop.job, stop.attempt)
         except OSError as error:
-            self.meter.trouble = f"Job {stop.job} cannot be stopped: {error.strerror or error}."
+            self.meter.unstopped = f"Job {stop.job} cannot be stopped: {error.strerror or error}."
             self._to_stop.append(stop)
 
     def _launch(self, launch: Launch) -> None:

@@ -26,7 +26,8 @@ def read_history(
 
     Of a journal that is not `whole`, because its oldest records are gone, only jobs count that were submitted since.
     """
-    engine, recorder, reports = beginning.engine(), Recorder(), _Reports()
+    # What it would learn depends on every report, and most are not kept.
+    engine, recorder, reports = beginning.engine(learn=False), Recorder(), _Reports()
     for record in records:
         if not whole and isinstance(record, Decided):
             record = _of_known_jobs(record, engine.jobs.rows, engine.gpus.cluster.gpus)

@@ -28,6 +28,8 @@ class Meter:
     stops: dict[StopWhy, int] = field(default_factory=dict)
     #: What is wrong with the journal; empty while all is well.
     trouble: str = ""
+    #: What keeps a job from being stopped; empty while nothing does.
+    unstopped: str = ""
 
     @contextmanager
     def deciding(self) -> Iterator[None]:

@@ -48,6 +48,7 @@ class _Now(Collector):
         yield _gauge("horae_loop_age_seconds", "Time since the loop last came round.", now_s - meter.cycle_s)
         yield _gauge("horae_journal_sequence", "Number of the journal's last record.", daemon.seq)
         yield _gauge("horae_journal_trouble", "1 while the journal cannot be written.", float(bool(meter.trouble)))
+        yield _gauge("horae_stop_trouble", "1 while a job cannot be told to stop.", float(bool(meter.unstopped)))
         yield from _decisions(meter)
         yield _jobs(at)
         yield from _gpus(at)

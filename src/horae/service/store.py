@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, select, update
 
@@ -31,11 +31,13 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.service import tables
-from horae.service.database import PATIENCE_S, connect, read_url, reading, writing
+from horae.service.database import PATIENCE_S, StoreTrouble, connect, read_url, reading, writing
 from horae.service.ownership import own as take
 from horae.service.records import Act, TokenRecord, decode_task, encode_task
+from horae.service.superseded import MOST_KEPT, superseded
 
 Record = Event | Decided
+Name = TypeVar("Name", str, int)
 
 #: Made once: a call that asks for other separators makes one each time.
 _JSON = json.JSONEncoder(separators=(",", ":"))
@@ -43,6 +45,8 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 _PAGE = 2000
 #: Names asked for at a time; databases limit how many a statement may hold.
 _NAMES = 500
+#: Records without which later ones cannot be understood: which GPUs a number means, and what decided.
+_NEVER_OLD = (NodeJoined.__name__, SettingsChanged.__name__)
 
 
 class Store:
@@ -103,8 +107,17 @@ class Store:
 
     # --------------------------------------------------------------- journal
 
-    def append(self, records: Sequence[Record], tasks: Sequence[Task] = (), acts: Sequence[Act] = ()) -> int:
-        """Write all of it or nothing; it is on disk when this returns the number of the last record there is."""
+    def append(
+        self,
+        records: Sequence[Record],
+        tasks: Sequence[Task] = (),
+        acts: Sequence[Act] = (),
+        after: int | None = None,
+    ) -> int:
+        """Write all of it or nothing; it is on disk when this returns the number of the last record there is.
+
+        With `after`, only if that is the last record now: what follows from an old journal is not written.
+        """
         rows = [_row(record) for record in records]
         texts = [{"job": task.job, "body": encode_task(task)} for task in tasks]
         with self._appending:
@@ -112,6 +125,8 @@ class Store:
                 self._ownership.confirm()
             with writing(self._engine) as connection:
                 last = _last(connection, tables.journal.c.seq)
+                if after is not None and last != after:
+                    raise StoreTrouble("Another daemon has written to the journal meanwhile: try again in a moment.")
                 numbered = list(enumerate(records, last + 1))
                 _insert(connection, tables.journal, [{**row, "seq": last + k} for k, row in enumerate(rows, 1)])
                 named = [{"job": job, "seq": seq} for seq, record in numbered for job in _jobs(record)]
@@ -136,6 +151,12 @@ class Store:
         """Number of the last record; 0 if there is none."""
         with reading(self._engine) as connection:
             return _last(connection, tables.journal.c.seq)
+
+    def whole(self) -> bool:
+        """Whether every record that was ever written is still there."""
+        with reading(self._engine) as connection:
+            number = tables.journal.c.seq
+            return (connection.scalar(select(func.count(number))) or 0) == _last(connection, number)
 
     def _pages(self, query: Select[int, str], seq: ColumnElement[int], after: int) -> Iterator[tuple[int, Record]]:
         while True:
@@ -169,23 +190,19 @@ class Store:
         """Drop records before a number that recovery can do without; gives how many.
 
         Recovery starts from a checkpoint, at worst from the older of the two, so what comes after
-        that is never dropped. Of the rest, whatever is older than `keep_since_s` goes, and of the
-        reports on a job's progress all but the newest.
+        that is never dropped. Of the rest, whatever is older than `keep_since_s` goes, but for what
+        says which nodes there are and how things are set, and of the reports on progress those that
+        later ones supersede.
         """
         journal, named = tables.journal, tables.journal_jobs
         with writing(self._engine) as connection:
             covered = connection.scalar(select(func.min(tables.checkpoints.c.seq))) or 0
             # The last record stays whatever happens: the next one is numbered after it.
             end = min(before_seq, covered + 1, _last(connection, journal.c.seq))
-            newest = (
-                select(func.max(named.c.seq))
-                .join(journal, journal.c.seq == named.c.seq)
-                .where(journal.c.kind == JobProgressed.__name__)
-                .group_by(named.c.job)
-            )
-            superseded = (journal.c.kind == JobProgressed.__name__) & journal.c.seq.not_in(newest)
-            gone = (journal.c.seq < end) & ((journal.c.at_s < keep_since_s) | superseded)
-            dropped = connection.execute(delete(journal).where(gone)).rowcount
+            old = (journal.c.at_s < keep_since_s) & journal.c.kind.not_in(_NEVER_OLD)
+            dropped = connection.execute(delete(journal).where(journal.c.seq < end, old)).rowcount
+            for numbers in _chunks([seq for seq in superseded(_reports(connection, end)) if seq < end]):
+                dropped += connection.execute(delete(journal).where(journal.c.seq.in_(numbers))).rowcount
             left = named.c.seq.not_in(select(journal.c.seq).where(journal.c.seq < end))
             connection.execute(delete(named).where((named.c.seq < end) & left))
         return dropped
@@ -283,6 +300,20 @@ def _last(connection: Connection, number: ColumnElement[int]) -> int:
     return connection.scalar(select(func.max(number))) or 0
 
 
+def _reports(connection: Connection, end: int) -> Iterator[tuple[int, JobProgressed]]:
+    """Reports on the progress of jobs that have made many before a number."""
+    journal, named = tables.journal, tables.journal_jobs
+    is_report = journal.c.kind == JobProgressed.__name__
+    beside = named.join(journal, journal.c.seq == named.c.seq)
+    counted = select(named.c.job).select_from(beside).where(is_report, journal.c.seq < end)
+    many = counted.group_by(named.c.job).having(func.count() > MOST_KEPT)
+    query = select(journal.c.seq, journal.c.body).select_from(beside).where(is_report, named.c.job.in_(many))
+    for seq, body in connection.execute(query.order_by(journal.c.seq)):
+        record = decode(json.loads(body))
+        assert isinstance(record, JobProgressed)
+        yield seq, record
+
+
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
     if rows:
         connection.execute(table.insert(), rows)
@@ -293,6 +324,6 @@ def _append_acts(connection: Connection, acts: Sequence[Act]) -> None:
     _insert(connection, tables.acts, [{"number": number, **asdict(act)} for number, act in enumerate(acts, first)])
 
 
-def _chunks(names: list[str]) -> Iterator[list[str]]:
-    """Names, so many at a time as a statement may hold."""
+def _chunks(names: list[Name]) -> Iterator[list[Name]]:
+    """Names or numbers, so many at a time as a statement may hold."""
     return (names[at : at + _NAMES] for at in range(0, len(names), _NAMES))

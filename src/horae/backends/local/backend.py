@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from horae.backends.local import runner
-from horae.backends.local.environment import MARK, checkpoint_folder, make_order, task_of
+from horae.backends.local.environment import MARK, BadTask, checkpoint_folder, make_order, task_of
 from horae.backends.local.folders import AttemptFolder, Folders, read_json
 from horae.backends.local.processes import Deaths, Process, leftovers
 from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Start
@@ -154,9 +154,18 @@ class LocalBackend:
     def _order(self, start: Start) -> _Known:
         """Remember an attempt and write its order; the order that is there already stands."""
         attempt = (start.job, start.attempt)
+        self._check_places(start)
         order = make_order(start, self._folders.of(attempt).path, self._devices, self._secrets)
         self._folders.remember(attempt).write_order(order)
         return self._take_up(attempt)
+
+    def _check_places(self, start: Start) -> None:
+        """An attempt may be meant for GPUs that this machine had yesterday."""
+        gpus = {node.name: node.gpus for node in self._nodes}
+        for place in start.places:
+            gone = [number for number in place.gpus if number >= gpus.get(place.node, 0)]
+            if gone:
+                raise BadTask(f"There is no GPU {gone[0]} on node {place.node} any more.")
 
     def _take_up(self, attempt: Attempt) -> _Known:
         """Know an attempt by what is on disk."""

@@ -26,17 +26,20 @@ OLDEST_LOOP_S = 10.0
 @router.get("/healthz", response_model=forms.Health, responses={503: {"model": forms.Health}})
 async def healthz(service: ServiceGiven) -> JSONResponse:
     """Whether the service is well: open to everybody, so it tells no more than that."""
-    wrong = _what_is_wrong(service.daemon)
+    wrong = what_is_wrong(service.daemon)
     return JSONResponse({"ok": not wrong, "error": wrong}, 503 if wrong else 200)
 
 
-def _what_is_wrong(daemon: Daemon) -> str:
+def what_is_wrong(daemon: Daemon) -> str:
+    """What a monitor has to know; empty while all is well."""
     if daemon.crashed is not None or daemon.closing:
         return "The service is not running any more."
     age_s = daemon.clock() - daemon.meter.cycle_s
     if age_s > OLDEST_LOOP_S:
         return f"The loop has not come round for {age_s:.0f} s."
-    return "The journal cannot be written." if daemon.meter.trouble else ""
+    if daemon.meter.trouble:
+        return "The journal cannot be written."
+    return "A job cannot be told to stop." if daemon.meter.unstopped else ""
 
 
 @router.get("/metrics", responses=_TEXT, response_class=Response)
