@@ -125,6 +125,15 @@ def test_a_setup_cannot_ask_to_be_run_again(backend: LocalBackend) -> None:
     assert failure(backend).exit_code == 1
 
 
+def test_a_job_counts_as_started_while_its_setup_takes_long(state: Path) -> None:
+    with opened(state, ready_s=0.2) as backend:
+        backend.start(start(bash("echo the job ran"), setup="until [ -e go ]; do sleep .02; done"))
+        assert next_events(backend) == [JobStarted(7.0, "a-1", 1)]
+        assert printed(backend) == ""
+        (folder(state).path / "work" / "go").touch()
+        assert next_events(backend) == [JobFinished(7.0, "a-1", 1)]
+
+
 def test_setup_and_job_share_folder_and_environment(backend: LocalBackend, tmp_path: Path) -> None:
     backend.start(start(bash("cat made; pwd"), setup='echo "$WHO" > made', workdir=str(tmp_path), env={}))
     next_events(backend)
@@ -375,7 +384,8 @@ def test_when_one_of_several_processes_fails_the_others_are_ended(backend: Local
 
 
 def test_when_one_asks_to_be_run_again_the_others_may_save(backend: LocalBackend) -> None:
-    script = "if [ $RANK = 1 ]; then exit 75; fi; sleep .5; echo saved; exit 75"
+    save = "echo '{\"step\": 7}' > $HORAE_CHECKPOINT_DIR/saved.json; echo saved"
+    script = f"if [ $RANK = 1 ]; then exit 75; fi; sleep .5; {save}; exit 75"
     backend.start(start(bash(script), processes="gpu", places=(Place("v100", (0, 1)),)))
     assert isinstance(next_events(backend)[0], JobStopped)
     assert printed(backend) == "saved\n"
@@ -409,8 +419,8 @@ def test_a_job_is_done_when_all_its_processes_are(backend: LocalBackend) -> None
 )
 def test_what_a_checkpoint_holds(backend: LocalBackend, tmp_path: Path, saved: str, work_done: float) -> None:
     (tmp_path / "saved.json").write_text(saved)
-    backend.start(start(bash("exit 75"), checkpoint_dir=str(tmp_path)))
-    assert next_events(backend) == [JobStopped(7.0, "a-1", 1, work_done)]
+    backend.start(start(bash("exit 3"), checkpoint_dir=str(tmp_path)))
+    assert next_events(backend) == [JobFailed(7.0, "a-1", 1, 3, work_done)]
 
 
 def test_a_checkpoint_folder_is_seen_from_the_working_folder(backend: LocalBackend, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ BEHAVIOURS = {
     "finishes late": Part(lasts_s=5.0, stop_s=50.0),
     "fails": Part(lasts_s=5.0, exit_code=3),
     "asks to run again": Part(lasts_s=5.0, exit_code=75),
+    "asks in vain": Part(lasts_s=5.0, exit_code=75, saves=False),
     "cannot launch": Part(launch_fails="no disk"),
 }
 _SAVE = """cd $HORAE_CHECKPOINT_DIR; echo begun >> begun; echo '{"step": 40, "total": 100}' > saved.json"""
@@ -31,6 +32,7 @@ SCRIPTS = {
     "finishes late": "trap 'exit 0' USR1; echo up; sleep 60 & wait",
     "fails": "exit 3",
     "asks to run again": "exit 75",
+    "asks in vain": "exit 75",
     "cannot launch": "exit 0",
 }
 
@@ -172,6 +174,13 @@ def test_a_job_may_ask_to_be_run_again(rig: Rig) -> None:
     event = end(rig)
     assert isinstance(event, JobStopped)
     assert event.work_done >= 40.0
+
+
+def test_a_job_that_asks_to_be_run_again_and_has_done_nothing_has_failed(rig: Rig) -> None:
+    rig.start("fails")
+    end(rig)
+    rig.start("asks in vain", attempt=2)
+    assert stamped(end(rig)) == JobFailed(0.0, "a-1", 2, exit_code=75, work_done=40.0)
 
 
 def test_events_carry_the_time_of_the_watch(rig: Rig) -> None:

@@ -239,6 +239,7 @@ def test_a_job_that_fails_is_tried_again_as_often_as_it_may_from_its_checkpoint(
     cell.submit(0, job("a", max_restarts=2))
     for attempt, saved in ((1, 10.0), (2, 20.0)):
         cell.at(attempt * 50, JobFailed(attempt * 50, "a", attempt, exit_code=1, work_done=saved))
+        cell.at(cell.engine.wake_s)
         assert cell.decisions[-1].launches[0].work_done == saved
     cell.at(150, JobFailed(150, "a", 3, exit_code=1, work_done=30.0))
     assert (cell.state("a"), cell.attempt("a")) == (State.FAILED, 3)
@@ -249,7 +250,22 @@ def test_only_exit_codes_worth_it_are_tried_again(exit_code: int, state: State) 
     cell = Cell("1x1")
     cell.submit(0, job("a", max_restarts=9, retry_exit_codes=(75,)))
     cell.at(5, JobFailed(5, "a", 1, exit_code=exit_code))
+    cell.at(6)
     assert cell.state("a") is state
+
+
+def test_a_job_that_fails_is_tried_again_later_and_later() -> None:
+    cell = Cell("1x1")
+    cell.submit(0, job("a", max_restarts=20))
+    now_s, waits = 0.0, []
+    for attempt in range(1, 12):
+        cell.at(now_s, JobFailed(now_s, "a", attempt, exit_code=75))
+        assert (cell.state("a"), cell.reason("a")) == (State.WAITING, Reason.BACKING_OFF)
+        waits.append(cell.engine.wake_s - now_s)
+        now_s = cell.engine.wake_s
+        cell.at(now_s)
+        assert cell.attempt("a") == attempt + 1
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
 
 
 def test_a_failing_launch_is_tried_again_later_and_later_up_to_five_minutes() -> None:

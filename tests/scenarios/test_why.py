@@ -506,11 +506,11 @@ def test_between_auctions_who_comes_waits_for_leases_and_who_lost_for_those_who_
     why(at, lost, "BehindShare")
 
 
-def test_a_job_that_failed_is_to_be_looked_at_anew() -> None:
+def test_a_job_that_failed_waits_before_it_is_tried_again() -> None:
     hand = Hand("1x1")
     hand.submit(0, spec("a", max_restarts=3), spec("b"))
     hand.tell(JobFailed(5, "a", 1, 1))
-    assert hand.reason("a") is Reason.NOT_YET_CONSIDERED
+    assert hand.reason("a") is Reason.BACKING_OFF
 
 
 def test_reasons_outlive_a_crash(tmp_path: Path) -> None:

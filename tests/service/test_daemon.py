@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +17,16 @@ from horae.backends.fake import Part
 from horae.core.checkpoint import UnreadableCheckpoint
 from horae.core.cluster import Node
 from horae.core.commands import Decided
-from horae.core.events import JobCancelled, JobSubmitted
+from horae.core.events import JobCancelled, JobHeld, JobReleased, JobSubmitted
 from horae.service.api.health import what_is_wrong
 from horae.service.daemon import OtherNode
 from horae.service.database import StoreTrouble
-from horae.service.job_file import BadJobFile, read_job
+from horae.service.job_file import BadJobFile, JobFile, read_job
 from horae.service.operations import Progress
-from horae.service.people import Forbidden, NotFound
+from horae.service.people import Forbidden, NotFound, Person
 from service.cell import ADMIN, ANN, BOB, Cell
+
+_REQUESTS = (JobHeld, JobReleased, JobCancelled)
 
 
 @pytest.fixture
@@ -322,7 +327,7 @@ def test_progress_makes_a_job_ready_and_tells_it_to_stop(cell: Cell) -> None:
     job = cell.submit(estimate={"steps": 1000})
     assert cell.state(job) == "launching"
     answers: list[bool] = []
-    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, Progress(0, 1000, ready=True))))
+    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, Progress(0, 1000))))
     assert cell.state(job) == "running"
     cell.to(6)
     cell.ask(lambda: answers.append(cell.operations.progress(job, 1, Progress(250, 1000, loss=0.5))))
@@ -339,6 +344,15 @@ def test_a_job_that_runs_longer_than_it_may_is_ended(cell: Cell) -> None:
     job = cell.submit(max_duration="4s")
     cell.to(3)
     assert cell.state(job) == "running"
+    cell.to(6)
+    assert cell.state(job) == "cancelled"
+
+
+def test_the_time_in_which_a_job_only_comes_up_counts(cell: Cell) -> None:
+    cell.world.default = Part(lasts_s=100.0, ready_s=50.0)
+    job = cell.submit(max_duration="4s")
+    cell.to(3)
+    assert cell.state(job) == "launching"
     cell.to(6)
     assert cell.state(job) == "cancelled"
 
@@ -374,3 +388,110 @@ def test_a_wrong_policy_is_refused_before_it_is_written(cell: Cell) -> None:
     assert cell.daemon.seq == before
     cell.ask(lambda: cell.operations.configure(ADMIN, "las", {}))
     assert cell.daemon.standing.policy == "las"
+
+
+def test_a_job_without_reports_shows_no_progress_and_lends_nobody_its_speed(cell: Cell) -> None:
+    cell.world.default = Part(lasts_s=100.0)
+    job, other = cell.submit(estimate={"duration": 100}), cell.submit(estimate={"duration": 100})
+    cell.to(50)
+    shown = [cell.views().job(cell.views().find(ANN, one))["progress"] for one in (job, other)]
+    assert shown == [0.0, 0.0]
+    cell.ask(lambda: cell.operations.progress(job, 1, Progress(10, 100)))
+    before = cell.daemon.engine.jobs.rates[1].copy()
+    cell.to(60)
+    cell.ask(lambda: cell.operations.progress(job, 1, Progress(90, 100)))
+    shown = [cell.views().job(cell.views().find(ANN, one))["progress"] for one in (job, other)]
+    assert shown == [0.9, 0.0]
+    np.testing.assert_array_equal(cell.daemon.engine.jobs.rates[1], before)
+    cell.to(200)
+    assert cell.views().job(cell.views().find(ANN, other))["progress"] == 1.0
+
+
+def test_only_a_class_or_an_app_of_one_user_makes_jobs_alike(cell: Cell) -> None:
+    for who, said in ((ANN, {"class": "net"}), (BOB, {"class": "net"}), (ANN, {"app": "tune"}), (BOB, {}), (BOB, {})):
+        cell.submit(who, **said)
+    classes = [spec.job_class for spec in cell.daemon.engine.jobs.specs]
+    assert classes == ["ann/net", "bob/net", "ann/tune", "job-4", "job-5"]
+
+
+def test_an_app_is_its_first_users_until_its_last_job_has_ended(cell: Cell) -> None:
+    first, second = cell.submit(ANN, app="tune"), cell.submit(ANN, app="tune")
+    cell.ask(lambda: cell.operations.request(ANN, "hold", [second]))
+    cell.to(12)
+    assert [cell.state(first), cell.state(second)] == ["finished", "held"]
+    for who in (BOB, ADMIN):
+        with pytest.raises(Forbidden, match="'tune' is somebody else's"):
+            cell.submit(who, app="tune")
+    cell.submit(ANN, app="tune", name="more")
+    cell.ask(lambda: cell.operations.request(ANN, "cancel", [second]))
+    cell.to(30)
+    cell.submit(BOB, app="tune")
+    with pytest.raises(Forbidden):
+        cell.submit(ANN, app="tune")
+
+
+def test_of_two_who_want_an_app_at_once_one_gets_it(cell: Cell) -> None:
+    job, took = [read_job({"run": "true", "app": "tune"})], []
+    asked = [threading.Thread(target=lambda who=who: _try(cell, who, job, took)) for who in (ANN, BOB)]
+    for one in asked:
+        one.start()
+    while len(cell.daemon._inbox) < 2:
+        time.sleep(0.001)
+    cell.daemon._cycle()
+    for one in asked:
+        one.join()
+    assert len(took) == 1
+    assert len(cell.daemon.engine.jobs) == 1
+
+
+def _try(cell: Cell, who: Person, jobs: list[JobFile], took: list[Person]) -> None:
+    with suppress(Forbidden):
+        cell.operations.submit(who, jobs)
+        took.append(who)
+
+
+def test_a_job_of_its_own_is_nobodys_trial(cell: Cell) -> None:
+    job = cell.submit(ANN)
+    with pytest.raises(Forbidden):
+        cell.submit(BOB, app=job)
+    cell.submit(BOB, app="job-3")
+    assert cell.submit(ANN) == "job-4", "job-3 is the name of an app of somebody else"
+
+
+def test_only_admins_give_weight(cell: Cell) -> None:
+    with pytest.raises(Forbidden, match="weight above 1"):
+        cell.submit(ANN, weight=2)
+    cell.submit(ANN, weight=0.5)
+    cell.submit(ADMIN, weight=2)
+    assert cell.daemon.engine.jobs.weight[:2].tolist() == [0.5, 2.0]
+
+
+def test_who_is_refused_or_only_tries_uses_up_no_number(cell: Cell) -> None:
+    with pytest.raises(BadJobFile):
+        cell.submit(resources={"gpus": 9})
+    said: list[str] = []
+    cell.ask(lambda: said.extend(cell.operations.submit(ANN, [read_job({"run": "true"})], dry_run=True)))
+    assert said == ["job-1"]
+    assert cell.submit() == "job-1"
+
+
+def test_what_changes_nothing_is_said_and_not_written(cell: Cell) -> None:
+    job = cell.submit()
+    answers: list[str] = []
+    for what in ("release", "hold", "hold", "release", "cancel", "cancel", "hold"):
+        cell.ask(lambda what=what: answers.append(cell.operations.request(ANN, what, [job])[job]))
+    assert answers == ["is not held", "done", "is held already", "done", "done", *answers[5:]]
+    assert answers[5:] == ["is cancelled already"] * 2
+    written = [type(record).__name__ for _, record in cell.store.tail() if isinstance(record, _REQUESTS)]
+    assert written == ["JobHeld", "JobReleased", "JobCancelled"]
+
+
+@pytest.mark.parametrize("said", [{"max_duration": 0}, {"queue": "../x"}, {"queue": "a/."}])
+def test_what_makes_no_sense_is_refused(said: dict[str, object]) -> None:
+    with pytest.raises(BadJobFile):
+        read_job({"run": "true", **said})
+
+
+def test_a_job_that_says_only_the_least_gpus_wants_these() -> None:
+    assert read_job({"run": "true", "resources": {"gpus_min": 2, "gpus_max": 4}}).resources.wanted() == (2, ())
+    assert read_job({"run": "true", "resources": {"gpus": 3, "gpus_min": 2}}).resources.wanted() == (3, ())

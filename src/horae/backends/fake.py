@@ -24,6 +24,8 @@ class Part:
     #: Seconds of work over all attempts; what it did in one is kept if that one was stopped.
     lasts_s: float = math.inf
     exit_code: int = 0
+    #: Whether it saves what it did before it asks to be run again.
+    saves: bool = True
     #: From the start to being ready, and from the notice to being gone.
     ready_s: float = 0.0
     stop_s: float = 0.0
@@ -131,7 +133,7 @@ class FakeBackend:
         code = RUN_AGAIN if early else life.part.exit_code
         if code == 0:
             return JobFinished(0.0, *attempt)
-        if code != RUN_AGAIN:
+        if code != RUN_AGAIN or not (life.stop_asked or (life.part.saves and done > saved)):
             return JobFailed(0.0, *attempt, code, saved)
         self.world.saved[job] = done
         return JobStopped(0.0, *attempt, done)

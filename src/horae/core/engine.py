@@ -67,7 +67,7 @@ from horae.core.throughputs import Origin, Setting, Speeds, Throughput, Throughp
 
 #: A speed is measured over at least so long, unless told otherwise; only a difference as large as this counts as one.
 LEAST_MEASURED_S, _SAME_SPEED = 30.0, 1e-3
-#: A launch that failed is tried again after 1, 2, 4, ... seconds, at most this many.
+#: What failed is tried again after 1, 2, 4, ... seconds, at most this many.
 LONGEST_BACKOFF_S = 300.0
 
 _PLACE, _WITHDRAW, _LAUNCH, _STOP = Move.PLACE, Move.WITHDRAW, Move.LAUNCH, Move.STOP
@@ -119,7 +119,7 @@ class Engine:
         self.evicted: dict[int, StopWhy] = {}
         #: Attempts seen alive that should not be.
         self._strays: list[tuple[str, int]] = []
-        #: Rows whose launch failed, and when to try again.
+        #: Rows that failed or whose launch did, and when to try again.
         self._backoff: dict[int, float] = {}
         #: What rows that sit on GPUs were commanded last.
         self._launched: dict[int, Launch] = {}
@@ -178,7 +178,7 @@ class Engine:
             case JobStopped():
                 self._ended(row, _STOPPED, event.work_done)
             case JobFailed():
-                self._ended(row, _RETRY if self._may_retry(row, event.exit_code) else _FAIL, event.work_done)
+                self._failed(row, event)
             case LaunchFailed():
                 self._launch_failed(row)
             case JobProgressed():
@@ -236,7 +236,8 @@ class Engine:
         self._note_speed(row, work_done)
         jobs.settle(row, self.now_s)
         self._set_speed_beside(row)
-        jobs.work_left[row] = jobs.work[row] - self._sane(row, work_done)
+        jobs.reported[row] = self._sane(row, work_done)
+        jobs.work_left[row] = jobs.work[row] - jobs.reported[row]
         self._launched.pop(row, None)
         self._stopped.pop(row, None)
         self._measured_from.pop(row, None)
@@ -295,12 +296,20 @@ class Engine:
         worth = not spec.retry_exit_codes or exit_code in spec.retry_exit_codes
         return worth and int(self.jobs.failures[row]) <= spec.max_restarts
 
+    def _failed(self, row: int, event: JobFailed) -> None:
+        self._ended(row, _RETRY if self._may_retry(row, event.exit_code) else _FAIL, event.work_done)
+        self._back_off(row, int(self.jobs.failures[row]))
+
     def _launch_failed(self, row: int) -> None:
         work_done = float(self.jobs.work[row] - self.jobs.work_left[row])
         self.jobs.launch_failures[row] += 1
         self._ended(row, _RETRY, work_done)
+        self._back_off(row, int(self.jobs.launch_failures[row]))
+
+    def _back_off(self, row: int, failures: int) -> None:
+        """A job that waits again because it failed does so for a while, longer each time."""
         if STATES[self.jobs.state[row]] is WAITING:
-            delay_s = min(2.0 ** min(int(self.jobs.launch_failures[row]) - 1, 30), LONGEST_BACKOFF_S)
+            delay_s = min(2.0 ** min(failures - 1, 30), LONGEST_BACKOFF_S)
             self._backoff[row] = self.now_s + delay_s
             self.jobs.reason[row] = int(Reason.BACKING_OFF)
             self._must_plan = True
@@ -314,7 +323,8 @@ class Engine:
         executing = bool(jobs.executing[row])
         self._note_speed(row, work_done)
         jobs.settle(row, self.now_s)
-        jobs.work_left[row] = jobs.work[row] - self._sane(row, work_done)
+        jobs.reported[row] = self._sane(row, work_done)
+        jobs.work_left[row] = jobs.work[row] - jobs.reported[row]
         if executing:
             self._set_speed(row, self.now_s)
 
@@ -776,7 +786,7 @@ class Engine:
 
     @property
     def retries(self) -> bool:
-        """Whether a launch that failed is to be tried again."""
+        """Whether a job that failed is to be tried again."""
         return bool(self._backoff)
 
     # ------------------------------------------------------------ restarting

@@ -81,6 +81,7 @@ class _Words:
             "head": self._seen.head,
             "retry_in_s": max(0.0, at.retry_s.get(row, 0.0) - self._now_s),
             "launch_failures": int(column["launch_failures"][row]),
+            "failures": int(column["failures"][row]),
             "given_up": at.given_up.get(row, ""),
             "app": at.spec(row).app_id,
         }
@@ -111,6 +112,7 @@ class _Words:
             "doing": _DOING[self._at.state(self._row)],
             "mean": f"{taken / holders:.1f}" if holders else "0",
             "compared": self._compared(),
+            "failed": self._failed(),
             "its_loss": f"its own is at {loss:.4g}" if isfinite(loss) else "it has reported no loss",
             "again": _in(", at the latest looked at in", self._seen.again_s - self._now_s),
             "until": _in(", the first of them for", self._seen.unprotected_s - self._now_s, " more"),
@@ -131,6 +133,11 @@ class _Words:
 
     def _sum(self, by_type: tuple[int, ...]) -> int:
         return sum(by_type[kind] for kind in self._types if kind < len(by_type))
+
+    def _failed(self) -> str:
+        """What failed: the machine's launches of it since it last worked, or else the job itself."""
+        launches, failures = (int(self._at.columns[name][self._row]) for name in ("launch_failures", "failures"))
+        return f"Its launch has failed {launches} times in a row" if launches else f"It has failed {failures} times"
 
     def _compared(self) -> str:
         return told(self._seen.measure, self._theirs(), self._its_own()) if self._seen.measure else ""

@@ -62,8 +62,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.RESERVED_FOR_LARGER: "Job {head} has waited longest and has a reservation: until it starts nobody is "
     "preempted, and free GPUs ({free} of a type this one accepts) go only to jobs that end before it could; one with "
     "less to do could still slip in.",
-    Reason.BACKING_OFF: "Its launch has failed {launch_failures} times in a row; it is tried again in "
-    "{retry_in_s:.0f} s; `horae events {job}` says what went wrong.",
+    Reason.BACKING_OFF: "{failed}; it is tried again in {retry_in_s:.0f} s; `horae events {job}` says what went wrong.",
     Reason.VACATING: "{chosen} GPUs are chosen for it and the jobs on {occupied} of them are saving their work; it "
     "starts when the last of them is free: nothing is to be done.",
     Reason.CLUSTER_TOO_SMALL: "It needs {gpus} GPUs of one type it accepts and the cluster now has {capacity}; "

@@ -25,7 +25,7 @@ from horae.core.table import JobTable
 _SHOWN = (
     "state reason attempt gpus gpus_min queue app weight types submit_s work since_s work_left rate best_rate "
     "gpu_seconds executing_gpus executed_s executing launched_s first_started_s ended_s waiting_since_s preemptions "
-    "failures launch_failures last_type turn loss"
+    "failures launch_failures last_type reported turn loss"
 ).split()
 
 
@@ -44,7 +44,7 @@ class Standing:
     occupied: Mapping[int, tuple[int, ...]]
     held: Mapping[int, tuple[int, ...]]
     evidence: Evidence | None
-    #: When rows whose launch failed are tried again, and why rows were given up.
+    #: When rows that failed, or whose launch did, are tried again, and why rows were given up.
     retry_s: Mapping[int, float]
     given_up: Mapping[int, str]
     queue_paths: tuple[str, ...]

@@ -65,6 +65,8 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "launch_failures": (np.int64, 0),
     # GPU type of the last launch.
     "last_type": (np.int64, -1),
+    # Work done, as it was last reported; the straight line is what is believed since.
+    "reported": (np.float64, 0),
     # Which trials of an app go first: those with the lowest.
     "turn": (np.int64, 0),
     # The first and the last two losses reported, and the work done by these; NaN where there was no report.
@@ -132,6 +134,7 @@ class JobTable:
     failures: NDArray[np.int64]
     launch_failures: NDArray[np.int64]
     last_type: NDArray[np.int64]
+    reported: NDArray[np.float64]
     turn: NDArray[np.int64]
     loss_first: NDArray[np.float64]
     loss: NDArray[np.float64]

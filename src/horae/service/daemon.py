@@ -439,8 +439,9 @@ class Daemon:
             limit_s = self.tasks[jobs.specs[row].id].max_duration_s
             if limit_s is None or STATES[jobs.state[row]] not in (LAUNCHING, RUNNING):
                 continue
-            ran_s = float(jobs.executed_s[row]) + (now_s - float(jobs.since_s[row]) if jobs.executing[row] else 0.0)
-            if ran_s >= limit_s:
+            # An attempt that is still coming up has its GPUs since it was launched.
+            since_s = float((jobs.since_s if jobs.executing[row] else jobs.launched_s)[row])
+            if float(jobs.executed_s[row]) + now_s - since_s >= limit_s:
                 over.append(JobCancelled(now_s, jobs.specs[row].id, TIME_LIMIT))
         return over
 

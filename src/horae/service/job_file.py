@@ -63,7 +63,7 @@ def _name(name: str) -> str:
 
 
 def _queue(path: str) -> str:
-    if not _QUEUE.fullmatch(path):
+    if not _QUEUE.fullmatch(path) or any(not part.strip(".") for part in path.split("/")):
         raise ValueError(
             f"{path!r} is no queue: use a path such as org/team, of letters, digits, dot, dash, underscore"
         )
@@ -99,7 +99,7 @@ class Choice(_Form):
 
 
 class Resources(_Form):
-    """How many GPUs, and of which type."""
+    """How many GPUs, and of which type; the least that the job can do with, where nothing else is said."""
 
     gpus: int | GpuText | Choice = 1
     gpus_min: int = Field(default=0, ge=0, le=1_000_000)
@@ -107,7 +107,7 @@ class Resources(_Form):
 
     def wanted(self) -> tuple[int, tuple[str, ...]]:
         """Number of GPUs and the types that will do; none named means any."""
-        gpus = self.gpus
+        gpus = self.gpus if "gpus" in self.model_fields_set else self.gpus_min or self.gpus
         words = gpus.any_of if isinstance(gpus, Choice) else [str(gpus)]
         parts = [_GPUS.fullmatch(word) for word in words]
         if not all(parts):
@@ -163,11 +163,11 @@ class JobFile(_Form):
     secrets: list[Variable] = Field(default_factory=list, max_length=MOST_VARIABLES)
     workdir: Text = ""
     setup: Text = ""
-    max_duration: Seconds | None = None
+    max_duration: Annotated[Seconds, Field(gt=0)] | None = None
     min_runtime: Seconds = 0.0
     preemptible: bool = True
     deadline: Seconds | None = None
-    weight: float = Field(default=1.0, gt=0, le=1e6)
+    weight: float = Field(default=1.0, gt=0, le=1e6, description="Above 1 for admins alone.")
     checkpoint: Checkpoint = Checkpoint()
     recovery: Recovery = Recovery()
     estimate: Estimate = Estimate()
@@ -186,8 +186,11 @@ class JobFile(_Form):
         return ("bash", "-c", self.run) if isinstance(self.run, str) else tuple(self.run)
 
 
-def spec_of(job: JobFile, job_id: str, now_s: float, cluster: Cluster) -> JobSpec:
-    """What the engine has to know of a job. Progress is in steps, or in millionths where nobody knows any."""
+def spec_of(job: JobFile, job_id: str, user: str, now_s: float, cluster: Cluster) -> JobSpec:
+    """What the engine has to know of a job. Progress is in steps, or in millionths where nobody knows any.
+
+    Measured speeds are for the jobs of one user that say that they are alike, by a class or an app.
+    """
     gpus, types = job.resources.wanted()
     types = _known(types, cluster)
     work = job.estimate.steps or GUESSED_STEPS
@@ -199,7 +202,7 @@ def spec_of(job: JobFile, job_id: str, now_s: float, cluster: Cluster) -> JobSpe
         unit="steps",
         gpus_min=job.resources.gpus_min,
         gpus_max=job.resources.gpus_max,
-        job_class=job.job_class or job.app or job.name,
+        job_class=f"{user}/{job.job_class or job.app}" if job.job_class or job.app else job_id,
         gpu_types=types,
         throughput=_throughput(job, work, types, cluster),
         weight=job.weight,

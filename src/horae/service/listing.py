@@ -119,11 +119,8 @@ class Listing:
         return [known[one] for one in at_s]
 
     def progress(self) -> list[float]:
-        """How far they are, from 0 to 1."""
-        left = np.maximum(0.0, self.column("work_left") - self.column("rate") * self._elapsed_s)
-        done = np.maximum(0.0, 1.0 - left / self.column("work"))
-        done[[state is State.FINISHED for state in self.states]] = 1.0
-        return list(map(float, done))
+        """How far they are, from 0 to 1, by what they reported: 0 before they do."""
+        return list(map(float, self.column("reported") / self.column("work")))
 
     def losses(self) -> list[float | None]:
         """What they reported last, if it was a number."""

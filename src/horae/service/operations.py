@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
-from horae.core.app_schedulers import BadAppScheduler
 from horae.core.cluster import Cluster
 from horae.core.conversation import Answer, Ask
 from horae.core.engine import Engine
@@ -27,11 +27,12 @@ from horae.core.events import (
 from horae.core.job import JobSpec
 from horae.core.plan import Particular
 from horae.core.queues import Queue
-from horae.core.states import ENDED, LAUNCHING, RUNNING, STATES, State
+from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.policies import make_policy
+from horae.service.app_owners import AppOwners
 from horae.service.daemon import Change, Daemon
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
-from horae.service.people import Forbidden, NotFound, Person, Role
+from horae.service.people import NotFound, Person, Role
 from horae.service.records import Act
 from horae.service.rehearsal import rehearse
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
@@ -42,12 +43,11 @@ _REQUESTS: dict[str, type[_Request]] = {"cancel": JobCancelled, "hold": JobHeld,
 
 @dataclass(frozen=True)
 class Progress:
-    """What a running attempt says of itself. `ready` comes first, when its checkpoint is loaded."""
+    """What a running attempt says of itself. The first report, whatever it says, means that it works."""
 
     step: float
     total: float | None = None
     loss: float | None = None
-    ready: bool = False
 
 
 class Operations:
@@ -55,6 +55,7 @@ class Operations:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
+        self._apps = AppOwners()
         #: The last number that a job was given; those of one batch are not in the engine yet when the next is made.
         self._numbered = 0
 
@@ -63,15 +64,20 @@ class Operations:
     def submit(self, who: Person, jobs: Sequence[JobFile], dry_run: bool = False) -> list[str]:
         """Take jobs, all or none; returns their ids. A dry run only says whether they would be taken."""
         who.must_not_only_look("submit jobs")
+        if any(job.weight > 1 for job in jobs):
+            who.must_be_admin("give a job a weight above 1")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
+            self._apps.catch_up(engine, now_s)
             ids = self._new_ids(engine, jobs)
             cluster = engine.gpus.cluster
-            specs = [spec_of(job, name, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
+            specs = [spec_of(job, name, who.user, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
             check_startable(specs, cluster, engine)
-            check_schedulers(specs, engine)
-            if dry_run:
+            apps = self._apps.check(who.user, specs, engine, self._daemon.tasks)
+            if dry_run or not ids:
                 return Change(), ids
+            self._apps.claim(apps)
+            self._numbered = _number(ids[-1])
             tasks = [task_of(job, spec.id, who.user, spec.work) for job, spec in zip(jobs, specs, strict=True)]
             acts = [Act(now_s, who.user, "submit", name) for name in ids]
             return Change(tuple(JobSubmitted(now_s, spec) for spec in specs), tuple(tasks), tuple(acts)), ids
@@ -79,11 +85,14 @@ class Operations:
         return self._daemon.ask(prepare)
 
     def _new_ids(self, engine: Engine, jobs: Sequence[JobFile]) -> list[str]:
-        """Names with numbers that no job had before, not even one that was refused meanwhile."""
-        last = int(engine.jobs.specs[-1].id.rpartition("-")[2]) if len(engine.jobs) else 0
-        first = max(last, self._numbered) + 1
-        self._numbered = first + len(jobs) - 1
-        return [f"{job.name}-{first + number}" for number, job in enumerate(jobs)]
+        """Names with numbers that no job had before; nor is one the name of an app, which is the job's own."""
+        last = max(_number(engine.jobs.specs[-1].id) if len(engine.jobs) else 0, self._numbered)
+        ids: list[str] = []
+        for job in jobs:
+            names = (f"{job.name}-{number}" for number in count(last + 1))
+            ids.append(next(name for name in names if not self._apps.knows(name)))
+            last = _number(ids[-1])
+        return ids
 
     def request(self, who: Person, what: str, jobs: Sequence[str]) -> dict[str, str]:
         """Cancel, hold or release jobs; says of each what became of it."""
@@ -92,11 +101,10 @@ class Operations:
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, dict[str, str]]:
             rows = {job: self._own_row(who, engine, job) for job in jobs}
-            ended = {job: state.name.lower() for job, row in rows.items() if (state := _state(engine, row)) in ENDED}
-            live = [job for job in rows if job not in ended]
-            events = tuple(kind(now_s, job, who.user) for job in live)
-            acts = tuple(Act(now_s, who.user, what, job) for job in live)
-            answer = {job: f"is {ended[job]} already" if job in ended else "done" for job in rows}
+            answer = {job: _objection(what, _state(engine, row)) or "done" for job, row in rows.items()}
+            done = [job for job, said in answer.items() if said == "done"]
+            events = tuple(kind(now_s, job, who.user) for job in done)
+            acts = tuple(Act(now_s, who.user, what, job) for job in done)
             return Change(events, (), acts), answer
 
         return self._daemon.ask(prepare)
@@ -130,7 +138,7 @@ class Operations:
         who.must_not_only_look("speak for an app")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
-            self._check_own_app(who, engine, app)
+            self._check_own_app(who, engine, now_s, app)
             act = Act(now_s, who.user, "register agent" if present else "dismiss agent", app)
             return Change((AgentChanged(now_s, app, present, who.user),), (), (act,)), None
 
@@ -141,7 +149,7 @@ class Operations:
         who.must_not_only_look("speak for an app")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, str]:
-            self._check_own_app(who, engine, answer.app)
+            self._check_own_app(who, engine, now_s, answer.app)
             if refused := engine.talk.refusal(answer, now_s):
                 # The journal keeps that it came, not all that it said.
                 return Change((BidReceived(now_s, replace(answer, rho=None, table=(), problem=refused)),)), refused
@@ -166,14 +174,12 @@ class Operations:
         """What an app's own agent is asked at this moment, if anything."""
         return next((ask for ask in self._daemon.standing.asks if ask.app == app), None)
 
-    def _check_own_app(self, who: Person, engine: Engine, app: str) -> None:
-        """Only who owns all of an app may speak for it; to others it is as if there were none."""
-        specs = [engine.jobs.specs[row] for row in engine.jobs.active.tolist()]
-        users = {self._daemon.tasks[spec.id].user for spec in specs if spec.app_id == app}
-        if not users or (who.role is not Role.ADMIN and who.user not in users):
+    def _check_own_app(self, who: Person, engine: Engine, now_s: float, app: str) -> None:
+        """Only who owns an app may speak for it; to others it is as if there were none."""
+        self._apps.catch_up(engine, now_s)
+        owner = self._apps.owner(app, engine, self._daemon.tasks)
+        if owner is None or (who.role is not Role.ADMIN and who.user != owner):
             raise NotFound(f"No job of an app {app!r} of yours waits or runs: submit one first, with --app {app}.")
-        if who.role is not Role.ADMIN and users != {who.user}:
-            raise Forbidden(f"App {app!r} has jobs of others, too: only an admin may speak for all of them.")
 
     # ---------------------------------------------------------------- operators
 
@@ -249,6 +255,23 @@ def _state(engine: Engine, row: int) -> State:
     return STATES[int(engine.jobs.state[row])]
 
 
+def _number(job: str) -> int:
+    """The number of a job, which ends its id."""
+    return int(job.rpartition("-")[2])
+
+
+def _objection(what: str, state: State) -> str:
+    """Why what somebody asks for a job would change nothing; nothing, if it would."""
+    held = state in (HELD, HOLDING)
+    if state in ENDED:
+        return f"is {state.name.lower()} already"
+    if state is CANCELLING:
+        return "is being cancelled already"
+    if what == "hold" and held:
+        return "is held already"
+    return "is not held" if what == "release" and not held else ""
+
+
 def _check_node(cluster: Cluster, node: str) -> int:
     number = cluster.node_numbers.get(node)
     if number is None:
@@ -276,17 +299,3 @@ def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) 
                     f"Queue {path} may have {limits[path]} GPUs and the job needs {spec.gpus_min}: "
                     "ask for fewer, or for a larger quota."
                 )
-
-
-def check_schedulers(specs: Sequence[JobSpec], engine: Engine) -> None:
-    """Refuse a job whose app has another scheduler than the job names."""
-    chosen: dict[str, str] = {}
-    for row in engine.jobs.active.tolist() if any(spec.app for spec in specs) else ():
-        known = engine.jobs.specs[row]
-        chosen.setdefault(known.app, known.app_scheduler)
-    for spec in specs:
-        if spec.app and chosen.setdefault(spec.app, spec.app_scheduler) != spec.app_scheduler:
-            raise BadAppScheduler(
-                f"App {spec.app!r} has the scheduler {chosen[spec.app] or 'run-all'!r}, not "
-                f"{spec.app_scheduler or 'run-all'!r}: give all its jobs the same."
-            )

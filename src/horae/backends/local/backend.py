@@ -38,6 +38,8 @@ class _Known:
     folder: AttemptFolder
     nodes: tuple[str, ...]
     task: Task | None
+    #: Work that the job's checkpoint held when the attempt was ordered.
+    saved: float = 0.0
     #: The runner we started ourselves, until it is reaped.
     child: int = 0
     #: Whether we asked for a runner, so that one that never shows up is news.
@@ -155,7 +157,10 @@ class LocalBackend:
         """Remember an attempt and write its order; the order that is there already stands."""
         attempt = (start.job, start.attempt)
         self._check_places(start)
-        order = make_order(start, self._folders.of(attempt).path, self._devices, self._secrets)
+        folder = self._folders.of(attempt).path
+        order = make_order(start, folder, self._devices, self._secrets)
+        # What the checkpoint holds before: an attempt that adds nothing to it has no reason to be run again.
+        order["saved"] = _work_saved(start.task, folder)
         self._folders.remember(attempt).write_order(order)
         return self._take_up(attempt)
 
@@ -172,6 +177,7 @@ class LocalBackend:
         folder = self._folders.of(attempt)
         order = folder.order()
         known = _Known(attempt, folder, tuple(order["nodes"]) if order else (), task_of(order) if order else None)
+        known.saved = float(order.get("saved", 0.0)) if order else 0.0
         self._known[attempt] = self._unclear[attempt] = known
         return known
 
@@ -232,12 +238,13 @@ class LocalBackend:
 
     def _ended(self, known: _Known, code: int, stopped: bool) -> None:
         job, attempt = known.attempt
+        done = self._work_done(known)
         if code == 0:
             self._over(known, JobFinished(0.0, job, attempt))
-        elif stopped or code == RUN_AGAIN:
-            self._over(known, JobStopped(0.0, job, attempt, self._work_done(known)))
+        elif stopped or (code == RUN_AGAIN and (known.folder.asked_to_stop or done > known.saved)):
+            self._over(known, JobStopped(0.0, job, attempt, done))
         else:
-            self._over(known, JobFailed(0.0, job, attempt, code, self._work_done(known)))
+            self._over(known, JobFailed(0.0, job, attempt, code, done))
 
     def _launch_failed(self, known: _Known, why: str) -> None:
         self._over(known, LaunchFailed(0.0, *known.attempt, why))
@@ -276,13 +283,18 @@ class LocalBackend:
     def _work_done(self, known: _Known) -> float:
         """What the checkpoint of a job holds; 0 if there is none, or one that makes no sense."""
         task = known.task or next(map(task_of, self._folders.orders(known.attempt[0])), None)
-        saved = read_json(checkpoint_folder(task, known.folder.path) / "saved.json") if task else None
-        if not task or not saved:
-            return 0.0
-        try:
-            return task.work_done(float(saved["step"]), float(saved["total"]) if saved.get("total") else None)
-        except (KeyError, TypeError, ValueError):
-            return 0.0
+        return _work_saved(task, known.folder.path) if task else 0.0
+
+
+def _work_saved(task: Task, folder: Path) -> float:
+    """The same, for an attempt of which the task and the folder are known."""
+    saved = read_json(checkpoint_folder(task, folder) / "saved.json")
+    if not saved:
+        return 0.0
+    try:
+        return task.work_done(float(saved["step"]), float(saved["total"]) if saved.get("total") else None)
+    except (KeyError, TypeError, ValueError):
+        return 0.0
 
 
 def _spawn(folder: AttemptFolder) -> int:

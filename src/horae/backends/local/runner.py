@@ -146,6 +146,8 @@ class Runner:
         #: The first exit code that is not 0, which is the attempt's, and the signal behind it.
         self.code = self.signal = 0
         self.stopped = False
+        #: When the first process came up.
+        self.up_at: float | None = None
         #: Signals still to send, each with the seconds until the next; empty while all is well.
         self.pressure: list[tuple[int, float]] = []
         self.due_s = 0.0
@@ -154,7 +156,7 @@ class Runner:
         """Live."""
         # Orphans of the job become our children, so that none outlives the attempt.
         self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        self._tell_who(up_at=None)
+        self._tell_who()
         if os.path.exists(os.path.join(self.folder, STOP)):
             self.stopped, self.code = True, _RUN_AGAIN
         else:
@@ -170,7 +172,7 @@ class Runner:
                 self._finish([["bash", "-e", "-c", self.task["setup"]]])
                 self._judge_setup()
             if not self.code:
-                self._finish([self.task["run"]] * len(self.order["ranks"]), job=True)
+                self._finish([self.task["run"]] * len(self.order["ranks"]))
         except CannotRun as why:
             _say(str(why))
             self.code = self.code or _CANNOT_RUN
@@ -198,7 +200,7 @@ class Runner:
             except (OSError, UnicodeDecodeError):
                 raise CannotRun(f"the secret {name} cannot be read; ask the operator to add it") from None
 
-    def _finish(self, programs: list[list[str]], job: bool = False) -> None:
+    def _finish(self, programs: list[list[str]]) -> None:
         """Start programs in one new group, and wait until each has ended."""
         self.group = 0
         try:
@@ -207,8 +209,7 @@ class Runner:
         except OSError as why:  # no more processes to be had
             _say(f"a process could not be started: {why}")
             self._failed(_CANNOT_RUN)
-        if job:
-            self._tell_up()
+        self._tell_up()
         while None in self.codes.values():
             self._wait()
 
@@ -310,15 +311,19 @@ class Runner:
                 if stat_of(pid)[2:3] != [str(self.group)]:
                     os.kill(pid, number)
 
-    def _tell_who(self, up_at: float | None) -> None:
+    def _tell_who(self) -> None:
         me = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "boot_id": boot_id()}
         # A power cut that takes this takes us along: no need to wait for the disk.
-        write_whole(self.folder, RUNNER, {**me, "group": self.group, "up_at": up_at}, lasting=False)
+        write_whole(self.folder, RUNNER, {**me, "group": self.group, "up_at": self.up_at}, lasting=False)
 
     def _tell_up(self) -> None:
-        """Add to what is known of us that the job is up; a disk that is full is no reason to end it."""
+        """Add to what is known of us that setup or job is up, since when the GPUs are in use, and its group.
+
+        A disk that is full is no reason to end it.
+        """
+        self.up_at = self.up_at or time.time()
         try:
-            self._tell_who(up_at=time.time())
+            self._tell_who()
         except OSError as why:
             _say(f"that the job is up could not be noted: {why}")
 

@@ -137,7 +137,7 @@ def command(
         str | None, typer.Option("--workdir", metavar="DIR", help="Where it runs; by default the current folder.")
     ] = None,
     job_class: Annotated[
-        str | None, typer.Option("--class", metavar="NAME", help="Jobs of a class are taken to be equally fast.")
+        str | None, typer.Option("--class", metavar="NAME", help="Your jobs of a class are taken to be equally fast.")
     ] = None,
     array: Annotated[
         int | None,
@@ -329,7 +329,8 @@ def _run(job: Mapping[str, Any]) -> str:
 
 
 def _gpus_text(job: Mapping[str, Any]) -> str:
-    gpus = (job.get("resources") or {}).get("gpus", 1)
+    resources = job.get("resources") or {}
+    gpus = resources.get("gpus", resources.get("gpus_min") or 1)
     if isinstance(gpus, Mapping):
         return " or ".join(map(str, gpus["any_of"]))
     return str(gpus)

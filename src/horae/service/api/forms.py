@@ -148,7 +148,7 @@ class EventList(TypedDict):
 
 
 class ProgressReport(_Asked):
-    """What a running attempt says of itself. `ready` comes first, when its checkpoint is loaded."""
+    """What a running attempt says of itself. Any report means that it works; `ready` may be sent and adds nothing."""
 
     step: float = Field(ge=0, le=MAX_STEPS)
     total: float | None = Field(None, gt=0, le=MAX_STEPS)

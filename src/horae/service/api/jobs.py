@@ -178,5 +178,5 @@ def progress(
     said: forms.ProgressReport,
 ) -> forms.Orders:
     """What a running attempt reports, with its own token; the answer says whether it is to save and go."""
-    stop = service.operations.progress(job, attempt, Progress(said.step, said.total, said.loss, said.ready))
+    stop = service.operations.progress(job, attempt, Progress(said.step, said.total, said.loss))
     return forms.Orders(stop=stop)
