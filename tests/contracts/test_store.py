@@ -324,9 +324,8 @@ def test_tasks_come_back_whole(store: Store) -> None:
     )
     store.append([], [task("a"), full])
     assert store.tasks() == {"a": task("a"), "b-1": full}
-    assert repr(store.task("b-1")) == repr(full)
+    assert repr(store.tasks()["b-1"]) == repr(full)
     assert store.tasks(["a", "nobody"]) == {"a": task("a")}
-    assert store.task("nobody") is None
     store.append([], [task(f"many-{k}") for k in range(1200)])
     assert len(store.tasks(f"many-{k}" for k in range(1200))) == 1200
 
@@ -340,20 +339,15 @@ def token(name: str, secret: str, **more: object) -> TokenRecord:
     return TokenRecord(name, token_digest(secret), "ada", "user", 5.0, **more)
 
 
-def test_tokens_are_known_by_their_digest_until_revoked_or_expired(store: Store) -> None:
+def test_tokens_are_good_until_revoked_or_expired(store: Store) -> None:
     mine, its = token("t1", "my secret", expires_s=10.0), token("t2", "its secret", job="a")
     store.add_token(mine)
     store.add_token(its)
-    store.add_token(token("t3", "other", job="a"))
-    found = store.token_by_hash(token_digest("my secret"))
-    assert found == mine
+    assert store.tokens() == [mine, its]
     assert [mine.usable(now_s) for now_s in (9.0, 10.0)] == [True, False]
-    assert store.token_by_hash(token_digest("a guess")) is None
 
     assert (store.revoke("t1"), store.revoke("t1"), store.revoke("nobody")) == (1, 0, 0)
-    assert (store.revoke(job="a"), store.revoke(job="a")) == (2, 0)
-    assert [one.revoked for one in store.tokens()] == [True] * 3
-    assert not store.token_by_hash(its.digest).usable(0.0)
+    assert [(one.revoked, one.usable(0.0)) for one in store.tokens()] == [(True, False), (False, True)]
     with pytest.raises(IntegrityError):
         store.add_token(token("t9", "my secret"))
     with pytest.raises(AssertionError, match="never as it is"):
@@ -366,8 +360,6 @@ def test_the_audit_trail_can_be_added_to_and_read_but_not_changed(store: Store) 
     store.append([JobHeld(1.0, "a")], acts=acts[4:])
     assert store.acts() == acts[::-1]
     assert store.acts(2) == acts[:3:-1]
-    assert store.acts(actor="bob", limit=1) == [acts[5]]
-    assert store.acts(target="job-2") == [acts[2]]
     for change in ("UPDATE acts SET actor = 'eve'", "DELETE FROM acts"):
         with pytest.raises(DBAPIError, match="append-only"), store._engine.begin() as connection:
             connection.exec_driver_sql(change)
@@ -385,7 +377,7 @@ def test_a_store_opened_again_is_the_same(url: str) -> None:
     again = Store(url, own=True)
     assert again.epoch == with_one.epoch
     assert before <= again.epoch <= time.time()
-    assert (count(again), again.task("a"), len(again.acts())) == (1, task(), 1)
+    assert (count(again), again.tasks()["a"], len(again.acts())) == (1, task(), 1)
     again.close()
 
 
@@ -665,3 +657,13 @@ def test_a_password_never_shows() -> None:
     with pytest.raises(StoreTrouble, match="cannot be reached") as told:
         Store("postgresql://me:hush-hush@127.0.0.1:1/x")
     assert "hush" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://ada:hunter2@host:port/db", "ada:hunter2@host", "mysql://ada:hunter2@host/db"]
+)
+def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(StoreTrouble, match="postgresql://user@host/database") as refused:
+        Store(url)
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.__cause__ is None

@@ -336,3 +336,20 @@ def test_a_cancelled_job_is_replayed_as_far_as_it_came_and_one_that_never_ran_no
     assert set(jobs) == {"a-1", "b-2"}
     assert jobs["b-2"].work == 100.0
     assert 15 <= jobs["a-1"].work <= 30, "it worked for 2 s, and half a second more while it stopped"
+
+
+def test_a_race_of_trials_is_replayed_as_it_went(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, "fifo", gpus=2)
+    cell.world.default = Part(lasts_s=20.0, ready_s=0.5)
+    race = {"app": "race", "app_scheduler": "halving:eta=2,rungs=1", "estimate": {"steps": 100, "duration": 20.0}}
+    good, bad = (cell.submit(name=name, **race) for name in ("good", "bad"))
+    cell.to(10.0)
+    for job, loss in ((good, 0.1), (bad, 0.9)):
+        cell.ask(partial(cell.operations.progress, job, 1, Progress(50, 100, loss)))
+    cell.to(40.0)
+    assert (cell.state(good), cell.state(bad)) == ("finished", "cancelled"), "or this tests nothing"
+    jobs = replayable(read_cell(cell))
+    assert {job.id: job.app_scheduler for job in jobs} == {good: "", bad: ""}
+    again = simulate(jobs, CLUSTER, policy="las", restart_cost_s=0.0)
+    assert again.finished.all()
+    assert again.jobs[1].work < again.jobs[0].work == 100

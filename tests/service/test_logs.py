@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horae.service.logs import BLOCK, Log, read_log
+from horae.service.logs import BLOCK, Log, masked, read_log
 
 
 @given(text=st.text(alphabet="ab\n", max_size=200), tail=st.integers(0, 30), pad=st.sampled_from([0, 1, BLOCK - 50]))
@@ -67,3 +67,7 @@ def test_what_is_no_text_is_shown_as_well_as_can_be(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_bytes(b"ok \xff\xfe\r\nend")
     assert Log(path, None).lines(finished=True) == ["ok \ufffd\ufffd", "end"]
+
+
+def test_every_long_line_of_a_secret_is_hidden_the_longest_first() -> None:
+    assert masked("-- abcdefgh abcdef abc", ["abcdef\n", "abcdefgh\nabc\n"]) == "-- [hidden] [hidden] abc"

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from horae.backends.fake import Part
-from horae.service.api.streams import MOST_STREAMS
+from horae.service.api.access import MOST_STREAMS
 from horae.service.people import Role
 
 from .live import Live, eventually, in_state, live, submit
@@ -89,7 +89,9 @@ def test_streams_end_when_the_service_leaves(tmp_path: Path) -> None:
 def test_nobody_may_have_too_many_streams(service: Live) -> None:
     alice = service.person("alice")
     service.app.state.service.streams["alice"] = MOST_STREAMS
+    submit(alice, {"app": "own"})
     assert alice.get("/v1/stream").status_code == 429
+    assert alice.get("/v1/apps/own/offer", params={"wait": 1}).status_code == 429
     service.app.state.service.streams["alice"] = 0
     Listener(alice, "/v1/stream")
 
@@ -166,3 +168,28 @@ def test_a_job_that_never_ran_has_a_log_that_ends(tmp_path: Path) -> None:
         listener = Listener(alice, f"/v1/jobs/{job}/logs?follow=true")
         assert listener.over.wait(20)
         assert listener.heard == [("end", {"state": "cancelled"})]
+
+
+def test_a_stream_ends_soon_after_its_token(service: Live) -> None:
+    token, record = service.tokens.draft("alice", Role.USER, None)
+    service.tokens.add(record)
+    (job,) = submit(service.client(token))
+    ears = [Listener(service.client(token), path) for path in ("/v1/stream", f"/v1/jobs/{job}/logs?follow=true")]
+    other = Listener(service.person("alice"), "/v1/stream")
+    service.tokens.revoke(record)
+    assert all(one.over.wait(5) for one in ears)
+    assert not other.over.is_set()
+    eventually(lambda: service.app.state.service.streams["alice"] == 1)
+
+
+def test_secrets_that_a_job_prints_are_hidden(service: Live) -> None:
+    alice = service.person("alice")
+    job, other = submit(alice, {"secrets": ["hunter22", "abc"]}, {})
+    for one in (job, other):
+        in_state(alice, one, "running")
+        service.backend.print(one, "key hunter22, abc\nhunter22\n")
+    assert alice.get(f"/v1/jobs/{job}/logs").text == "key [hidden], abc\n[hidden]\n"
+    assert "hunter22" in alice.get(f"/v1/jobs/{other}/logs").text, "which has no secrets"
+    follower = Listener(alice, f"/v1/jobs/{job}/logs?follow=true")
+    eventually(lambda: len(follower.lines) == 2)
+    assert follower.lines == ["key [hidden], abc", "[hidden]"]

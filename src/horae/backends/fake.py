@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from horae.backends.protocol import RUN_AGAIN, Attempt, Start
+from horae.backends.task import Task
 from horae.core.cluster import Node
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeJoined, NodeLost
 
@@ -155,6 +156,10 @@ class FakeBackend:
     def log_path(self, job: str, attempt: int) -> Path:
         """Where a log would be; a fake job prints nothing."""
         return Path("/dev/null")
+
+    def secret_values(self, task: Task) -> tuple[str, ...]:
+        """A fake job's secrets are their own names."""
+        return task.secrets
 
     def close(self) -> None:
         """Leave; the world stays."""

@@ -74,5 +74,8 @@ class Backend(Protocol):
     def log_path(self, job: str, attempt: int) -> Path:
         """The file with what an attempt printed."""
 
+    def secret_values(self, task: Task) -> tuple[str, ...]:
+        """What the secrets of a task hold now; those that cannot be read are left out."""
+
     def close(self) -> None:
         """Leave; what runs goes on."""

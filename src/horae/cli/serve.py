@@ -34,7 +34,14 @@ def command(
         typer.Option("--state", metavar="DIR", help="Journal, logs and token; ~/.local/state/horae by default."),
     ] = None,
     database: Annotated[
-        str | None, typer.Option("--database", metavar="URL", help="A PostgreSQL database for the journal.")
+        str | None,
+        typer.Option(
+            "--database",
+            metavar="URL",
+            envvar="HORAE_DATABASE",
+            show_envvar=True,
+            help="A PostgreSQL database for the journal.",
+        ),
     ] = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[
@@ -71,6 +78,9 @@ def command(
 
     Jobs that run when it ends stay, and are taken up by the next one. CUDA_VISIBLE_DEVICES tells a job
     which GPUs are its own; it keeps no job from using others.
+
+    Jobs run as the user who runs this command, and can read whatever that user can: the token, the secrets, other
+    people's checkpoints. Roles protect the API only: let submit whom you would trust with that account.
     """
     stop = _stop_on_signals()
     from horae.cli.inputs import read_pairs

@@ -118,7 +118,8 @@ def _speeds(history: History, worked_s: Floats, rows: Iterable[int]) -> dict[str
 def replayable(history: History) -> list[JobSpec]:
     """The jobs of a history as a workload for a simulation, at the speeds and with the costs that each had.
 
-    A job that was cancelled or failed is taken to have wanted what it did; one that did nothing is left out.
+    A job that was cancelled, failed or was given up is taken to have wanted what it did; one that did nothing is left
+    out. Nobody knows the losses it would have had later, so no app's scheduler is asked again.
     """
     known = calibrate(history)
     worked_s = worked_by_type(history)
@@ -129,6 +130,6 @@ def replayable(history: History) -> list[JobSpec]:
         work = min(spec.work, done) if state in ENDED and state is not State.FINISHED else spec.work
         rates = {kind: float(rate) for kind, rate in zip(kinds, history.rates[row], strict=True) if rate > 0}
         if work > 0 and rates:
-            calibrated = known.applied(replace(spec, work=work))
+            calibrated = known.applied(replace(spec, work=work, app_scheduler="", report_every=0.0))
             jobs.append(replace(calibrated, throughput=rates))
     return jobs

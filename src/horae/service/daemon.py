@@ -122,7 +122,7 @@ class Daemon:
         self._to_stop: list[Stop] = []
         #: Trouble since the engine and the journal were last seen to agree; whether the engine has run ahead.
         self._in_doubt = self._ahead = False
-        self._news, self._changed = threading.Condition(), threading.Condition()
+        self._news = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="horae-daemon", daemon=True)
         self.crashed: BaseException | None = None
@@ -142,8 +142,6 @@ class Daemon:
             self._news.notify_all()
         if self._thread.is_alive():
             self._thread.join(wait_s)
-        with self._changed:
-            self._changed.notify_all()
 
     def ask(self, prepare: Callable[[Engine, float], tuple[Change, Answer]], timeout_s: float = 30.0) -> Answer:
         """Have something changed; returns once it is in the journal. `prepare` runs in the daemon's thread."""
@@ -154,12 +152,6 @@ class Daemon:
             self._inbox.append(request)
             self._news.notify_all()
         return request.answer.result(timeout_s)
-
-    def wait_for(self, seq: int, timeout_s: float) -> int:
-        """Wait until the journal has more than `seq` records, or a while; returns how many it has."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.seq > seq or self._closing, timeout_s)
-            return self.seq
 
     @property
     def closing(self) -> bool:
@@ -238,8 +230,6 @@ class Daemon:
         finally:
             self._closing = True
             self._refuse(self._take(), Closed(_LEAVING))
-            with self._changed:
-                self._changed.notify_all()
 
     def _wait(self) -> bool:
         """Wait for requests, for the time to look for reports, or for the time to decide; False to leave."""
@@ -451,8 +441,6 @@ class Daemon:
         """Let people see where things stand now."""
         self.standing = self.engine.standing()
         self.shown = self.seq
-        with self._changed:
-            self._changed.notify_all()
 
     def _save(self) -> None:
         """Write a checkpoint, and drop what it makes superfluous. Without room for it, the journal alone will do."""

@@ -32,8 +32,9 @@ def read_url(text: str) -> URL:
     """The URL of a database that a store can be in."""
     try:
         url = make_url(text)
-    except ArgumentError as why:
-        raise StoreTrouble(f"{text!r} is no URL of a database, such as {_EXAMPLES}.") from why
+    except (ArgumentError, ValueError):
+        # Not what was given, and not what it comes from: there may be a password in it.
+        raise StoreTrouble(f"This is no URL of a database: give one such as {_EXAMPLES}.") from None
     kind = {"postgres": "postgresql"}.get(url.get_backend_name(), url.get_backend_name())
     if kind not in ("sqlite", "postgresql") or (kind == "sqlite" and url.database in (None, "", ":memory:")):
         shown = url.render_as_string(hide_password=True)

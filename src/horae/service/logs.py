@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
 #: Bytes read at a time; of a log without `tail`, at most so many from its end.
 BLOCK, MOST = 64 * 1024, 16 * 1024 * 1024
+
+#: Characters that a secret has at least where it is hidden.
+SHORTEST_SECRET = 6
 
 
 def read_log(path: Path, tail: int | None) -> str:
@@ -20,6 +23,14 @@ def read_log(path: Path, tail: int | None) -> str:
     with _PlainFile(path) as file:
         begin = _start_of_tail(file, tail) if tail is not None else max(0, file.size - MOST)
         return b"".join(file.blocks(begin)).decode("utf-8", "replace")
+
+
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """A text without secrets. Lines of a secret are looked for one by one; short ones would hide ordinary words."""
+    lines = {line.strip() for secret in secrets for line in secret.splitlines()}
+    for line in sorted((line for line in lines if len(line) >= SHORTEST_SECRET), key=len, reverse=True):
+        text = text.replace(line, "[hidden]")
+    return text
 
 
 class Log:

@@ -225,10 +225,6 @@ class Store:
                 ]
         return {task.job: task for task in map(decode_task, bodies)}
 
-    def task(self, job: str) -> Task | None:
-        """What a job runs."""
-        return self.tasks([job]).get(job)
-
     # ---------------------------------------------------------------- tokens
 
     def add_token(self, token: TokenRecord) -> None:
@@ -238,36 +234,25 @@ class Store:
 
     def tokens(self) -> list[TokenRecord]:
         """All tokens, oldest first, those that were revoked or have expired among them."""
-        return self._tokens()
-
-    def token_by_hash(self, digest: str) -> TokenRecord | None:
-        """The token that has this digest; ask it whether it is still usable."""
-        return next(iter(self._tokens(tables.tokens.c.digest == digest)), None)
-
-    def _tokens(self, *which: ColumnElement[bool]) -> list[TokenRecord]:
         columns = tables.tokens.c
         with reading(self._engine) as connection:
-            rows = connection.execute(select(tables.tokens).where(*which).order_by(columns.created_s, columns.id))
+            rows = connection.execute(select(tables.tokens).order_by(columns.created_s, columns.id))
             return [TokenRecord(**row) for row in rows.mappings()]
 
-    def revoke(self, token: str = "", *, job: str = "") -> int:
-        """Let a token, by its id, or all tokens of a job open nothing any more; gives how many did until now."""
-        assert bool(token) != bool(job), f"revoke one token or those of one job, not {token!r} and {job!r}"
+    def revoke(self, token: str) -> int:
+        """Let a token, by its id, open nothing any more; gives how many did until now."""
         columns = tables.tokens.c
-        which = columns.id == token if token else columns.job == job
         with writing(self._engine) as connection:
             return connection.execute(
-                update(tables.tokens).where(which, columns.revoked.is_(False)).values(revoked=True)
+                update(tables.tokens).where(columns.id == token, columns.revoked.is_(False)).values(revoked=True)
             ).rowcount
 
     # ----------------------------------------------------------- audit trail
 
-    def acts(self, limit: int = 100, *, actor: str = "", target: str = "") -> list[Act]:
-        """The newest acts, newest first: of everybody or one actor, on everything or one target."""
+    def acts(self, limit: int = 100) -> list[Act]:
+        """The newest acts, newest first."""
         rows = tables.acts
         query = select(rows.c.at_s, rows.c.actor, rows.c.action, rows.c.target, rows.c.detail)
-        for column, wanted in ((rows.c.actor, actor), (rows.c.target, target)):
-            query = query.where(column == wanted) if wanted else query
         with reading(self._engine) as connection:
             return [Act(*row) for row in connection.execute(query.order_by(rows.c.number.desc()).limit(limit))]
 

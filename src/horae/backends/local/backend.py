@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,6 +146,10 @@ class LocalBackend:
     def log_path(self, job: str, attempt: int) -> Path:
         """The file with what an attempt printed."""
         return self._folders.of((job, attempt)).log
+
+    def secret_values(self, task: Task) -> tuple[str, ...]:
+        """What the secrets of a task hold now; those that cannot be read are left out."""
+        return tuple(_texts(self._secrets / name for name in task.secrets) if self._secrets else ())
 
     def close(self) -> None:
         """Leave; what runs goes on and is taken up by the next backend on the same folder."""
@@ -324,3 +328,10 @@ def _attempt_of(event: Event) -> Attempt | None:
             return event.job, event.attempt
         case _:
             return None
+
+
+def _texts(paths: Iterable[Path]) -> Iterator[str]:
+    """What files hold, of those that can be read."""
+    for path in paths:
+        with suppress(OSError, UnicodeDecodeError):
+            yield path.read_text(encoding="utf-8")

@@ -57,9 +57,11 @@ def command(
     """Run a service's jobs again, in virtual time, under another policy, and compare with what happened.
 
     Jobs come when they came, at the speeds they had, with the time that starting, saving and coming back took them.
-    Jobs that were cancelled or failed are taken to have wanted what they did. Holds and drained nodes are not replayed.
+    Jobs that were cancelled, failed or were given up by their app are taken to have wanted what they did: apps'
+    schedulers decide nothing again. Holds and drained nodes are not replayed.
     """
     from horae.cli.inputs import read_pairs
+    from horae.policies import make_policy
     from horae.report.metrics import measure
     from horae.report.tables import render_table
 
@@ -67,6 +69,9 @@ def command(
     settings = read_pairs("--set quantum=600", set or ())
     if settings and len(policy) > 1:
         raise typer.BadParameter("--set is for one policy: name only one, or leave --set out.")
+    for name in policy:
+        # A long journal is not read for a name that was mistyped.
+        make_policy(name, settings)
     with service(url) as at:
         past = read_past(at)
     runs = [past.history, *(_replay(past, name, settings, cluster, placement, seed, output) for name in policy)]

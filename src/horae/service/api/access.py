@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -20,6 +22,9 @@ from horae.service.sentences import Teller, Told
 from horae.service.tokens import Tokens
 from horae.service.views import Views
 
+#: Streams that one user may have open.
+MOST_STREAMS = 50
+
 _bearer = HTTPBearer(auto_error=False, description="A token of `horae token create`, or the one in the state folder.")
 _Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
@@ -32,7 +37,7 @@ class Service:
     operations: Operations
     tokens: Tokens
     failed: FailedLogins = field(default_factory=FailedLogins)
-    #: Streams that are open, by user.
+    #: Streams that are open and offers that are waited for, by user.
     streams: Counter[str] = field(default_factory=Counter)
     #: Set when the service leaves, so that streams end.
     leaving: threading.Event = field(default_factory=threading.Event)
@@ -57,6 +62,20 @@ class Service:
             return self.sees(who, one.job)
         return not one.app or who.sees_all or self.operations.owns_of(who, one.app)
 
+    def check_room(self, who: Person) -> None:
+        """Refuse somebody who waits for too much at once already."""
+        if self.streams[who.user] >= MOST_STREAMS:
+            raise HTTPException(429, f"You have {MOST_STREAMS} streams open: end one first.", {"Retry-After": "5"})
+
+    @contextmanager
+    def waiting(self, who: Person) -> Iterator[None]:
+        """Count somebody who waits for news."""
+        self.streams[who.user] += 1
+        try:
+            yield
+        finally:
+            self.streams[who.user] -= 1
+
     @property
     def closing(self) -> bool:
         """Whether streams should end."""
@@ -78,6 +97,12 @@ async def person_of(request: Request, service: ServiceGiven, credentials: _Crede
     if who is None:
         raise _unknown(request, service, given=credentials is not None)
     return who
+
+
+async def still_good(service: ServiceGiven, credentials: _Credentials) -> Callable[[], bool]:
+    """Tells at any later time whether the token that was shown still opens anything."""
+    token = credentials.credentials if credentials else ""
+    return lambda: service.tokens.person(token) is not None
 
 
 async def check_attempt(
@@ -111,3 +136,4 @@ def _unknown(request: Request, service: Service, given: bool) -> HTTPException:
 
 
 PersonGiven = Annotated[Person, Depends(person_of)]
+StillGood = Annotated[Callable[[], bool], Depends(still_good)]

@@ -99,12 +99,12 @@ async def offer(
 ) -> Offers:
     """The offer that waits for this app's bid; with `wait`, as soon as there is one."""
     await run_in_threadpool(service.operations.check_app_shown, who, app)
+    service.check_room(who)
     until = time.monotonic() + wait
-    while True:
-        ask = service.operations.offer(app)
-        if ask is not None or time.monotonic() >= until or service.closing:
-            return Offers(offer=None if ask is None else _offer(service, ask))
-        await asyncio.sleep(_LOOK_S)
+    with service.waiting(who):
+        while (ask := service.operations.offer(app)) is None and time.monotonic() < until and not service.closing:
+            await asyncio.sleep(_LOOK_S)
+    return Offers(offer=None if ask is None else _offer(service, ask))
 
 
 def _offer(service: Service, ask: Ask) -> Offer:

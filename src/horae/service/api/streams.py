@@ -5,29 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from horae.core.states import ALIVE, ENDED, State
-from horae.service.api.access import PersonGiven, Service, ServiceGiven
+from horae.service.api.access import PersonGiven, Service, ServiceGiven, StillGood
 from horae.service.api.jobs import JobId
 from horae.service.listing import STATE_NAMES
-from horae.service.logs import Log, read_log
+from horae.service.logs import Log, masked, read_log
 from horae.service.people import NotFound, Person
 
 router = APIRouter(prefix="/v1", tags=["live"])
 
 #: How often a stream looks for news, and says that it is still there.
 LOOK_S, STILL_S = 0.2, 15.0
-#: Streams that one user may have open.
-MOST_STREAMS = 50
+#: How often it is looked whether the token is still good.
+RECHECK_S = 1.0
 #: Records looked at in one go.
 _PAGE = 500
 
@@ -48,6 +47,7 @@ _LOG: dict[int | str, dict[str, Any]] = {
 async def logs(
     service: ServiceGiven,
     who: PersonGiven,
+    good: StillGood,
     job: JobId,
     attempt: Annotated[int | None, Query(ge=1, le=2**31, description="The newest, unless told otherwise.")] = None,
     tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only so many lines at the end.")] = None,
@@ -59,9 +59,9 @@ async def logs(
     if attempt is not None and attempt > newest:
         raise NotFound(f"Job {job} has had {newest} attempts so far: ask for one of these.")
     if follow:
-        return _stream(service, who, _follow(service, job, attempt, tail))
+        return _stream(service, who, good, _follow(service, job, attempt, tail))
     path = service.daemon.backend.log_path(job, attempt or newest) if newest else None
-    text = await run_in_threadpool(read_log, path, tail) if path else ""
+    text = await run_in_threadpool(lambda: _masked(service, job, read_log(path, tail))) if path else ""
     return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
 
 
@@ -73,7 +73,7 @@ async def _follow(service: Service, job: str, only: int | None, tail: int | None
         newest, state = _standing(service, job)
         over = newest > number or state in ENDED or (newest == number and state not in ALIVE)
         log = log or (Log(service.daemon.backend.log_path(job, number), tail) if newest >= number else None)
-        for line in await run_in_threadpool(log.lines, over) if log else ():
+        for line in await run_in_threadpool(_lines, service, job, log, over) if log else ():
             yield _event({"line": line, "attempt": number})
         if log and not log.at_end:
             continue
@@ -85,6 +85,15 @@ async def _follow(service: Service, job: str, only: int | None, tail: int | None
         else:
             yield ""
             await asyncio.sleep(LOOK_S)
+
+
+def _lines(service: Service, job: str, log: Log, finished: bool) -> list[str]:
+    lines = log.lines(finished)
+    return _masked(service, job, "\n".join(lines)).split("\n") if lines else []
+
+
+def _masked(service: Service, job: str, text: str) -> str:
+    return masked(text, service.daemon.backend.secret_values(service.daemon.tasks[job]))
 
 
 def _standing(service: Service, job: str) -> tuple[int, State]:
@@ -99,12 +108,14 @@ def _standing(service: Service, job: str) -> tuple[int, State]:
 async def stream(
     service: ServiceGiven,
     who: PersonGiven,
+    good: StillGood,
     after: Annotated[
         int | None, Query(ge=0, le=2**62, description="From this record on; by default, from now.")
     ] = None,
 ) -> StreamingResponse:
     """What happens, as it happens: only what the token may see."""
-    return _stream(service, who, _news(service, who, service.daemon.shown if after is None else after))
+    first = service.daemon.shown if after is None else after
+    return _stream(service, who, good, _news(service, who, first))
 
 
 async def _news(service: Service, who: Person, after: int) -> AsyncIterator[str]:
@@ -135,29 +146,28 @@ def _page(service: Service, who: Person, after: int) -> tuple[list[dict[str, Any
 # ------------------------------------------------------------------ the format
 
 
-def _stream(service: Service, who: Person, events: AsyncIterator[str]) -> StreamingResponse:
-    if service.streams[who.user] >= MOST_STREAMS:
-        raise HTTPException(429, f"You have {MOST_STREAMS} streams open: end one first.", {"Retry-After": "5"})
+def _stream(service: Service, who: Person, good: Callable[[], bool], events: AsyncIterator[str]) -> StreamingResponse:
+    service.check_room(who)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_counted(service, who, events), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_counted(service, who, good, events), media_type="text/event-stream", headers=headers)
 
 
-async def _counted(service: Service, who: Person, events: AsyncIterator[str]) -> AsyncIterator[str]:
-    """The same events, with a sign of life where there are none for long."""
-    service.streams[who.user] += 1
-    said_s = time.monotonic()
-    try:
+async def _counted(
+    service: Service, who: Person, good: Callable[[], bool], events: AsyncIterator[str]
+) -> AsyncIterator[str]:
+    """The same events, with a sign of life where there are none for long, while the token is good."""
+    said_s = checked_s = time.monotonic()
+    with service.waiting(who):
         yield ": here\n\n"
         async for event in events:
-            if event:
-                yield event
-            elif time.monotonic() - said_s > STILL_S:
-                yield ": still here\n\n"
-            else:
-                continue
-            said_s = time.monotonic()
-    finally:
-        service.streams[who.user] -= 1
+            now_s = time.monotonic()
+            if now_s - checked_s > RECHECK_S:
+                checked_s = now_s
+                if not good():
+                    return
+            if event or now_s - said_s > STILL_S:
+                said_s = now_s
+                yield event or ": still here\n\n"
 
 
 def _event(data: dict[str, Any], kind: str = "", number: int | None = None) -> str:
