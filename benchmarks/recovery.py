@@ -136,6 +136,6 @@ def submissions(engine: Engine, tasks: list[Task]) -> Iterator[JobSubmitted]:
     """Jobs without end that come now, and what they run."""
     for number, said in enumerate(jobs(1.0)):
         job = read_job(dict(said))
-        spec = spec_of(job, f"{job.name}-{number}", engine.now_s, engine.gpus.cluster)
+        spec = spec_of(job, f"{job.name}-{number}", "somebody", engine.now_s, engine.gpus.cluster)
         tasks.append(task_of(job, spec.id, "somebody", spec.work))
         yield JobSubmitted(engine.now_s, spec)
