@@ -149,7 +149,7 @@ def _announce(server: Server, output: Output, is_default: bool) -> None:
         "state": str(server.state),
         "token_file": str(server.token_file),
         "policy": at.policy,
-        "gpus": {kind: int(n) for kind, n in zip(at.cluster.gpu_types, at.cluster.gpus_by_type, strict=True)},
+        "gpus": {kind: int(n) for kind, n in zip(at.cluster.gpu_types, at.open_by_type, strict=True)},
     }
     match output:
         case Output.JSON:
@@ -163,8 +163,8 @@ def _announce(server: Server, output: Output, is_default: bool) -> None:
 
 
 def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[str]:
-    cluster = server.daemon.standing.cluster
-    counts = zip(cluster.gpu_types, cluster.gpus_by_type.tolist(), strict=True)
+    at = server.daemon.standing
+    counts = zip(at.cluster.gpu_types, at.open_by_type.tolist(), strict=True)
     gpus = ", ".join(f"{count} {kind}" for kind, count in counts)
     where = (
         []

@@ -66,7 +66,10 @@ def read_past(at: Service) -> Past:
 
     # A journal whose oldest records were dropped does not begin with number 1.
     first = records_of(at.get("/v1/journal", {"after": 0, "limit": 1}), "records")
-    history = read_history(beginning, noticed(), now_s, whole=not first or first[0]["seq"] == 1)
+    whole = not first or first[0]["seq"] == 1
+    history = read_history(beginning, noticed(), now_s, whole)
+    if not history.jobs and not whole:
+        raise NothingYet("Old records have left the journal, and since then no job was submitted: submit one first.")
     if not history.jobs:
         raise NothingYet("The journal holds no jobs yet: `horae submit` submits one.")
     return Past(history, beginning, epoch, now_s, tuple(queues.values()))
