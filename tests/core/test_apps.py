@@ -247,6 +247,22 @@ def test_reports_give_trials_up_and_their_gpus_serve_others_at_once() -> None:
     assert told.sentence == "Its app gave it up at rung 1: its loss was 4, and the best 2 of 4 had 2 or less."
 
 
+def test_who_comes_under_the_name_of_an_app_that_has_ended_runs_a_race_of_its_own() -> None:
+    cell = Cell("1x4")
+    cell.submit(0, *four_trials())
+    for name, loss in zip("abcd", (0.1, 0.2, 0.3, 0.4), strict=True):
+        cell.tell(JobProgressed(25, name, 1, 25.0, loss))
+    cell.at(25)
+    cell.at(30, *(JobCancelled(30, name) for name in "abcd"))
+    cell.submit(40, *(trial(name, 1.0) for name in "ef"))
+    cell.tell(JobProgressed(65, "e", 1, 25.0, 8.0))
+    cell.at(65, JobProgressed(65, "f", 1, 25.0, 9.0))
+    assert (cell.state("e"), cell.state("f")) == (State.RUNNING, State.CANCELLED), "the best of two goes on"
+    cell.at(70, JobFinished(70, "e", int(cell.engine.jobs.attempt[cell.row("e")])))
+    cell.submit(80, job("g", app="app"))
+    assert cell.engine.apps.report_at(cell.row("g"), 0.0) == (), "another scheduler, or none"
+
+
 def test_a_trial_at_an_undecided_rung_pauses_and_goes_on_when_it_passes() -> None:
     cell = Cell("1x4")
     cell.submit(0, *four_trials(), job("waits", gpus=3))
