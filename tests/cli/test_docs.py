@@ -4,16 +4,20 @@ import importlib.util
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
+from fastapi import FastAPI
+from pydantic import BaseModel
 
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
 from horae.policies import _CLASSES
-from horae.service.job_file import read_job
+from horae.service.api import agents, health, jobs, operators, streams
+from horae.service.job_file import JobFile, read_job
 from horae.simulate.run import simulate
 
 from .conftest import Horae
@@ -78,3 +82,33 @@ def test_the_policy_of_the_how_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [JobSpec("light", 0, 1, 100), JobSpec("middle", 1, 1, 100, weight=2), JobSpec("heavy", 2, 1, 100, weight=3)]
     history = simulate(jobs, Cluster.of([("gpu", 1, 1)]), policy="heaviest-first", restart_cost_s=0)
     assert sorted(range(3), key=lambda job: history.end_s[job]) == [2, 1, 0]
+
+
+def keys(form: type[BaseModel], before: str = "") -> Iterator[str]:
+    """The keys of a job file, those of its parts with a dot."""
+    for name, field in form.model_fields.items():
+        part = field.annotation
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            yield from keys(part, f"{name}.")
+        else:
+            yield before + (field.alias or name)
+
+
+def first_cells(page: str) -> set[str]:
+    """What stands in backquotes in the first column of a page's tables."""
+    rows = re.findall(r"^\| (.+?) \|", (DOCS / "reference" / page).read_text(), re.MULTILINE)
+    return {word for row in rows for word in re.findall("`([^`]+)`", row)}
+
+
+def test_every_key_of_a_job_and_every_request_is_described() -> None:
+    described = first_cells("jobs.md")
+    wanted = set(keys(JobFile))
+    assert {"run", "class", "checkpoint.grace"} <= wanted
+    app = FastAPI()
+    for part in (agents, health, jobs, operators, streams):
+        app.include_router(part.router)
+    requests = {f"{verb.upper()} {path}" for path, ways in app.openapi()["paths"].items() for verb in ways}
+    assert len(requests) > 20
+    assert wanted | requests <= described
+    of_pages = {one for one in described if one.startswith(("GET", "POST", "PUT", "DELETE")) or one.islower()}
+    assert of_pages <= wanted | requests

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import pty
 import signal
@@ -220,6 +221,23 @@ def test_a_followed_log_ends_with_the_job(fake: FakeService, horae: Horae) -> No
     answer = horae("logs", "-f", "train-1")
     assert (answer.code, answer.out, answer.err) == (100, "one\ntwo: ü\n", "(attempt 2)\n")
     assert fake.last.query == {"follow": ["true"]}
+
+
+def test_a_log_for_programs(fake: FakeService, horae: Horae) -> None:
+    fake.answers["GET /v1/jobs/train-1"] = detail(state="running", attempt=2)
+    fake.answers["GET /v1/jobs/train-1/logs"] = b"one\ntwo\n"
+    answer = horae("logs", "train-1", "-o", "json")
+    assert (answer.code, answer.json) == (101, {"job": "train-1", "attempt": 2, "lines": ["one", "two"]})
+    fake.answers["GET /v1/jobs/train-1/logs"] = (
+        b'data: {"line": "one", "attempt": 1}\n\ndata: {"line": "two", "attempt": 2}\n\n'
+        b'event: end\ndata: {"state": "finished"}\n\n'
+    )
+    answer = horae("logs", "-f", "train-1", "-o", "json")
+    assert (answer.code, [json.loads(line) for line in answer.out.splitlines()]) == (
+        0,
+        [{"job": "train-1", "attempt": 1, "line": "one"}, {"job": "train-1", "attempt": 2, "line": "two"}],
+    )
+    assert horae("logs", "-f", "train-1", "-o", "csv").code == 2
 
 
 def test_a_followed_log_that_breaks_off_is_no_success(fake: FakeService, horae: Horae) -> None:

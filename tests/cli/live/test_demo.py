@@ -7,7 +7,10 @@ import pytest
 from tests.cli.conftest import Horae
 
 from horae.cli.live import demo
+from horae.cli.live.client import Service
 from horae.cli.live.demo import DemoJob
+from horae.core.events import JobCancelled
+from horae.service.store import Store
 
 
 @pytest.fixture
@@ -48,3 +51,28 @@ def test_a_loss_that_differs_is_an_error(horae: Horae, tmp_path: Path, monkeypat
     assert "0 of 1 jobs ended with the very loss" in answer.out
     assert "Job one-1 ended with another loss" in answer.err
     assert (tmp_path / "state" / "demo.html").exists()
+
+
+@pytest.mark.usefixtures("small")
+def test_who_leaves_early_leaves_no_job_behind_and_the_folder_is_not_used_again(
+    horae: Horae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def interrupted(at: Service, *_: object) -> None:
+        seen.append(at.get("/v1/jobs", {"all": True})["jobs"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "_watch", interrupted)
+    assert horae("demo", "--state", tmp_path / "state").code == 130
+    assert len(seen[0]) == 3
+    store = Store(f"sqlite:///{tmp_path}/state/journal.db")
+    assert {record.job for _, record in store.tail() if isinstance(record, JobCancelled)} == {
+        "one-1",
+        "two-2",
+        "three-3",
+    }
+    store.close()
+    again = horae("demo", "--state", tmp_path / "state")
+    assert again.code == 1
+    assert "holds a service already" in again.err

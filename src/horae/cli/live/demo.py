@@ -36,6 +36,9 @@ STEP_MS = 25
 #: After so long something is wrong.
 PATIENCE_S = 600.0
 _LOOK_S = 0.5
+#: How long jobs that are cancelled are waited for.
+STOP_S = 10.0
+_OVER = ("finished", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,14 @@ def command(
     check_outputs([html], inputs=[])
     # Kept after the end: the page, the logs and the checkpoints are what one wants to look at.
     folder = state or Path(tempfile.mkdtemp(prefix="horae-demo-"))
+    if (folder / "journal.db").exists():
+        raise DemoFailed(f"{folder} holds a service already: name a new folder with --state, or leave it out.")
     page = html or folder / "demo.html"
     with _serving(folder) as server, service(server.url) as at:
         _say(output, f"Service at {server.url}, state in {folder}")
         ids = _submit(at, server)
         _say(output, f"{len(ids)} jobs of 3 teams submitted; GPUs are leased for {LEASE_S} s at a time.")
-        jobs = _watch(at, ids, output)
+        jobs = _watched(at, ids, output)
         losses = _check(jobs, ids, folder)
         past = read_past(at)
     from horae.report.metrics import measure
@@ -171,6 +176,26 @@ def script() -> Path:
 # ------------------------------------------------------------------------ watching
 
 
+def _watched(at: Service, ids: Mapping[str, DemoJob], output: Output) -> list[dict[str, Any]]:
+    """Look on until all have ended; who leaves before leaves no jobs behind."""
+    try:
+        return _watch(at, ids, output)
+    except BaseException:
+        at.post("/v1/jobs/cancel", {"ids": list(ids)})
+        # Their runners see to the end by themselves once they are told; the service tells them at its next decision.
+        _wait_for_stops(at)
+        raise
+
+
+def _wait_for_stops(at: Service) -> None:
+    until = time.monotonic() + STOP_S
+    while time.monotonic() < until:
+        jobs = records_of(at.get("/v1/jobs", {"all": True, "limit": 0}), "jobs")
+        if all(job["state"] in _OVER for job in jobs):
+            return
+        time.sleep(_LOOK_S)
+
+
 def _watch(at: Service, ids: Mapping[str, DemoJob], output: Output) -> list[dict[str, Any]]:
     """Look on until all have ended: a live table on a terminal, a line now and then elsewhere."""
     began = time.monotonic()
@@ -178,7 +203,7 @@ def _watch(at: Service, ids: Mapping[str, DemoJob], output: Output) -> list[dict
         while True:
             jobs = records_of(at.get("/v1/jobs", {"all": True, "limit": 0}), "jobs")
             show(jobs)
-            if all(job["state"] in ("finished", "failed", "cancelled") for job in jobs):
+            if all(job["state"] in _OVER for job in jobs):
                 return jobs
             if time.monotonic() - began > PATIENCE_S:
                 raise DemoFailed(f"Not all jobs ended within {PATIENCE_S:.0f} s; this machine may be too busy.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Annotated, Any
 
@@ -11,7 +12,8 @@ from horae.cli.live.address import NoService
 from horae.cli.live.answers import JobArgument, UrlOption
 from horae.cli.live.client import NotThere, Service, service
 from horae.cli.live.endings import NOT_FOUND, exit_code, find_job, job_path
-from horae.cli.output import note
+from horae.cli.options import OutputOption
+from horae.cli.output import Output, note, print_csv, print_json
 
 _INTERRUPTED = 130
 
@@ -26,11 +28,14 @@ def command(
         int | None, typer.Option("--attempt", metavar="N", min=1, help="Another attempt than the last.")
     ] = None,
     url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print what a job printed.
+    """Print what a job printed; with -o json one object, or with -f one on each line.
 
     Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled.
     """
+    if follow and output is Output.CSV:
+        raise typer.BadParameter("-f prints lines or JSON: leave -o out, or write -o json.")
     with service(url) as at:
         about = {"tail": tail, "attempt": attempt}
         try:
@@ -38,20 +43,28 @@ def command(
         except NotThere as error:
             note(f"error: {error}")
             raise typer.Exit(NOT_FOUND) from None
-        state = _follow(at, job, about) if follow else _print(at, record, about)
+        state = _follow(at, job, about, output) if follow else _print(at, record, about, output)
     raise typer.Exit(exit_code(state))
 
 
-def _print(at: Service, record: dict[str, Any], about: dict[str, Any]) -> str:
+def _print(at: Service, record: dict[str, Any], about: dict[str, Any], output: Output) -> str:
     job, state = str(record["id"]), str(record["state"])
-    if not record.get("attempt"):
+    newest = record.get("attempt")
+    if not newest:
         note(f"{job} has printed nothing: it is {state} and never started; `horae why {job}` says why.")
-        return state
-    _write(at.text(f"{job_path(job)}/logs", about))
+    text = at.text(f"{job_path(job)}/logs", about) if newest else ""
+    attempt, lines = about["attempt"] or newest or None, text.splitlines()
+    match output:
+        case Output.JSON:
+            print_json({"job": job, "attempt": attempt, "lines": lines})
+        case Output.CSV:
+            print_csv([{"job": job, "attempt": attempt, "line": line} for line in lines])
+        case Output.TABLE:
+            _write(text)
     return state
 
 
-def _follow(at: Service, job: str, about: dict[str, Any]) -> str:
+def _follow(at: Service, job: str, about: dict[str, Any], output: Output) -> str:
     """Print lines as they come, attempt after attempt; returns the state in which the job ended."""
     last = None
     try:
@@ -59,6 +72,9 @@ def _follow(at: Service, job: str, about: dict[str, Any]) -> str:
             if message.event == "end":
                 return str(message.data.get("state", ""))
             number = message.data.get("attempt")
+            if output is not Output.TABLE:
+                _write(json.dumps({"job": job, "attempt": number, "line": message.data.get("line", "")}) + "\n")
+                continue
             if last is not None and number != last:
                 note(f"(attempt {number})")
             last = number
