@@ -89,12 +89,12 @@ def measure_service(bench: Bench) -> Part:
     notes = [
         f"{queued:,} jobs of 1 to 8 GPUs on 16 virtual ones; those that run sleep for {_SLEEP_S:g} s.",
         (
-            "value: wall time of the one who asks, the fastest of some tries; of decisions, the upper end of the class "
-            "of the longest by the service's own clock."
+            "value: wall time of the one who asks, the fastest of some tries; of decisions, the upper end of the "
+            "class of the longest by the service's own clock."
         ),
         (
-            "cpu_ms: CPU time of the service for each job or question; of a command, its own; of decisions, the longest "
-            f"of {_ALONE} with the same queue in a process that does nothing else."
+            "cpu_ms: CPU time of the service for each job or question; of a command, its own; of decisions, the "
+            f"longest of {_ALONE} with the same queue in a process that does nothing else."
         ),
         "holds: limits on time are judged by cpu_ms; `CPU only` where the wall time beside it was over the limit.",
         (
