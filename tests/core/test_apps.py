@@ -244,7 +244,9 @@ def test_reports_give_trials_up_and_their_gpus_serve_others_at_once() -> None:
     assert cell.running == ["b", "d", "waits"]
     told = explain(cell.engine.standing(), "c")
     assert told.code == "GivenUp"
-    assert told.sentence == "Its app gave it up at rung 1: its loss was 4, and the best 2 of 4 had 2 or less."
+    assert told.sentence.startswith(
+        "Its app gave it up at rung 1: its loss was 4, and the best 2 of 4 had 2 or less; to run it"
+    )
 
 
 def test_who_comes_under_the_name_of_an_app_that_has_ended_runs_a_race_of_its_own() -> None:
