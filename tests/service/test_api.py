@@ -203,7 +203,7 @@ def test_events_tell_who_preempted_whom_and_why(tmp_path: Path) -> None:
         told = {one["kind"]: one["what"] for one in alice.get(f"/v1/jobs/{victim}/events").json()["events"]}
         assert told["preempted"] == (
             f"Attempt 1 was told to stop: preempted by job {taker} of bob, which gets its GPUs. "
-            "Jobs with less left to do go first."
+            "Jobs with less work left go first."
         )
         (attempt,) = alice.get(f"/v1/jobs/{victim}").json()["attempts"]
         assert (attempt["stopped_because"], attempt["end"]) == ("preempted", "stopped")

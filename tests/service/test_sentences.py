@@ -133,5 +133,5 @@ def test_a_real_preemption_names_taker_and_rule() -> None:
     (first, *_) = Teller(cell.engine.standing(), tasks).tell(decision)
     assert first.what == (
         "Attempt 1 was told to stop: preempted by job short-2 of bob, which gets its GPUs. "
-        "Jobs with less left to do go first."
+        "Jobs with less work left go first."
     )
