@@ -40,7 +40,7 @@ class Reason(IntEnum):
 RULES: dict[Reason, str] = {
     Reason.BEHIND_EARLIER: "Jobs that came earlier go first",
     Reason.BEHIND_SMALLER: "Jobs that need fewer GPUs go first",
-    Reason.BEHIND_SHORTER: "Jobs with less left to do go first",
+    Reason.BEHIND_SHORTER: "Jobs with less work left go first",
     Reason.BEHIND_LESS_SERVED: "Jobs that have had less GPU time go first",
     Reason.BEHIND_TURN: "Other jobs have their turn",
     Reason.BEHIND_SHARE: "Jobs of those who are farther behind their share go first",
