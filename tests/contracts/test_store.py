@@ -52,6 +52,7 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.loss import LossCurve
+from horae.core.measures import Measure
 from horae.core.queues import Queue
 from horae.service.beginning import recover
 from horae.service.database import PATIENCE_S, StoreTrouble
@@ -83,11 +84,17 @@ def count(store: Store) -> int:
 
 # ------------------------------------------------------------------ records
 
+
+def some(one: st.SearchStrategy) -> st.SearchStrategy:
+    return st.lists(one, max_size=2).map(tuple)
+
+
 names = st.sampled_from(["a", "b-1", "ü", "job/with 'quotes' \"and\" \\", "日本"])
 texts = st.text(max_size=20)
 seconds = st.floats(0, 1e9)
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 attempts = st.integers(1, 10**6)
+counts = st.integers(0, 10**6)
 gpu_ids = st.lists(st.integers(0, 10_000), min_size=1, max_size=5).map(tuple)
 specs = st.builds(
     job,
@@ -114,6 +121,7 @@ reports = {
     JobFinished: {},
     JobFailed: {"exit_code": st.integers(-64, 255), "work_done": numbers},
 }
+rows = st.builds(Row, some(st.tuples(names, counts)), numbers)
 kinds: dict[type, st.SearchStrategy] = {
     JobSubmitted: st.builds(JobSubmitted, seconds, specs),
     **{kind: st.builds(kind, seconds, names) for kind in (JobCancelled, JobHeld, JobReleased)},
@@ -128,6 +136,19 @@ kinds: dict[type, st.SearchStrategy] = {
         st.none() | st.just("themis"),
         st.dictionaries(texts, texts, max_size=2),
         st.lists(st.builds(Queue, st.just("org/a"), gpus_max=st.none() | st.integers(0, 9)), max_size=2).map(tuple),
+    ),
+    AgentChanged: st.builds(AgentChanged, seconds, names, st.booleans(), names),
+    BidReceived: st.builds(
+        BidReceived,
+        seconds,
+        st.builds(
+            Answer,
+            names,
+            counts,
+            st.none() | numbers,
+            some(st.builds(Row, some(st.tuples(names, counts)), numbers)),
+            texts,
+        ),
     ),
 }
 kinds |= {
@@ -144,10 +165,32 @@ columns = st.lists(st.integers(0, 1000), max_size=4).map(lambda rows: np.array(r
 writes = columns.map(lambda rows: ("served", rows, rows * 1.1)) | numbers.map(lambda value: ("knob", None, value))
 
 
-def some(one: st.SearchStrategy) -> st.SearchStrategy:
-    return st.lists(one, max_size=2).map(tuple)
-
-
+asks = st.builds(
+    Ask,
+    names,
+    counts,
+    seconds,
+    some(st.tuples(names, counts, names)),
+    counts,
+    counts,
+    numbers,
+    seconds,
+    seconds,
+    counts,
+)
+evidence = st.builds(
+    Evidence,
+    seconds,
+    columns,
+    names,
+    jobs_by_type=some(counts),
+    gpus_by_type=some(counts),
+    measure=st.sampled_from(Measure),
+    measured_by_type=some(seconds),
+    queue_used=some(counts),
+    again_s=seconds | st.just(math.inf),
+    unprotected_s=seconds | st.just(math.inf),
+)
 decisions = st.builds(
     Decided,
     seconds,
@@ -162,7 +205,9 @@ decisions = st.builds(
     lease_until_s=seconds,
     reason_rows=columns,
     reason_codes=columns.map(lambda rows: (rows % 20).astype(np.uint8)),
-    evidence=st.none() | st.builds(Evidence, seconds, columns, names),
+    evidence=st.none() | evidence,
+    asks=some(asks),
+    unanswered=some(names),
     memory=some(writes),
     wake_s=seconds | st.just(math.inf),
     heed_starts=st.booleans(),
