@@ -151,15 +151,6 @@ kinds: dict[type, st.SearchStrategy] = {
         ),
     ),
 }
-kinds |= {
-    AgentChanged: st.builds(AgentChanged, seconds, names, st.booleans(), names),
-    BidReceived: st.builds(
-        BidReceived,
-        seconds,
-        st.builds(Answer, names, attempts, st.none() | seconds, st.just((Row((("m0", 4),), 0.5),)), texts),
-    ),
-}
-asks = st.builds(Ask, names, attempts, seconds, st.just((("m0", 4, "v100"),)), attempts, attempts, seconds)
 spans = st.sampled_from(Span)
 columns = st.lists(st.integers(0, 1000), max_size=4).map(lambda rows: np.array(rows, np.int64))
 writes = columns.map(lambda rows: ("served", rows, rows * 1.1)) | numbers.map(lambda value: ("knob", None, value))
@@ -211,7 +202,6 @@ decisions = st.builds(
     memory=some(writes),
     wake_s=seconds | st.just(math.inf),
     heed_starts=st.booleans(),
-    asks=some(asks),
 )
 
 
