@@ -24,7 +24,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 SOURCE = Path(__file__).parents[2]
 SCRIPT = SOURCE / "examples" / "train_torch_ddp.py"
 ANN = Person("ann", Role.USER)
-STEPS = 80
+STEPS = 300
 ENV = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE / "src")}
 
 

@@ -22,6 +22,8 @@ Bools = NDArray[np.bool_]
 
 #: How far the solver may miss a row, or a price.
 TOLERANCE = 1e-9
+#: The same where nothing holds exactly any more: what was settled before was rounded, too.
+_LOOSE = 1e-7
 #: Pairs are left out until prices say which are worth their GPUs; so many of those come in at once, or one for a row.
 _AT_ONCE = 100
 #: What an answer misses is made so many times larger to be mended.
@@ -113,7 +115,17 @@ class TimeProgram:
                 self._highs.clearSolver()
             if self._attempt(method):
                 return
+        if self._attempt_loosely():
+            return
         raise AssertionError(f"the time of units has no optimum: {self._highs.getModelStatus()}")
+
+    def _attempt_loosely(self) -> bool:
+        """Floors of an earlier answer may be over what there is by its rounding: then a little less will do."""
+        self._highs.setOptionValue("primal_feasibility_tolerance", _LOOSE)
+        try:
+            return self._attempt(_DUAL) or self._attempt(_PRIMAL)
+        finally:
+            self._highs.setOptionValue("primal_feasibility_tolerance", TOLERANCE)
 
     def _attempt(self, simplex: int) -> bool:
         self._highs.setOptionValue("simplex_strategy", simplex)

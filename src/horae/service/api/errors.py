@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from horae.core.errors import UserError, in_plain_words
 from horae.crash import write_report
@@ -51,7 +52,7 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _bad_form)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(TimeoutError, _too_slow)
-    app.add_exception_handler(Exception, _bug)
+    app.add_middleware(Bugs)
 
 
 def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -109,7 +110,29 @@ async def _too_slow(request: Request, error: Exception) -> JSONResponse:
     return problem(503, "The service is busy and did not get to it in time; look whether it happened, and try again.")
 
 
-async def _bug(request: Request, error: Exception) -> JSONResponse:
-    """A bug of ours: told in a line, kept in a file."""
-    path = write_report(error, ["serve", request.method, request.url.path])
-    return problem(500, f"This is a bug in horae ({type(error).__name__}); the operator finds a report in {path.name}.")
+class Bugs:
+    """Answers a bug of ours in a line and keeps it in a file.
+
+    The framework's own way to catch everything raises it again after the answer, and the server drops the connection.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let through what goes well."""
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception as error:
+            if begun or scope["type"] != "http":
+                raise
+            path = write_report(error, ["serve", scope["method"], scope["path"]])
+            sentence = f"This is a bug in horae ({type(error).__name__}); the operator finds a report in {path.name}."
+            await problem(500, sentence)(scope, receive, send)
