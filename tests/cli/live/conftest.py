@@ -135,6 +135,6 @@ def detail(name: str = "train-1", state: str = "waiting", reason: str = "NoFreeG
         "numbers": {"gpus": 4, "free": 2, "head": "big-9"},
         "decided": "2024-01-01T00:00:30.000+00:00",
     }
-    task = {"run": ["python", "train.py", "--note", "a; b"], "workdir": "/work/ana", "envs": ["SEED"], "setup": ""}
+    task = {"run": ["python", "train.py", "--note", "a; b"], "workdir": "/home/ana", "envs": ["SEED"], "setup": ""}
     attempts = [{"attempt": 1, "on": ["v100[0,1]"], "ended": None, "end": "", "exit_code": None}]
     return {**job(name, state), "why": told, "task": task, "attempts": attempts, **more}

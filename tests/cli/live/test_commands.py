@@ -168,7 +168,7 @@ def test_why_for_programs_is_what_the_service_said(fake: FakeService, horae: Hor
 def test_status_is_everything(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs/train-1"] = detail(state="running", loss=0.5)
     out = horae("status", "train-1").out
-    for text in ("python train.py --note 'a; b'", "/work/ana", "v100[0,1,2,3]", "25%", "loss", "0.5", "v100[0,1]"):
+    for text in ("python train.py --note 'a; b'", "/home/ana", "v100[0,1,2,3]", "25%", "loss", "0.5", "v100[0,1]"):
         assert text in out
     assert horae("status", "train-1", "-o", "json").json == detail(state="running", loss=0.5)
 

@@ -43,9 +43,15 @@ class Message:
 @contextmanager
 def service(url: str | None) -> Iterator[Service]:
     """The service that a command talks to."""
+    with service_at(find_address(url)) as at:
+        yield at
+
+
+@contextmanager
+def service_at(address: Address) -> Iterator[Service]:
+    """The service at an address."""
     from horae.cli.live.wire import Wire
 
-    address = find_address(url)
     with closing(Wire(address.url, address.token)) as wire:
         yield Service(address, wire)
 

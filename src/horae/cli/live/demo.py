@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from horae.cli.files import check_outputs
+from horae.cli.live.address import Address
 from horae.cli.live.bars import bar
-from horae.cli.live.client import Service, records_of, service
+from horae.cli.live.client import Service, records_of, service_at
 from horae.cli.live.past import read_past
 from horae.cli.live.report import fairness_tables, write_files
 from horae.cli.options import OutputOption
@@ -96,7 +97,7 @@ def command(
     if (folder / "journal.db").exists():
         raise DemoFailed(f"{folder} holds a service already: name a new folder with --state, or leave it out.")
     page = html or folder / "demo.html"
-    with _serving(folder) as server, service(server.url) as at:
+    with _serving(folder) as server, service_at(_address(server, _admin(server))) as at:
         _say(output, f"Service at {server.url}, state in {folder}")
         ids = _submit(at, server)
         _say(output, f"{len(ids)} jobs of 3 teams submitted; GPUs are leased for {LEASE_S} s at a time.")
@@ -112,43 +113,37 @@ def command(
 
 @contextmanager
 def _serving(folder: Path) -> Iterator[Server]:
-    """A service in this process, and the client's way to it."""
-    import os
-
+    """A service in this process."""
     from horae.backends.local.gpus import find_gpus
     from horae.service.server import Asked, Server
 
     gpus = None if find_gpus() else VIRTUAL
     settings = {"lease": str(LEASE_S)}
     server = Server(Asked(state=folder, port=0, gpus=gpus, policy="themis", settings=settings))
-    known = os.environ.get("HORAE_TOKEN")
-    os.environ["HORAE_TOKEN"] = server.token_file.read_text(encoding="utf-8").strip()
     try:
         yield server
     finally:
-        os.environ.pop("HORAE_TOKEN")
-        if known is not None:
-            os.environ["HORAE_TOKEN"] = known
         server.close()
+
+
+def _admin(server: Server) -> str:
+    return server.token_file.read_text(encoding="utf-8").strip()
+
+
+def _address(server: Server, token: str) -> Address:
+    """The client's way to the service, as whoever has this token."""
+    return Address(server.url, local=True, token=token)
 
 
 def _submit(at: Service, server: Server) -> dict[str, DemoJob]:
     """Every team submits its own jobs, with its own token."""
-    import httpx
-
     ids: dict[str, DemoJob] = {}
     for user in dict.fromkeys(job.user for job in JOBS):
         token = at.post("/v1/tokens", {"user": user, "role": "user", "expires": "1h"})["token"]
         own = [job for job in JOBS if job.user == user]
-        said = httpx.post(
-            f"{server.url}/v1/jobs",
-            json=[_form(job) for job in own],
-            headers={"Authorization": f"Bearer {token}"},
-            trust_env=False,
-        )
-        if said.status_code >= 300:
-            raise DemoFailed(f"The service refused the jobs of {user}: {said.text}")
-        ids.update(zip(said.json()["ids"], own, strict=True))
+        with service_at(_address(server, token)) as theirs:
+            said = theirs.post("/v1/jobs", [_form(job) for job in own])
+        ids.update(zip(said["ids"], own, strict=True))
     return ids
 
 
