@@ -94,7 +94,11 @@ def test_nash_welfare_is_as_large_as_can_be(p: Problem) -> None:
     kept = np.array([answer.certificate["kept"][name] for name in p.ids])
     throughput, plain = answer.throughput(p) / kept, Shares(p)
     most = plain.best((p.weight / throughput) @ plain.speed, np.zeros(len(p)))
-    assert most == pytest.approx(p.weight.sum(), rel=1e-3)
+    gap, part = answer.certificate["gap"], p.weight / p.weight.sum()
+    assert gap <= 1e-8
+    # A job with little weight adds little to the welfare: that is off by the square of how far the job is off.
+    off = np.sqrt(2 * max(gap, 1e-10) / part.min())
+    assert most == pytest.approx(p.weight.sum(), rel=1e-4 + off)
 
 
 def test_a_job_with_next_to_nothing_left_takes_nothing_from_the_others() -> None:
