@@ -172,7 +172,7 @@ class Engine:
             return
         match event:
             case JobStarted():
-                self._started(row)
+                self._started(row, event.up_s)
             case JobFinished():
                 self._ended(row, _FINISH, work_done=float(self.jobs.work[row]))
             case JobStopped():
@@ -187,17 +187,18 @@ class Engine:
             case _:
                 assert_never(event)
 
-    def _started(self, row: int) -> None:
+    def _started(self, row: int, up_s: float) -> None:
         jobs, state = self.jobs, STATES[self.jobs.state[row]]
         running = after(state, _START)
         if running is None:
             self.dropped_reports += 1
             return
         jobs.state[row] = int(running)
-        self._works_from(row, self.now_s)
+        since_s = max(float(jobs.launched_s[row]), self.now_s - max(0.0, up_s))
+        self._works_from(row, since_s)
         jobs.launch_failures[row] = 0
         # A job works at least as long as it took to load; else loading could be all that ever happens.
-        least_s = max(jobs.min_runtime_s[row], self.now_s - jobs.launched_s[row])
+        least_s = max(jobs.min_runtime_s[row], since_s - jobs.launched_s[row])
         jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + least_s)
         self._must_plan = self._must_plan or self._heed_starts
 
@@ -363,6 +364,10 @@ class Engine:
     def _note_speed(self, row: int, work_done: float) -> None:
         """Learn how fast a job really was since it was last known where it stood, if that is long enough ago."""
         if not self._learn or not self.jobs.executing[row]:
+            return
+        if work_done <= self._launched[row].work_done:
+            # It stands where it began: it has only loaded so far.
+            self._measured_from[row] = (self.now_s, self._sane(row, work_done))
             return
         since_s, done = self._measured_from.get(row, (self.now_s, work_done))
         elapsed_s = self.now_s - since_s

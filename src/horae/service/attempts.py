@@ -62,7 +62,7 @@ def _report(
     if attempt is None:
         return
     if isinstance(record, JobStarted):
-        attempt["started"] = attempt["started"] or moment(record.at_s)
+        attempt["started"] = attempt["started"] or moment(record.at_s - record.up_s)
     elif attempt["ended"] is None:
         attempt["ended"], attempt["end"] = moment(record.at_s), _ENDS[type(record)]
         attempt["exit_code"] = record.exit_code if isinstance(record, JobFailed) else None

@@ -58,7 +58,8 @@ def command(
 
     Jobs come when they came, at the speeds they had, with the time that starting, saving and coming back took them.
     Jobs that were cancelled, failed or were given up by their app are taken to have wanted what they did: apps'
-    schedulers decide nothing again. Holds and drained nodes are not replayed.
+    schedulers decide nothing again. Those that have not ended are run to their end. Whichever did not finish counts
+    as finished in no column. Holds and drained nodes are not replayed.
     """
     from horae.cli.inputs import read_pairs
     from horae.policies import make_policy
@@ -97,6 +98,7 @@ def _replay(
     output: Output,
 ) -> History:
     from horae.service.calibration import replayable
+    from horae.service.replay import counted_alike
     from horae.simulate.run import simulate
 
     machines = _machines(past, cluster)
@@ -116,7 +118,7 @@ def _replay(
             progress=advance,
         )
     note_unfinished(policy, [history.waiting])
-    return history
+    return counted_alike(past.history, history)
 
 
 def _machines(past: Past, asked: str | None) -> Cluster:
