@@ -170,7 +170,12 @@ def _true_rates(history: History, measured: Floats) -> Floats:
             as_others[rows, kind] = np.nanmedian(measured[rows, kind])
     ratio = _over(np.where(seen, measured * worked_s, 0.0).sum(1), np.where(seen, believed * worked_s, 0.0).sum(1))
     guessed = np.where(np.isnan(as_others) | (believed <= 0), believed * ratio[:, None], as_others)
-    return np.where(seen, measured, guessed)
+    return _rounded(np.where(seen, measured, guessed))
+
+
+def _rounded(speeds: Floats) -> Floats:
+    """Speeds to seven digits: types that are alike must not differ by rounding, for the faster one is taken."""
+    return np.array([float(f"{speed:.7g}") for speed in speeds.flat]).reshape(speeds.shape)
 
 
 def alike(jobs: Sequence[JobSpec]) -> dict[tuple[str, int], list[int]]:

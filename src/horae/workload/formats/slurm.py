@@ -156,14 +156,11 @@ def row_reader(table: Table, _: Throughputs | None) -> RowReader:
 
 def _runs_of_one_job(columns: Accounting, records: Sequence[Row]) -> list[Row]:
     """The runs of a job in order of time, each once, though accounting of overlapping times may tell it twice."""
-    ended: dict[tuple[datetime, datetime], Row] = {}
-    when = [tuple(_known(columns.cell(row, name)) or datetime.min for name in ("Submit", "Start")) for row in records]
-    latest = max(submit for submit, _ in when)
-    for row, (submit, start) in zip(records, when, strict=True):
-        if columns.over(row):
-            ended[submit, start] = row
+    submit, start = ([str(_known(columns.cell(row, name)) or "") for row in records] for name in ("Submit", "Start"))
+    latest = max(submit)
+    ended = {(came, began): row for came, began, row in zip(submit, start, records, strict=True) if columns.over(row)}
     # Requeued, a job is submitted anew: what was told while it still ran is void once that run has ended.
-    if not any(submit == latest for submit, _ in ended):
+    if not any(came == latest for came, _ in ended):
         raise LeftOut("jobs that are running or pending")
     return [ended[moments] for moments in sorted(ended)]
 
