@@ -31,7 +31,7 @@ def read_history(
     engine, recorder, reports = beginning.engine(learn=False), Recorder(), _Reports()
     for record in records:
         if not whole and isinstance(record, Decided):
-            record = _of_known_jobs(record, engine.jobs.rows, engine.gpus.cluster.gpus)
+            record = of_known_jobs(record, engine.jobs.rows, engine.gpus.cluster.gpus)
         engine.apply(record)
         recorder.see(record, engine.jobs.rows)
         reports.see(record, engine)
@@ -41,7 +41,7 @@ def read_history(
     return replace(told, rates=_true_rates(told, reports.speeds(told)))
 
 
-def _of_known_jobs(record: Decided, rows: Container[str], gpus: int) -> Decided:
+def of_known_jobs(record: Decided, rows: Container[str], gpus: int) -> Decided:
     """What a decision did to jobs, on GPUs, that are known; row numbers mean nothing when the first rows are not."""
     return Decided(
         record.at_s,
