@@ -155,6 +155,21 @@ def test_a_job_that_is_over_before_it_says_that_it_began_was_as_fast_as_its_life
     assert finish_time_fairness(history).rho == pytest.approx([1.0])
 
 
+def test_work_that_was_lost_does_not_make_a_job_slow() -> None:
+    """It is preempted after 60 s and has saved nothing; then it does all its work in 50 s."""
+    launches = [
+        Decided(at_s, planned=False, launches=(Launch("a", n, (0,), Span.GPU, 0.0),))
+        for n, at_s in ((1, 0.0), (2, 70.0))
+    ]
+    stop = Decided(60.0, planned=False, stops=(Stop("a", 1, StopWhy.PREEMPTED),))
+    records = [JobSubmitted(0.0, JobSpec("a", 0.0, 1, 100.0, "steps", throughput={"v100": 1.0}))]
+    records += [launches[0], JobStarted(0.0, "a", 1), stop, JobStopped(61.0, "a", 1, 0.0)]
+    records += [launches[1], JobStarted(70.0, "a", 2), JobFinished(120.0, "a", 2)]
+    history = read_history(Beginning((Node("v100", "v100", 1),), "fifo"), records)
+    assert history.rates == pytest.approx(np.array([[2.0]]))
+    assert finish_time_fairness(history).rho == pytest.approx([120.0 / 50.0])
+
+
 def test_a_job_on_other_gpus_than_it_asked_for_is_measured_and_counted_as_on_those() -> None:
     spec = JobSpec("a", 0.0, 2, 3600.0, "steps", gpus_min=1, gpus_max=4, throughput={"v100": 1.0})
     launch = Decided(0.0, planned=False, launches=(Launch("a", 1, (0, 1, 2, 3), Span.NODE, 0.0),))

@@ -151,8 +151,10 @@ class _Reports:
         spent_s, done = np.zeros_like(history.rates), np.zeros_like(history.rates)
         for (job, _), way in self._ways.items():
             seconds, work = way.measured()
-            spent_s[rows[job], way.gpu_type] += seconds
-            done[rows[job], way.gpu_type] += work
+            # What was lost with an attempt, or never saved, says nothing of how fast the job is.
+            if work > 0:
+                spent_s[rows[job], way.gpu_type] += seconds
+                done[rows[job], way.gpu_type] += work
         return np.where(done > 0, _over(done, spent_s), np.nan)
 
 
