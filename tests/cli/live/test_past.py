@@ -90,6 +90,15 @@ def test_a_replay_compares_policies_with_what_happened(cli: Horae, tmp_path: Pat
     assert "as it was" in text.out
 
 
+def test_settings_of_the_service_that_a_replay_does_not_have_are_told(ran: Live, cli: Horae) -> None:
+    assert "by default" not in cli("replay", "--policy", "fifo-backfill").err
+    admin = ran.person("root", Role.ADMIN)
+    assert admin.put("/v1/settings", json={"settings": {"reserve": "50"}}).status_code == 200
+    assert "as the service had it last: --set reserve=50" in cli("replay", "--policy", "fifo-backfill").err
+    assert "by default" not in cli("replay", "--policy", "fifo-backfill", "--set", "reserve=50").err
+    assert "by default" not in cli("replay", "--policy", "fifo").err
+
+
 def test_a_replay_on_other_machines(cli: Horae) -> None:
     few, many = (
         cli("replay", "--policy", "fifo", "--cluster", spec, "-o", "json").json["runs"][1]["makespan_s"]

@@ -75,6 +75,7 @@ def command(
         make_policy(name, settings)
     with service(url) as at:
         past = read_past(at)
+    _note_other_settings(past, policy, settings)
     runs = [past.history, *(_replay(past, name, settings, cluster, placement, seed, output) for name in policy)]
     reports = [measure(run) for run in runs]
     labels = [f"{AS_IT_WAS} ({past.history.policy})", *policy]
@@ -86,6 +87,14 @@ def command(
         note(f"page: {html}")
     records = [{"run": label, **report.as_dict()} for label, report in zip(labels, reports, strict=True)]
     answer(output, {"runs": records}, records, lambda: [render_table(reports, labels)])
+
+
+def _note_other_settings(past: Past, policies: list[str], settings: dict[str, str]) -> None:
+    """Say so where the service's own policy is run again with other settings than the service gave it."""
+    was = past.history
+    if was.policy in policies and not settings and was.settings:
+        same = " ".join(f"--set {key}={value}" for key, value in was.settings.items())
+        note(f"{was.policy} is run again as it is by default; as the service had it last: {same}")
 
 
 def _replay(
