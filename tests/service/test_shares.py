@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.service.cell import ADMIN, Cell
 from horae.backends.fake import Part
 from horae.core.cluster import Node
 from horae.core.queues import Queue
-from horae.service.shares import divided
+from horae.service.shares import Shares, divided
 
 NODES = (Node("v", "v100", 4), Node("k", "k80", 4))
 #: A V100 is four times as fast as a K80, to whoever may choose.
@@ -95,6 +96,15 @@ def test_who_is_held_wants_nothing_and_a_node_that_is_down_is_nobodys(tmp_path: 
     cell.backend.lose("k")
     cell.to(3.0)
     assert told(cell, "entitled_gpus", "used_share") == {"(all)": (4, 1.0), "a": (0, 0.0), "b": (4, 1.0)}
+
+
+def test_of_a_gpu_that_two_share_each_has_half(tmp_path: Path) -> None:
+    cell = opened(tmp_path)
+    submit(cell, "a")
+    submit(cell, "b")
+    shared = replace(cell.daemon.standing, occupied={0: (0,), 1: (0,)})
+    used = {one["queue"]: one["used_gpus"] for one in Shares(shared).records()}
+    assert used == {"(all)": 1.0, "a": 0.5, "b": 0.5}
 
 
 BOUNDS = st.tuples(st.integers(0, 8), st.integers(0, 8)).map(lambda ends: (min(ends), max(ends)))

@@ -27,12 +27,12 @@ class _Use:
     running: int = 0
     waiting: int = 0
 
-    def add(self, gpus: float, worth: float) -> None:
-        """Count one job."""
-        self.gpus += gpus
-        self.worth += worth
-        self.running += gpus > 0
-        self.waiting += gpus == 0
+    def add(self, other: _Use) -> None:
+        """Count what another has, too."""
+        self.gpus += other.gpus
+        self.worth += other.worth
+        self.running += other.running
+        self.waiting += other.waiting
 
 
 class Shares:
@@ -82,19 +82,23 @@ class Shares:
     # --------------------------------------------------------------------- use
 
     def _count(self) -> None:
-        at = self._at
-        held = [gpu for gpus in at.occupied.values() for gpu in gpus]
-        holders = np.bincount(np.array(held, np.int64), minlength=at.cluster.gpus)
-        for row in np.flatnonzero(among(at, _WANTING)).tolist():
-            gpus = np.array(at.occupied.get(row, ()), np.int64)
-            gpus = gpus[self._up[gpus]]
-            # Who shares a GPU has its part of it.
-            part = 1.0 / holders[gpus]
-            queue = int(at.columns["queue"][row])
-            self._own.add(queue)
-            while queue >= 0:
-                self._use[queue].add(float(part.sum()), float((part * self._worth[gpus]).sum()))
-                queue = at.queue_parents[queue]
+        at, use = self._at, self._use
+        rows = np.flatnonzero(among(at, _WANTING))
+        queues = np.asarray(at.columns["queue"][rows], np.int64)
+        self._own.update(queues.tolist())
+        runs = np.isin(rows, list(at.occupied))
+        for queue, waiting in enumerate(np.bincount(queues[~runs], minlength=len(use)).tolist()):
+            use[queue].waiting = waiting
+        held = np.array([gpu for gpus in at.occupied.values() for gpu in gpus], np.int64)
+        # Who shares a GPU has its part of it.
+        part = self._up / np.maximum(np.bincount(held, minlength=len(self._up)), 1)
+        worth = part * self._worth
+        for row, queue in zip(rows[runs].tolist(), queues[runs].tolist(), strict=True):
+            gpus = list(at.occupied[row])
+            use[queue].add(_Use(float(part[gpus].sum()), float(worth[gpus].sum()), running=1))
+        # Children come after their parents.
+        for queue in range(len(use) - 1, 0, -1):
+            use[at.queue_parents[queue]].add(use[queue])
 
     def _busy(self, queue: int) -> bool:
         return self._use[queue].running + self._use[queue].waiting > 0
