@@ -12,6 +12,7 @@ It needs nothing but Python: the service is asked over HTTP.
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 import sys
@@ -125,7 +126,7 @@ class Agent:
         except Refused as refused:
             print(f"auction {offer['auction']}: {refused}", file=sys.stderr)
             return
-        best = min(row["rho"] for row in bid["table"])
+        best = min((row["rho"] for row in bid["table"]), default=bid["rho"])
         print(f"auction {offer['auction']}: rho {bid['rho']:.2f}, with all it can use {best:.2f}", flush=True)
 
     def bid(self, offer: dict[str, Any], trials: list[Trial]) -> dict[str, Any]:
@@ -203,8 +204,9 @@ def main() -> None:
             return
         except Refused as refused:
             sys.exit(f"The service says: {refused}")
-        except urllib.error.URLError as error:
-            print(f"{chosen.url} does not answer ({error.reason}); asking again", file=sys.stderr)
+        except (OSError, http.client.HTTPException) as error:
+            # It is not there, or went away in the middle of an answer.
+            print(f"{chosen.url} does not answer ({error}); asking again", file=sys.stderr)
             time.sleep(PAUSE_S)
 
 

@@ -151,7 +151,9 @@ def test_it_has_the_nodes_it_was_given(rig: Rig) -> None:
 
 def test_a_job_that_runs_is_started_once(rig: Rig) -> None:
     rig.start("runs")
-    assert [stamped(event) for event in rig.events()] == [JobStarted(0.0, "a-1", 1)]
+    (started,) = rig.events()
+    assert isinstance(started, JobStarted)
+    assert (started.job, started.attempt, started.up_s >= 0) == ("a-1", 1, True)
     assert rig.quiet()
 
 

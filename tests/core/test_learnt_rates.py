@@ -6,11 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horae.core.cluster import Span
+from horae.core.cluster import Cluster, Node, Span
+from horae.core.engine import Engine
+from horae.core.events import JobProgressed, JobStarted, JobSubmitted
 from horae.core.job import JobSpec
 from horae.core.queues import QueueTree
 from horae.core.table import JobTable
 from horae.core.throughputs import Origin, Setting, Speeds, Throughputs
+from horae.placement.rules import make_placement
+from horae.policies import make_policy
 
 TYPES = ("v100", "k80")
 
@@ -65,3 +69,16 @@ def test_rates_are_those_that_looking_everything_up_would_give(
             assert table.rates[row].tolist() == rates.tolist(), table.specs[row]
             assert table.best_rate[row] == rates.max()
             assert int(table.types[row]) == sum(1 << k for k in np.flatnonzero(rates).tolist())
+
+
+def test_what_a_job_takes_to_load_says_nothing_of_its_speed() -> None:
+    """It is taken to be up long before it is ready, as jobs are that load for a while before they report."""
+    cluster = Cluster((Node("n0", "v100", 1),))
+    engine = Engine(cluster, make_policy, "fifo", {}, make_placement("best-effort"), learn=True, least_measured_s=5.0)
+    engine.apply(JobSubmitted(0.0, JobSpec("a", 0.0, 1, 1000.0, "steps", job_class="net", throughput={"v100": 1.0})))
+    engine.decide(0.0)
+    engine.apply(JobStarted(5.0, "a", 1, up_s=4.0))
+    assert engine.jobs.first_started_s[0] == 1.0
+    for at_s, done in ((20.0, 0.0), (26.0, 60.0)):
+        engine.apply(JobProgressed(at_s, "a", 1, done))
+    assert list(engine.learnt.values()) == [10.0]

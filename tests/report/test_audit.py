@@ -12,7 +12,8 @@ from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
 from horae.core.throughputs import Throughputs
 from horae.report.audit.judgement import judge
-from horae.report.audit.verdict import Verdict
+from horae.report.audit.section import render_verdicts
+from horae.report.audit.verdict import Verdict, all_held
 from horae.simulate.observer import Observer, sample_times
 from horae.simulate.run import simulate
 
@@ -40,7 +41,7 @@ def test_two_alike_that_fit_beside_each_other_have_nothing_to_complain_of() -> N
     for policy in ("themis", "max-min", "fifo"):
         verdicts = audit(jobs, "1x4", policy)
         assert list(verdicts) == PROPERTIES
-        assert [name for name, verdict in verdicts.items() if not verdict.holds] == [], policy
+        assert [name for name, verdict in verdicts.items() if verdict.holds is False] == [], policy
         assert all(verdict.counter_example == "" for verdict in verdicts.values())
 
 
@@ -147,8 +148,26 @@ def test_under_shortest_first_it_pays_to_claim_less_work() -> None:
     assert audit(jobs, "1x1", "las")["strategy_proof"].holds
 
 
-def test_a_run_without_jobs_has_nothing_to_answer_for() -> None:
-    assert all(verdict.holds for verdict in audit([], "1x4", "fifo").values())
+def test_a_run_without_jobs_gives_nothing_to_judge() -> None:
+    verdicts = audit([], "1x4", "fifo")
+    assert list(verdicts) == PROPERTIES
+    assert {verdict.holds for verdict in verdicts.values()} == {None}
+    assert all(verdict.summary.startswith("nothing to judge") for verdict in verdicts.values())
+    assert all_held(verdicts.values()) is None
+
+
+def test_who_was_alone_was_asked_about_nobody() -> None:
+    verdicts = audit([job("a", 2, 5000.0)], "1x4", "fifo")
+    assert [name for name, verdict in verdicts.items() if verdict.holds is None] == [
+        "no_better_exchange",
+        "envy_free",
+        "envy_free_but_one_gang",
+        "strategy_proof",
+    ]
+    assert all_held(verdicts.values()) is True
+    page = "".join(render_verdicts(list(verdicts.values())))
+    assert "3 of 3 properties held" in page
+    assert page.count("not judged") == 4
 
 
 def test_a_verdict_that_fails_shows_why() -> None:

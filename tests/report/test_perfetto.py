@@ -162,8 +162,8 @@ def test_two_jobs_on_one_gpu_have_a_track_each(events) -> None:
     ("happens", "why"),
     [
         (JobCancelled(40, "a"), "cancelled"),
-        (JobHeld(40, "a"), "held, lost with its node, or failed to launch"),
-        (NodeLost(40, "gpu-0"), "held, lost with its node, or failed to launch"),
+        (JobHeld(40, "a"), "failed and tried again, held, lost with its node, or never up"),
+        (NodeLost(40, "gpu-0"), "failed and tried again, held, lost with its node, or never up"),
     ],
 )
 def test_the_slice_says_why_it_ended(events, happens: Any, why: str) -> None:

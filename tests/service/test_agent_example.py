@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -122,12 +125,36 @@ def test_a_trial_of_which_nothing_is_known_is_like_the_others() -> None:
     assert agent.expected(OFFER, [Trial(0.0, 0.0, None)])[0] == 800.0
 
 
-def test_a_service_that_does_not_answer_is_asked_again() -> None:
+@pytest.fixture(params=["is not there", "goes away before its answer", "goes away in its answer"])
+def absent(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a service that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        if request.param == "is not there":
+            server.close()
+            yield url
+            return
+        part = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{" if "in its" in request.param else b""
+        threading.Thread(target=_hang_up, args=(server, part), daemon=True).start()
+        yield url
+
+
+def _hang_up(server: socket.socket, part: bytes) -> None:
+    with suppress(OSError):
+        while True:
+            caller, _ = server.accept()
+            caller.recv(1 << 16)
+            caller.sendall(part)
+            caller.close()
+
+
+def test_a_service_that_does_not_answer_is_asked_again(absent: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-I", str(EXAMPLES / "halving_agent.py"), "search", "--url", "http://127.0.0.1:9"],
+        [sys.executable, "-I", str(EXAMPLES / "halving_agent.py"), "search", "--url", absent],
         env={"HORAE_TOKEN": "x"}, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
-    assert eventually(process.stderr.readline).startswith("http://127.0.0.1:9 does not answer")
+    for _ in range(2):
+        assert eventually(process.stderr.readline).startswith(f"{absent} does not answer")
     process.kill()
     process.communicate()

@@ -228,6 +228,12 @@ def test_a_broken_record_is_an_error_and_not_a_new_beginning(tmp_path: Path, tex
         list(quiet(1, print, tmp_path))
 
 
+def test_a_checkpoint_that_is_gone_is_an_error_and_not_a_new_beginning(tmp_path: Path) -> None:
+    (tmp_path / "saved.json").write_text('{"step": 7, "total": 9, "loss": null}')
+    with pytest.raises(FileNotFoundError, match=r"checkpoint-7 is gone, .* remove saved.json to start anew"):
+        list(quiet(9, print, tmp_path))
+
+
 def test_files_of_the_user_stay(tmp_path: Path) -> None:
     for name in ("result.json", "checkpoint-best"):
         (tmp_path / name).touch()

@@ -127,6 +127,18 @@ def test_a_job_is_over_once_a_later_file_says_so_and_not_while_it_waits_again(re
     assert [job.id for job in read(table(again, ended, other)).jobs] == ["2"]
 
 
+def test_times_that_say_how_far_they_are_from_utc_are_compared_as_moments(read) -> None:
+    """As with SLURM_TIME_FORMAT="%FT%T%z", in the night in which clocks go back."""
+    rows = (
+        "1|2024-10-27T02:30:00+0200|2024-10-27T02:50:00+0200|2024-10-27T02:10:00+0100|COMPLETED|gres/gpu=1",
+        "2|2024-10-27T02:20:00+0100|2024-10-27T02:30:00+0100|2024-10-27T02:40:00+0100|COMPLETED|gres/gpu=1",
+    )
+    assert [(job.id, job.submit_s, job.work) for job in read(table(*rows)).jobs] == [
+        ("1", 0.0, 1200.0),
+        ("2", 3000.0, 600.0),
+    ]
+
+
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from horae.report.audit.verdict import Verdict
 
 
+_HOLDS = {True: "yes", False: "NO", None: "-"}
+
+
 def command(
     cluster: options.ClusterOption,
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Who runs; `horae policies` lists them.")],
@@ -105,10 +108,12 @@ def _print_verdicts(policy: str, settings: dict[str, str], verdicts: Sequence[Ve
                 for v in verdicts
             )
         case Output.TABLE:
-            rows = [(v.claim, "yes" if v.holds else "NO", v.summary) for v in verdicts]
+            rows = [(v.claim, _HOLDS[v.holds], v.summary) for v in verdicts]
             print_rich(table(["property", "holds", "in numbers"], rows, title=f"Audit of {policy}"))
-            print_rich(*(f"- {v.counter_example}" for v in verdicts if not v.holds))
+            print_rich(*(f"- {v.counter_example}" for v in verdicts if v.counter_example))
 
 
 def _record(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    return {"holds": all(v.holds for v in verdicts), "verdicts": [v.as_dict() for v in verdicts]}
+    from horae.report.audit.verdict import all_held
+
+    return {"holds": all_held(verdicts), "verdicts": [v.as_dict() for v in verdicts]}

@@ -41,6 +41,7 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.gpus import GpuLedger
+from horae.core.lessons import LEAST_MEASURED_S, Lessons
 from horae.core.plan import Memory, Placement, PlacementRule, Plan, Policy, Snapshot, Wishes
 from horae.core.queues import Queue, QueueTree, QueueUse
 from horae.core.reasons import Reason
@@ -63,10 +64,8 @@ from horae.core.states import (
     after,
 )
 from horae.core.table import JobTable
-from horae.core.throughputs import Origin, Setting, Speeds, Throughput, Throughputs
+from horae.core.throughputs import Setting, Speeds, Throughputs
 
-#: A speed is measured over at least so long, unless told otherwise; only a difference as large as this counts as one.
-LEAST_MEASURED_S, _SAME_SPEED = 30.0, 1e-3
 #: What failed is tried again after 1, 2, 4, ... seconds, at most this many.
 LONGEST_BACKOFF_S = 300.0
 
@@ -103,11 +102,8 @@ class Engine:
         self.jobs = JobTable(cluster.gpu_types, self._speeds, self.queues)
         self.apps = AppBook(self.jobs)
         self.talk = Conversation()
-        #: Whether speeds that jobs show replace what was estimated, what was learnt so, and the moment from which each
-        #: running job's speed is measured, with the work done by then.
-        self._learn, self._least_measured_s = learn, least_measured_s
-        self.learnt: dict[Setting, float] = {}
-        self._measured_from: dict[int, tuple[float, float]] = {}
+        #: Speeds that jobs show replace what was estimated, where that is wanted.
+        self._lessons = Lessons(self.jobs, learn, least_measured_s)
         self.evidence: Evidence | None = None
         #: Reports that came from an older attempt, or twice, and were ignored.
         self.dropped_reports = 0
@@ -172,7 +168,7 @@ class Engine:
             return
         match event:
             case JobStarted():
-                self._started(row)
+                self._started(row, event.up_s)
             case JobFinished():
                 self._ended(row, _FINISH, work_done=float(self.jobs.work[row]))
             case JobStopped():
@@ -187,24 +183,25 @@ class Engine:
             case _:
                 assert_never(event)
 
-    def _started(self, row: int) -> None:
+    def _started(self, row: int, up_s: float) -> None:
         jobs, state = self.jobs, STATES[self.jobs.state[row]]
         running = after(state, _START)
         if running is None:
             self.dropped_reports += 1
             return
         jobs.state[row] = int(running)
-        self._works_from(row, self.now_s)
+        since_s = max(float(jobs.launched_s[row]), self.now_s - max(0.0, up_s))
+        self._works_from(row, since_s)
         jobs.launch_failures[row] = 0
         # A job works at least as long as it took to load; else loading could be all that ever happens.
-        least_s = max(jobs.min_runtime_s[row], self.now_s - jobs.launched_s[row])
+        least_s = max(jobs.min_runtime_s[row], since_s - jobs.launched_s[row])
         jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + least_s)
         self._must_plan = self._must_plan or self._heed_starts
 
     def _works_from(self, row: int, at_s: float) -> None:
         self.jobs.first_started_s[row] = min(self.jobs.first_started_s[row], at_s)
         self._set_speed(row, at_s)
-        self._measured_from[row] = (at_s, float(self.jobs.work[row] - self.jobs.work_left[row]))
+        self._lessons.measure_from(row, at_s, float(self.jobs.work[row] - self.jobs.work_left[row]))
         self._set_speed_beside(row)
 
     def _set_speed(self, row: int, at_s: float) -> None:
@@ -222,8 +219,8 @@ class Engine:
         other = self.gpus.companion(row)
         if other >= 0 and self.jobs.executing[other]:
             self._set_speed(other, self.now_s)
-            # What it has done by now is only believed; its next report is where measuring begins anew.
-            self._measured_from.pop(other, None)
+            # What it has done by now is only believed.
+            self._lessons.lose_track(other)
 
     def _ended(self, row: int, move: Move, work_done: float) -> None:
         """An attempt is gone: its GPUs are free, and the job waits again or has ended."""
@@ -240,7 +237,7 @@ class Engine:
         jobs.work_left[row] = jobs.work[row] - jobs.reported[row]
         self._launched.pop(row, None)
         self._stopped.pop(row, None)
-        self._measured_from.pop(row, None)
+        self._lessons.lose_track(row)
         self.evicted.pop(row, None)
         self.gpus.vacate(row)
         self._vacated = True
@@ -352,42 +349,17 @@ class Engine:
     def _forget_agent(self, row: int) -> None:
         """An app of which nothing is left needs no agent: who comes later under its name is another."""
         app = self.jobs.specs[row].app_id
-        if app in self.talk.agents and not self._app_goes_on(int(self.jobs.app[row])):
+        if app in self.talk.agents and not self.jobs.app_goes_on(int(self.jobs.app[row])):
             self._change_agent(app, present=False)
 
-    def _app_goes_on(self, app: int) -> bool:
-        jobs = self.jobs
-        rows = np.flatnonzero(jobs.app[: len(jobs)] == app)
-        return any(STATES[state] not in ENDED for state in jobs.state[rows].tolist())
-
     def _note_speed(self, row: int, work_done: float) -> None:
-        """Learn how fast a job really was since it was last known where it stood, if that is long enough ago."""
-        if not self._learn or not self.jobs.executing[row]:
+        """Learn how fast a job really was."""
+        if not self._lessons.wanted or not self.jobs.executing[row]:
             return
-        since_s, done = self._measured_from.get(row, (self.now_s, work_done))
-        elapsed_s = self.now_s - since_s
-        if 0 < elapsed_s < self._least_measured_s:
-            return
-        self._measured_from[row] = (self.now_s, self._sane(row, work_done))
-        if elapsed_s > 0:
-            self._learn_speed(row, (work_done - done) / elapsed_s)
-
-    def _learn_speed(self, row: int, steps_per_s: float) -> None:
-        """A speed that was only estimated is replaced; one that was measured before moves half way."""
-        jobs, setting = self.jobs, self._setting(row)
-        known = self._speeds.throughputs.get(setting)
-        if known is None and jobs.specs[row].throughput:
-            # What a job says of itself is an estimate, too.
-            known = Throughput(float(jobs.rate[row]), Origin.ESTIMATED)
-        if known is None or known.origin is Origin.GIVEN:
-            return
-        if known.origin is Origin.MEASURED:
-            steps_per_s = (steps_per_s + known.steps_per_s) / 2
-        if steps_per_s > 0 and abs(steps_per_s - known.steps_per_s) > _SAME_SPEED * known.steps_per_s:
-            first = not self._speeds.throughputs.knows(setting.job_class)
-            self._speeds.throughputs.put(setting, steps_per_s, Origin.MEASURED)
-            self.learnt[setting] = steps_per_s
-            jobs.look_up_again(setting, first)
+        stands, began = self._sane(row, work_done), self._launched[row].work_done
+        steps_per_s = self._lessons.speed_since(row, self.now_s, work_done, stands, began)
+        if steps_per_s is not None:
+            self._lessons.learn(row, self._setting(row), steps_per_s)
 
     def _setting(self, row: int) -> Setting:
         """What a running job's speed is measured under."""
@@ -612,7 +584,7 @@ class Engine:
         What never changes is shared; so are speeds, unless they are learnt.
         """
         shared: list[object] = [self.gpus.cluster, *self.jobs.specs]
-        if not self._learn:
+        if not self._lessons.wanted:
             shared.append(self._speeds)
         return deepcopy(self, {id(one): one for one in shared})
 
@@ -785,6 +757,11 @@ class Engine:
         )
 
     @property
+    def learnt(self) -> dict[Setting, float]:
+        """Steps/s that running jobs have taught."""
+        return self._lessons.learnt
+
+    @property
     def retries(self) -> bool:
         """Whether a job that failed is to be tried again."""
         return bool(self._backoff)
@@ -826,7 +803,7 @@ class Engine:
             "vacated": self._vacated,
             "dropped_reports": self.dropped_reports,
             "learnt": tuple(self.learnt.items()),
-            "measured_from": dict(self._measured_from),
+            "measured_from": dict(self._lessons.measured_from),
             "queue_paths": tuple(self.queues.paths),
             "queues": self.queues.configured,
             "apps": self.apps.state(),
@@ -845,7 +822,7 @@ class Engine:
         self.now_s, self.wake_s = state["now_s"], state["wake_s"]
         self.queues.restore(state["queue_paths"], state["queues"])
         self.gpus.restore(state["gpus"])
-        self._restore_speeds(state["learnt"])
+        self._lessons.restore(state["learnt"], state["measured_from"])
         self.jobs.restore(self.gpus.cluster.gpu_types, state["specs"], state["jobs"], state["active"])
         self.apps.restore(state["apps"])
         if "talk" in state:
@@ -855,13 +832,6 @@ class Engine:
         self._pending, self._backoff = dict(state["pending"]), dict(state["backoff"])
         self.evicted, self._strays = dict(state["evicted"]), list(state["strays"])
         self._launched, self._stopped = dict(state["launched"]), dict(state["stopped"])
-        self._measured_from = dict(state["measured_from"])
         self._must_plan, self._heed_starts = state["must_plan"], state["heed_starts"]
         self._vacated, self.dropped_reports = state["vacated"], state["dropped_reports"]
         self.evidence = Evidence(**state["evidence"]) if state.get("evidence") else None
-
-    def _restore_speeds(self, learnt: Iterable[tuple[Setting, float]]) -> None:
-        self.learnt = dict(learnt)
-        for setting, steps_per_s in self.learnt.items():
-            self._speeds.throughputs.put(setting, steps_per_s, Origin.MEASURED)
-        self._speeds.forget()

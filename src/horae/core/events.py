@@ -53,11 +53,15 @@ class JobReleased:
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """An attempt is up (its checkpoint loaded) and does work from now on."""
+    """An attempt is up (its checkpoint loaded) and does work from now on.
+
+    One that does not say when it began is taken to have worked since its process was there: for `up_s` by now.
+    """
 
     at_s: float
     job: str
     attempt: int
+    up_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan, nan
+from math import inf, isnan, nan
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster, Span
 from horae.core.commands import Decided, StopWhy
-from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
+from horae.core.events import Event, JobFailed, JobFinished, JobProgressed, JobStarted, JobStopped, LaunchFailed
 from horae.core.job import JobSpec
 from horae.core.states import State
 
@@ -97,27 +97,39 @@ class Recorder:
     def __init__(self) -> None:
         #: Attempts that have not ended, by job and number.
         self._open: dict[tuple[int, int], int] = {}
+        #: Those of which nobody has said when they began to work.
+        self._assumed: set[int] = set()
         self._job, self._span, self._preempted = array("q"), array("b"), array("b")
         self._begin, self._work, self._stop, self._end = array("d"), array("d"), array("d"), array("d")
-        self._first, self._gpus = array("q", [0]), array("i")
+        self._first, self._gpus, self._had = array("q", [0]), array("i"), array("d")
 
     def see(self, record: Event | Decided, rows: Mapping[str, int]) -> None:
         """An event was applied, or a decision made. `rows` are those of the jobs, by name."""
         match record:
             case JobStarted() if record.job in rows:
-                self.started(rows[record.job], record.attempt, record.at_s)
-            case JobFinished() | JobStopped() | JobFailed() | LaunchFailed() if record.job in rows:
+                self.started(rows[record.job], record.attempt, record.at_s, record.up_s)
+            case JobProgressed() if record.job in rows:
+                self.reported(rows[record.job], record.attempt, record.at_s, record.work_done)
+            case JobFinished() if record.job in rows:
+                # Of one that never said so, too, it is known by now that it worked.
+                self.started(rows[record.job], record.attempt, record.at_s, up_s=inf)
+                self.ended(rows[record.job], record.attempt, record.at_s)
+            case JobStopped() | JobFailed() | LaunchFailed() if record.job in rows:
                 self.ended(rows[record.job], record.attempt, record.at_s)
             case Decided():
                 for stop in record.stops:
                     self.stopping(rows.get(stop.job, -1), stop.attempt, record.at_s, stop.why in _BY_POLICY)
                 for launch in record.launches:
-                    self.launched(rows[launch.job], launch.attempt, record.at_s, launch.gpu_ids, launch.span)
+                    row, had = rows[launch.job], launch.work_done
+                    self.launched(row, launch.attempt, record.at_s, launch.gpu_ids, launch.span, had)
 
-    def launched(self, job: int, number: int, now_s: float, gpu_ids: Sequence[int], span: Span) -> None:
-        """An attempt of a job (its row) got GPUs."""
+    def launched(
+        self, job: int, number: int, now_s: float, gpu_ids: Sequence[int], span: Span, work_done: float = 0.0
+    ) -> None:
+        """An attempt of a job (its row) got GPUs; its checkpoint holds so much work."""
         assert (job, number) not in self._open, f"attempt {number} of job {job} launched twice at {now_s}"
         self._open[job, number] = len(self._job)
+        self._had.append(work_done)
         self._job.append(job)
         self._span.append(int(span))
         self._preempted.append(0)
@@ -128,10 +140,21 @@ class Recorder:
         self._gpus.extend(gpu_ids)
         self._first.append(len(self._gpus))
 
-    def started(self, job: int, number: int, now_s: float) -> None:
-        """An attempt began to do work."""
+    def started(self, job: int, number: int, now_s: float, up_s: float = 0.0) -> None:
+        """An attempt began to do work, or is taken to have, so long ago."""
         attempt = self._open.get((job, number))
         if attempt is not None and isnan(self._work[attempt]):
+            self._work[attempt] = max(self._begin[attempt], now_s - up_s)
+            if up_s > 0:
+                self._assumed.add(attempt)
+
+    def reported(self, job: int, number: int, now_s: float, work_done: float) -> None:
+        """An attempt told where it is: if that is where it began, it has loaded until now, whatever was assumed."""
+        attempt = self._open.get((job, number))
+        if attempt is None or attempt not in self._assumed:
+            return
+        self._assumed.remove(attempt)
+        if work_done <= self._had[attempt]:
             self._work[attempt] = now_s
 
     def stopping(self, job: int, number: int, now_s: float, preempted: bool) -> None:

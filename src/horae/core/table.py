@@ -169,6 +169,10 @@ class JobTable:
         """Names of the apps, by number."""
         return tuple(self._apps)
 
+    def app_goes_on(self, app: int) -> bool:
+        """Whether any job of an app has not ended."""
+        return bool((self.ended_s[: len(self)][self.app[: len(self)] == app] == np.inf).any())
+
     def add(self, spec: JobSpec, now_s: float) -> int:
         """Give a new job its row; it is active at once."""
         row = len(self.specs)

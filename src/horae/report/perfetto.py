@@ -158,7 +158,7 @@ def _end(history: History, attempt: int, last: bool) -> str:
         return "given up by its app" if history.given_up is not None and history.given_up[job] else "cancelled"
     if last and state in ALIVE:
         return "not: the record ends here"
-    return "held, lost with its node, or failed to launch"
+    return "failed and tried again, held, lost with its node, or never up"
 
 
 # ------------------------------------------------------------------ the events

@@ -72,8 +72,10 @@ def calibrate(history: History) -> Calibration:
 def _costs(history: History, worked_s: Floats, rows: Sequence[int], otherwise: Costs) -> Costs:
     attempts = history.attempts
     of_rows = np.isin(attempts.job, list(rows))
+    # Until a job has worked there is nothing to restore: the first that came so far tells what a start takes.
+    worked = np.flatnonzero(~np.isnan(attempts.work_s))
     first = np.zeros(len(attempts.job), bool)
-    first[np.unique(attempts.job, return_index=True)[1]] = True
+    first[worked[np.unique(attempts.job[worked], return_index=True)[1]]] = True
     loading_s = attempts.work_s - attempts.begin_s
     saving_s = attempts.end_s - attempts.stop_s
     return Costs(
@@ -103,7 +105,8 @@ def _leaving_s(history: History, worked_s: Floats) -> Floats:
 
 def _middle(values: Floats, otherwise: float) -> float:
     seen = values[~np.isnan(values)]
-    return float(median(seen.tolist())) if len(seen) else otherwise
+    # To the microsecond: what comes at the same moment must not come one after the other by rounding.
+    return round(float(median(seen.tolist())), 6) if len(seen) else otherwise
 
 
 def _speeds(history: History, worked_s: Floats, rows: Iterable[int]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ def read_history(
     engine, recorder, reports = beginning.engine(learn=False), Recorder(), _Reports()
     for record in records:
         if not whole and isinstance(record, Decided):
-            record = _of_known_jobs(record, engine.jobs.rows, engine.gpus.cluster.gpus)
+            record = of_known_jobs(record, engine.jobs.rows, engine.gpus.cluster.gpus)
         engine.apply(record)
         recorder.see(record, engine.jobs.rows)
         reports.see(record, engine)
@@ -40,7 +41,7 @@ def read_history(
     return replace(told, rates=_true_rates(told, reports.speeds(told)))
 
 
-def _of_known_jobs(record: Decided, rows: Container[str], gpus: int) -> Decided:
+def of_known_jobs(record: Decided, rows: Container[str], gpus: int) -> Decided:
     """What a decision did to jobs, on GPUs, that are known; row numbers mean nothing when the first rows are not."""
     return Decided(
         record.at_s,
@@ -54,6 +55,8 @@ def _of_known_jobs(record: Decided, rows: Container[str], gpus: int) -> Decided:
 
 #: A moment, and the work done by then.
 _Point = tuple[float, float]
+#: No job works for less.
+_MOMENT_S = 1e-3
 
 
 @dataclass(slots=True)
@@ -61,8 +64,10 @@ class _Way:
     """What one attempt told of itself on its way: where it began, where it was seen, and where it ended."""
 
     gpu_type: int
-    #: What its checkpoint held.
-    had: float
+    #: When it was launched, and what its checkpoint held.
+    launched: _Point
+    #: How much faster the job was believed to be on as many GPUs as it asked for, and close together, than here.
+    scale: float
     begun: _Point | None = None
     #: The first report comes from a process that is still loading what it reports with: the second one is exact.
     ready: _Point | None = None
@@ -79,15 +84,25 @@ class _Way:
             self.first = here
         self.last = here
 
+    def begin(self, at_s: float) -> None:
+        """It worked from then on."""
+        self.begun = self.begun or (max(self.launched[0], at_s), self.launched[1])
+
     def end(self, at_s: float, done: float) -> None:
         """It is over; it has worked until it was told to stop, if it was."""
         self.ended = (at_s if self.stop_s is None else self.stop_s, done)
+
+    def finish(self, at_s: float, work: float) -> None:
+        """It has done all; one that was over before it could say that it had begun has worked all its life."""
+        self.begin(-inf)
+        assert self.begun is not None
+        self.end(max(at_s, self.begun[0] + _MOMENT_S), work)
 
     def measured(self) -> _Point:
         """Seconds, and the work done in them: from one report to another if there are such, or from begin to end."""
         for one, other in ((self.first, self.last), (self.begun, self.ended)):
             if one and other and other[0] > one[0]:
-                return other[0] - one[0], other[1] - one[1]
+                return other[0] - one[0], self.scale * (other[1] - one[1])
         return 0.0, 0.0
 
 
@@ -110,14 +125,14 @@ class _Reports:
         work = float(engine.jobs.work[engine.jobs.rows[record.job]])
         match record:
             case JobStarted():
-                way.begun = way.begun or (record.at_s, way.had)
+                way.begin(record.at_s - record.up_s)
             # That all is done is reported only once it is saved, too.
             case JobProgressed() if record.work_done < work:
                 way.report((record.at_s, record.work_done))
             case JobStopped():
                 way.end(record.at_s, record.work_done)
             case JobFinished():
-                way.end(record.at_s, work)
+                way.finish(record.at_s, work)
 
     def _decided(self, record: Decided, engine: Engine) -> None:
         kinds, jobs = engine.gpus.cluster.gpu_type, engine.jobs
@@ -125,9 +140,10 @@ class _Reports:
             if (stop.job, stop.attempt) in self._ways:
                 self._ways[stop.job, stop.attempt].stop_s = record.at_s
         for launch in record.launches:
-            # On another number of GPUs than it asked for a job has another speed.
-            if len(launch.gpu_ids) == jobs.specs[jobs.rows[launch.job]].gpus:
-                self._ways[launch.job, launch.attempt] = _Way(int(kinds[launch.gpu_ids[0]]), launch.work_done)
+            row, kind = jobs.rows[launch.job], int(kinds[launch.gpu_ids[0]])
+            here = jobs.rate_on(row, kind, len(launch.gpu_ids), launch.span)
+            scale = float(jobs.rates[row, kind]) / here if here > 0 else 1.0
+            self._ways[launch.job, launch.attempt] = _Way(kind, (record.at_s, launch.work_done), scale)
 
     def speeds(self, history: History) -> Floats:
         """Work per second of each job on each type; NaN where nobody saw it work."""
@@ -135,8 +151,10 @@ class _Reports:
         spent_s, done = np.zeros_like(history.rates), np.zeros_like(history.rates)
         for (job, _), way in self._ways.items():
             seconds, work = way.measured()
-            spent_s[rows[job], way.gpu_type] += seconds
-            done[rows[job], way.gpu_type] += work
+            # What was lost with an attempt, or never saved, says nothing of how fast the job is.
+            if work > 0:
+                spent_s[rows[job], way.gpu_type] += seconds
+                done[rows[job], way.gpu_type] += work
         return np.where(done > 0, _over(done, spent_s), np.nan)
 
 
@@ -154,7 +172,12 @@ def _true_rates(history: History, measured: Floats) -> Floats:
             as_others[rows, kind] = np.nanmedian(measured[rows, kind])
     ratio = _over(np.where(seen, measured * worked_s, 0.0).sum(1), np.where(seen, believed * worked_s, 0.0).sum(1))
     guessed = np.where(np.isnan(as_others) | (believed <= 0), believed * ratio[:, None], as_others)
-    return np.where(seen, measured, guessed)
+    return _rounded(np.where(seen, measured, guessed))
+
+
+def _rounded(speeds: Floats) -> Floats:
+    """Speeds to seven digits: types that are alike must not differ by rounding, for the faster one is taken."""
+    return np.array([float(f"{speed:.7g}") for speed in speeds.flat]).reshape(speeds.shape)
 
 
 def alike(jobs: Sequence[JobSpec]) -> dict[tuple[str, int], list[int]]:
@@ -171,11 +194,12 @@ def _over(above: Floats, below: Floats) -> Floats:
 
 
 def worked_by_type(history: History) -> Floats:
-    """Seconds that each job worked on each GPU type."""
+    """Seconds that each job worked on each GPU type, as if always on as many GPUs as it asked for."""
     attempts: Attempts = history.attempts
     worked_s = np.zeros((len(history.jobs), len(history.cluster.gpu_types)))
     began = ~np.isnan(attempts.work_s)
     gpu = attempts.gpu_ids[attempts.first[:-1][began]]
     spent_s = np.maximum(0.0, attempts.stop_s[began] - attempts.work_s[began])
+    spent_s *= attempts.gpus[began] / history.gpus[attempts.job[began]]
     np.add.at(worked_s, (attempts.job[began], history.cluster.gpu_type[gpu]), spent_s)
     return worked_s

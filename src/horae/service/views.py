@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from horae.core.standing import Standing
 from horae.core.states import ENDED, State
 from horae.service.listing import STATE_NAMES, Listing, among, moment
 from horae.service.people import NotFound, Person
+from horae.service.shares import Shares
 
 #: States that a list shows unless all are asked for.
 LIVE = tuple(state for state in State if state not in ENDED)
@@ -131,90 +132,5 @@ class Views:
         }
 
     def shares(self) -> list[dict[str, Any]]:
-        """The queue tree: what each queue is entitled to and uses, in GPUs and in GPUs of the fastest type.
-
-        Entitled is the queue's weight among its siblings that have jobs now, of what its parent is entitled to.
-        """
-        at = self.standing
-        own = self._use()
-        busy = set(self._ancestors_of(own))
-        entitled = self._entitled(busy)
-        total, fastest = float(at.cluster.gpus), self._fastest_total()
-        records = []
-        for queue, path in enumerate(at.queue_paths):
-            raw = sum(use[0] for one, use in own.items() if queue in self._path(one))
-            normal = sum(use[1] for one, use in own.items() if queue in self._path(one))
-            running = sum(use[2] for one, use in own.items() if queue in self._path(one))
-            waiting = sum(use[3] for one, use in own.items() if queue in self._path(one))
-            settings = at.queues.get(path)
-            records.append(
-                {
-                    "queue": path or "(all)",
-                    "weight": settings.weight if settings else 1.0,
-                    "gpus_min": settings.gpus_min if settings else 0,
-                    "gpus_max": settings.gpus_max if settings else None,
-                    "running": running,
-                    "waiting": waiting,
-                    "entitled_gpus": entitled.get(queue, 0.0) * total,
-                    "used_gpus": raw,
-                    "entitled_share": entitled.get(queue, 0.0),
-                    "used_share": raw / total,
-                    "used_share_normalised": normal / fastest if fastest else 0.0,
-                }
-            )
-        return records
-
-    def _use(self) -> dict[int, tuple[float, float, int, int]]:
-        """GPUs, GPUs of the fastest type, running and waiting jobs of every queue that has any."""
-        at, column = self.standing, self.standing.columns
-        use: dict[int, tuple[float, float, int, int]] = {}
-        live = among(at, LIVE)
-        for row in np.flatnonzero(live).tolist():
-            queue, gpus = int(column["queue"][row]), len(at.occupied.get(row, ()))
-            before = use.get(queue, (0.0, 0.0, 0, 0))
-            speed = self._speed(row) if gpus else 0.0
-            use[queue] = (
-                before[0] + gpus,
-                before[1] + gpus * speed,
-                before[2] + (gpus > 0),
-                before[3] + (gpus == 0),
-            )
-        return use
-
-    def _speed(self, row: int) -> float:
-        """Speed of a job's GPU type against the job's fastest."""
-        rates = self.standing.rates[row]
-        best, here = float(rates.max()), float(rates[int(self.standing.columns["last_type"][row])])
-        return here / best if 0 < here <= best else 1.0
-
-    def _fastest_total(self) -> float:
-        """All GPUs, each counted by its speed for the jobs there are, against the fastest type."""
-        at = self.standing
-        live = among(at, LIVE)
-        rates = at.rates[live]
-        best = rates.max(axis=1, initial=0.0)
-        usable = rates[best > 0] / best[best > 0, None]
-        speed = usable.mean(axis=0) if len(usable) else np.ones(len(at.cluster.gpu_types))
-        return float((at.cluster.gpus_by_type * speed).sum())
-
-    def _path(self, queue: int) -> Iterator[int]:
-        while queue >= 0:
-            yield queue
-            queue = self.standing.queue_parents[queue]
-
-    def _ancestors_of(self, queues: Iterable[int]) -> Iterator[int]:
-        for queue in queues:
-            yield from self._path(queue)
-
-    def _entitled(self, busy: set[int]) -> dict[int, float]:
-        """Share of the cluster of each queue that has jobs; parents come before their children."""
-        at = self.standing
-        weight = {
-            queue: at.queues[path].weight if path in at.queues else 1.0 for queue, path in enumerate(at.queue_paths)
-        }
-        share = {0: 1.0}
-        for queue in sorted(busy - {0}):
-            parent = at.queue_parents[queue]
-            siblings = [one for one in busy if at.queue_parents[one] == parent]
-            share[queue] = share[parent] * weight[queue] / sum(weight[one] for one in siblings)
-        return share
+        """The queue tree: what each queue is entitled to and uses."""
+        return Shares(self.standing).records()

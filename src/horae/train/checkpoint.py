@@ -48,7 +48,13 @@ class Checkpoints:
 
     def path(self, saved: Saved) -> Path:
         """The file or folder that the script wrote for this checkpoint."""
-        return _what_is_in(self._place(saved))
+        place = self._place(saved)
+        if not place.is_dir():
+            raise FileNotFoundError(
+                f"{place} is gone, and {self.folder / 'saved.json'} says that it is the newest checkpoint: put it "
+                "back, or remove saved.json to start anew; every process must see the same folder"
+            )
+        return _what_is_in(place)
 
     def write(self, save: Callable[[Path], object], saved: Saved) -> None:
         """Let the script write a checkpoint, and only then let go of the one before."""

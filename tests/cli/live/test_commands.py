@@ -42,6 +42,12 @@ def test_the_queue_shows_where_jobs_run_and_why_they_wait(fake: FakeService, hor
     assert "1 running, 1 waiting" in out
 
 
+def test_a_job_that_has_its_gpus_waits_no_more(fake: FakeService, horae: Horae) -> None:
+    rises = job("a-1", "launching", on=["v100[0]"], ran_s=0.0)
+    fake.answers["GET /v1/jobs"] = {"jobs": [rises], "total": 1}
+    assert row_of(horae("queue").out, "a-1")[-1] == "starting"
+
+
 def test_filters_are_the_services_business(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs"] = {"jobs": [], "total": 0}
     horae(

@@ -82,12 +82,21 @@ def test_a_replay_compares_policies_with_what_happened(cli: Horae, tmp_path: Pat
     assert answer.code == 0, answer.err
     runs: list[dict[str, Any]] = answer.json["runs"]
     assert [run["run"] for run in runs] == ["as it was (fifo-backfill)", "fifo", "themis"]
-    assert [run["finished"] for run in runs] == [7, 8, 8], "the cancelled one is taken to have wanted what it did"
+    assert [(run["jobs"], run["finished"], run["cancelled"]) for run in runs] == [(8, 7, 1)] * 3
     jct = {run["run"]: run["avg_jct_s"] for run in runs}
     assert jct["fifo"] == pytest.approx(jct["as it was (fifo-backfill)"], rel=0.5)
     assert "themis" in page.read_text()
     text = cli("replay", "--policy", "fifo")
     assert "as it was" in text.out
+
+
+def test_settings_of_the_service_that_a_replay_does_not_have_are_told(ran: Live, cli: Horae) -> None:
+    assert "by default" not in cli("replay", "--policy", "fifo-backfill").err
+    admin = ran.person("root", Role.ADMIN)
+    assert admin.put("/v1/settings", json={"settings": {"reserve": "50"}}).status_code == 200
+    assert "as the service had it last: --set reserve=50" in cli("replay", "--policy", "fifo-backfill").err
+    assert "by default" not in cli("replay", "--policy", "fifo-backfill", "--set", "reserve=50").err
+    assert "by default" not in cli("replay", "--policy", "fifo").err
 
 
 def test_a_replay_on_other_machines(cli: Horae) -> None:

@@ -276,7 +276,7 @@ class LocalBackend:
                 known.stamp, known.up_at = stamp, (known.folder.runner() or {"up_at": None})["up_at"]
             if known.up_at is not None and now - known.up_at >= self._ready_s:
                 del self._rising[known.attempt]
-                self._news.append(JobStarted(0.0, *known.attempt))
+                self._news.append(JobStarted(0.0, *known.attempt, up_s=now - known.up_at))
 
     def _lives(self, known: _Known) -> bool:
         """Whether anything of an attempt runs; one whose runner died lives until what it left is gone."""

@@ -46,16 +46,14 @@ class Past:
 
 def read_past(at: Service) -> Past:
     """Read a service's journal, whole."""
-    import time
-
     from horae.core.events import SettingsChanged
     from horae.service.beginning import Beginning
     from horae.service.history import read_history
 
     said = at.get("/v1/beginning")
-    epoch = float(said.pop("epoch"))
+    # By the service's own clock: that of whoever asks may be another.
+    epoch, now_s = float(said.pop("epoch")), float(said.pop("now_s"))
     beginning = Beginning.from_dict(said)
-    now_s = time.time() - epoch
     queues = {queue.path: queue for queue in beginning.queues}
 
     def noticed() -> Iterator[Event | Decided]:

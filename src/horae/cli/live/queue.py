@@ -123,10 +123,12 @@ def _progress(record: Mapping[str, Any]) -> str:
 
 
 def _time(record: Mapping[str, Any], state: str) -> str:
-    """How long a job has run; or, if it never did, how long it has waited."""
+    """How long a job has run; or, if it never did, how long it has waited, unless it has its GPUs by now."""
     ran_s = float(record.get("ran_s") or 0)
     if state in ENDED or ran_s:
         return f"ran {short(ran_s)}"
+    if record.get("on"):
+        return "starting"
     return f"waited {short(seconds_since(record.get('submitted')) or 0)}"
 
 

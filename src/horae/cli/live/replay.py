@@ -58,7 +58,8 @@ def command(
 
     Jobs come when they came, at the speeds they had, with the time that starting, saving and coming back took them.
     Jobs that were cancelled, failed or were given up by their app are taken to have wanted what they did: apps'
-    schedulers decide nothing again. Holds and drained nodes are not replayed.
+    schedulers decide nothing again. Those that have not ended are run to their end. Whichever did not finish counts
+    as finished in no column. Holds and drained nodes are not replayed.
     """
     from horae.cli.inputs import read_pairs
     from horae.policies import make_policy
@@ -74,6 +75,7 @@ def command(
         make_policy(name, settings)
     with service(url) as at:
         past = read_past(at)
+    _note_other_settings(past, policy, settings)
     runs = [past.history, *(_replay(past, name, settings, cluster, placement, seed, output) for name in policy)]
     reports = [measure(run) for run in runs]
     labels = [f"{AS_IT_WAS} ({past.history.policy})", *policy]
@@ -87,6 +89,14 @@ def command(
     answer(output, {"runs": records}, records, lambda: [render_table(reports, labels)])
 
 
+def _note_other_settings(past: Past, policies: list[str], settings: dict[str, str]) -> None:
+    """Say so where the service's own policy is run again with other settings than the service gave it."""
+    was = past.history
+    if was.policy in policies and not settings and was.settings:
+        same = " ".join(f"--set {key}={value}" for key, value in was.settings.items())
+        note(f"{was.policy} is run again as it is by default; as the service had it last: {same}")
+
+
 def _replay(
     past: Past,
     policy: str,
@@ -97,6 +107,7 @@ def _replay(
     output: Output,
 ) -> History:
     from horae.service.calibration import replayable
+    from horae.service.replay import counted_alike
     from horae.simulate.run import simulate
 
     machines = _machines(past, cluster)
@@ -116,7 +127,7 @@ def _replay(
             progress=advance,
         )
     note_unfinished(policy, [history.waiting])
-    return history
+    return counted_alike(past.history, history)
 
 
 def _machines(past: Past, asked: str | None) -> Cluster:

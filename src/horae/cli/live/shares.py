@@ -20,8 +20,9 @@ _COLUMNS = ("queue", "weight", "quota", "running", "waiting", "entitled", "used"
 def command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show the queue tree: the GPUs each queue is entitled to now and those it uses.
 
-    Normalised shares count a GPU by its speed, so that many slow ones do not pass for as many fast
-    ones. In the bars, the stroke is what the queue is entitled to.
+    A queue is entitled to its weight among those beside it that have jobs which run or wait, within its quota.
+    Normalised shares count a GPU by its speed for the jobs that may choose, so that many slow ones do not pass for as
+    many fast ones. In the bars, the stroke is what the queue is entitled to.
     """
     with service(url) as at:
         said = at.get("/v1/share")
@@ -51,7 +52,7 @@ def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
         f"{record.get('running', 0)}",
         f"{record.get('waiting', 0)}",
         f"{_number(record, 'entitled_gpus'):.1f}",
-        f"{_number(record, 'used_gpus'):.0f}",
+        f"{_number(record, 'used_gpus'):g}",
         f"{100 * used:.0f}%",
         f"{100 * _number(record, 'used_share_normalised'):.0f}%",
         bar(used, 20, mark=entitled),

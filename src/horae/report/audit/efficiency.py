@@ -10,7 +10,7 @@ from horae.core.history import History
 from horae.core.observations import Idle, Idleness, Moment, Observations
 from horae.core.throughputs import Speeds
 from horae.report.audit.exchanges import Exchange, better_places
-from horae.report.audit.verdict import Verdict, count
+from horae.report.audit.verdict import Verdict, count, held
 from horae.report.quantities import duration, number, percent
 
 #: GPUs named one by one in a sentence.
@@ -34,7 +34,7 @@ def judge_idleness(history: History, observed: Observations) -> Verdict:
     return Verdict(
         "no_idle_gpus",
         "no GPU idles while a waiting job could use it where it is",
-        idle.worst is None,
+        held(observed.decisions, idle.worst is not None),
         _idle_summary(idle, numbers),
         numbers,
         _idle_sentence(history, idle.worst) if idle.worst else "",
@@ -42,6 +42,8 @@ def judge_idleness(history: History, observed: Observations) -> Verdict:
 
 
 def _idle_summary(idle: Idleness, numbers: dict[str, Any]) -> str:
+    if not numbers["decisions"]:
+        return "nothing to judge: no decision was made"
     if not idle.stretches:
         return f"never, in {count(numbers['decisions'], 'decision')}"
     wasted = f"{number(idle.gpu_seconds / 3600)} GPU-hours, {percent(numbers['share_of_capacity'])} of all"
@@ -88,7 +90,7 @@ def judge_exchanges(history: History, observed: Observations, speeds: Speeds) ->
     return Verdict(
         "no_better_exchange",
         "no exchange of places makes one faster and none slower",
-        not every,
+        held(looked, len(every)),
         _exchange_summary(numbers),
         numbers,
         sentence,
@@ -97,6 +99,8 @@ def judge_exchanges(history: History, observed: Observations, speeds: Speeds) ->
 
 def _exchange_summary(numbers: dict[str, Any]) -> str:
     moments = count(numbers["moments"], "moment")
+    if not numbers["jobs"]:
+        return f"nothing to judge: no job ran at the {moments} looked at"
     if not numbers["jobs_that_could_be_faster"]:
         return f"none, at {moments}"
     jobs = f"{numbers['jobs_that_could_be_faster']:,} of {count(numbers['jobs'], 'job')} at {moments}"

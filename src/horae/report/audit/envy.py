@@ -234,6 +234,8 @@ def _verdict(name: str, claim: str, found: Envy, pairs: list[Pair], names: list[
         "worst": _record(pairs[0], names) if pairs else None,
     }
     asked, of_pairs = count(found.asked, "app"), count(found.pairs, "pair")
+    if not found.pairs:
+        return Verdict(name, claim, None, "nothing to judge: no two apps were there at once", numbers)
     if not pairs:
         return Verdict(name, claim, True, f"no envy among {asked}, {of_pairs}", numbers)
     share = percent(len(pairs) / found.pairs)

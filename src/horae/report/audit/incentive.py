@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from horae.core.history import History
-from horae.report.audit.verdict import Verdict, count
+from horae.report.audit.verdict import Verdict, count, held
 from horae.report.fairness import TOLERANCE, Fairness
 from horae.report.outcomes import Outcomes
 from horae.report.quantities import duration, number
@@ -65,8 +65,12 @@ def _verdict(name: str, claim: str, one: str, symbol: str, names: list[str], rho
         "worst": offenders,
     }
     worst_of_all = f"worst {symbol} {number(float(np.nanmax(rho)))}" if known else ""
-    summary = f"above 1: {len(slower):,} of {count(known, one)}; {worst_of_all}" if known else f"no {one} finished"
-    return Verdict(name, claim, not len(slower), summary, numbers, _sentence(one, symbol, offenders))
+    summary = (
+        f"above 1: {len(slower):,} of {count(known, one)}; {worst_of_all}"
+        if known
+        else f"nothing to judge: no {one} finished"
+    )
+    return Verdict(name, claim, held(known, len(slower)), summary, numbers, _sentence(one, symbol, offenders))
 
 
 def _offender(name: str, symbol: str, rho: float, took_s: float) -> dict[str, Any]:

@@ -8,14 +8,19 @@ from typing import Any
 
 from horae.report.audit.verdict import Verdict
 
+_BADGES = {
+    True: '<span class="badge good">holds</span>',
+    False: '<span class="badge bad">does not hold</span>',
+    None: '<span class="badge">not judged</span>',
+}
 #: So many entries of a list are shown.
 _SHOWN = 5
 
 
 def render_verdicts(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """A card for each property: whether it held, what shows that it did not, and all numbers behind a fold."""
-    held = sum(verdict.holds for verdict in verdicts)
-    yield f"<h2>Audit: {held} of {len(verdicts)} properties held</h2>"
+    judged = [verdict.holds for verdict in verdicts if verdict.holds is not None]
+    yield f"<h2>Audit: {sum(judged)} of {len(judged)} properties held</h2>"
     note = "Judged by true speeds, whatever the policy believed. A property that held in this run need not always hold."
     yield f'<p class="note">{note}</p><section class="pair">'
     yield from map(_card, verdicts)
@@ -23,7 +28,7 @@ def render_verdicts(verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _card(verdict: Verdict) -> str:
-    badge = '<span class="badge good">holds</span>' if verdict.holds else '<span class="badge bad">does not hold</span>'
+    badge = _BADGES[verdict.holds]
     example = f'<p class="example">{escape(verdict.counter_example)}</p>' if verdict.counter_example else ""
     entries = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in _numbers(verdict.numbers))
     return (

@@ -9,7 +9,7 @@ import numpy as np
 
 from horae.core.history import History
 from horae.core.observations import Observations, Probe
-from horae.report.audit.verdict import Verdict, count
+from horae.report.audit.verdict import Verdict, count, held
 from horae.report.fairness import alone_until
 from horae.report.quantities import number
 
@@ -35,7 +35,7 @@ def judge_probes(history: History, observed: Observations) -> Verdict:
     return Verdict(
         "strategy_proof",
         "no lie of an app brings it more than the truth",
-        best is None,
+        held(len(probes), len(paid)),
         _summary(numbers, best),
         numbers,
         _sentence(numbers["largest"]) if best else "",
@@ -81,6 +81,8 @@ def gpus(speed: float) -> str:
 
 def _summary(numbers: dict[str, Any], best: Probe | None) -> str:
     tried = f"{count(numbers['probes'], 'lie')} at {count(numbers['decisions'], 'decision')}"
+    if not numbers["probes"]:
+        return "nothing to judge: no lie could be tried"
     if best is None:
         return f"no gain found, {tried}"
     return f"{numbers['gained']:,} of {tried} paid, one by the speed of {gpus(gain(best))}"

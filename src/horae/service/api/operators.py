@@ -178,9 +178,10 @@ def journal(
 
 @router.get("/beginning")
 def beginning(service: ServiceGiven, who: PersonGiven) -> dict[str, Any]:
-    """What the service was started with on its first day; with the journal, enough to replay all since."""
+    """What the service was started with on its first day, and its time now; with the journal, enough to replay all."""
     _must_see_all(who, "read the journal")
-    return {**service.daemon.beginning.as_dict(), "epoch": service.daemon.store.epoch}
+    daemon = service.daemon
+    return {**daemon.beginning.as_dict(), "epoch": daemon.store.epoch, "now_s": daemon.clock()}
 
 
 def _must_see_all(who: Person, to: str) -> None:

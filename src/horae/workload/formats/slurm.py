@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from horae.core.job import DEFAULT_QUEUE, JobSpec
@@ -56,14 +56,14 @@ class Accounting:
         return str(row[self.place[column]]).strip() if column in self.place else ""
 
     def moment(self, row: Row, column: str) -> datetime | None:
-        """A local time, if it has come."""
+        """A time, if it has come."""
         text = self.cell(row, column)
         if text in NO_TIMES:
             return None
-        try:
-            return datetime.fromisoformat(text).replace(tzinfo=None)
-        except ValueError:
-            raise BadCell(f"{column} is {text!r}, not a date and time such as 2024-03-01T07:01:55") from None
+        known = _known(text)
+        if known is None:
+            raise BadCell(f"{column} is {text!r}, not a date and time such as 2024-03-01T07:01:55")
+        return known
 
     def state(self, row: Row) -> str:
         """The state without who brought it about, as in `CANCELLED by 1000`; empty if the table does not say."""
@@ -156,23 +156,25 @@ def row_reader(table: Table, _: Throughputs | None) -> RowReader:
 
 def _runs_of_one_job(columns: Accounting, records: Sequence[Row]) -> list[Row]:
     """The runs of a job in order of time, each once, though accounting of overlapping times may tell it twice."""
-    ended: dict[tuple[str, str], Row] = {}
-    latest = max(columns.cell(row, "Submit") for row in records)
-    for row in records:
-        if columns.over(row):
-            ended[columns.cell(row, "Submit"), columns.cell(row, "Start")] = row
+    submit, start = ([str(_known(columns.cell(row, name)) or "") for row in records] for name in ("Submit", "Start"))
+    latest = max(submit)
+    ended = {(came, began): row for came, began, row in zip(submit, start, records, strict=True) if columns.over(row)}
     # Requeued, a job is submitted anew: what was told while it still ran is void once that run has ended.
-    if not any(submit == latest for submit, _ in ended):
+    if not any(came == latest for came, _ in ended):
         raise LeftOut("jobs that are running or pending")
-    return [ended[when] for when in sorted(ended)]
+    return [ended[moments] for moments in sorted(ended)]
 
 
 def _known(text: str) -> datetime | None:
-    """The moment a text names, or None; whether that is a mistake is for its row to say."""
+    """The moment a text names, or None; whether that is a mistake is for its row to say.
+
+    Slurm prints local times. Where it was told to add how far these are from UTC, all are made UTC.
+    """
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=None)
+        told = datetime.fromisoformat(text)
     except ValueError:
         return None
+    return told.astimezone(UTC).replace(tzinfo=None) if told.tzinfo else told
 
 
 def _seconds(text: str, column: str) -> float:
