@@ -125,6 +125,35 @@ def test_a_drained_node_that_came_back_smaller_is_still_drained(cell: Cell) -> N
     assert cell.state(job) == "waiting"
 
 
+def test_a_node_that_came_back_smaller_takes_jobs_again_as_small_as_it_is(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, gpus=4)
+    cell.crash()
+    cell.nodes = (Node("v100", "v100", 2),)
+    cell.reopen()
+    cell.ask(lambda: cell.operations.drain(ADMIN, "v100", False))
+    cell.ask(lambda: cell.operations.resume(ADMIN, "v100"))
+    small, large = (cell.submit(resources={"gpus": gpus}) for gpus in (2, 4))
+    cell.to(5)
+    assert cell.views().nodes() == [
+        {"node": "v100", "gpu_type": "v100", "gpus": 2, "used": 2, "state": "up", "jobs": {small: 2}}
+    ]
+    assert cell.views().shares()[0]["entitled_gpus"] == 2
+    cell.to(20)
+    assert (cell.state(small), cell.state(large)) == ("finished", "waiting")
+
+
+def test_a_node_that_is_gone_cannot_be_told_to_take_jobs(tmp_path: Path) -> None:
+    v100, k80 = Node("v100", "v100", 2), Node("k80", "k80", 2)
+    cell = Cell(tmp_path, nodes=(v100, k80))
+    cell.crash()
+    cell.nodes = (v100,)
+    cell.reopen()
+    with pytest.raises(NotFound, match="not there"):
+        cell.ask(lambda: cell.operations.resume(ADMIN, "k80"))
+    assert [one["state"] for one in cell.views().nodes()] == ["up", "down"]
+    assert cell.views().shares()[0]["entitled_gpus"] == 2
+
+
 @pytest.mark.parametrize("node", [Node("v100", "v100", 3), Node("v100", "k80", 2)])
 def test_a_node_that_is_another_machine_is_refused_at_the_start(cell: Cell, node: Node) -> None:
     cell.crash()

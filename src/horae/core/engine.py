@@ -766,6 +766,7 @@ class Engine:
             rates=self.jobs.rates[: len(self.jobs)].copy(),
             cluster=gpus.cluster,
             open_by_type=gpus.open_by_type,
+            nodes=gpus.nodes(),
             node_up=tuple(gpus.node_up),
             node_draining=tuple(gpus.node_draining),
             occupied=dict(gpus.occupied),

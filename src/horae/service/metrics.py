@@ -96,7 +96,7 @@ def _gpus(at: Standing) -> Iterator[Metric]:
     for gpu in {gpu for gpus in at.occupied.values() for gpu in gpus}:
         used[cluster.gpu_type[gpu]] += 1
     texts: dict[str, tuple[str, Any]] = {
-        "horae_gpus": ("GPUs of the cluster.", cluster.gpus_by_type),
+        "horae_gpus": ("GPUs of nodes that are up.", at.gpus_by_type),
         "horae_gpus_open": ("GPUs of nodes that are up and take jobs.", at.open_by_type),
         "horae_gpus_used": ("GPUs that processes sit on.", used),
     }

@@ -199,10 +199,11 @@ class Operations:
         who.must_be_admin("resume nodes")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
-            cluster = engine.gpus.cluster
-            number = _check_node(cluster, node)
+            number = _check_node(engine.gpus.cluster, node)
+            if not engine.gpus.node_up[number]:
+                raise NotFound(f"Node {node} is not there: start the service with it, and it takes jobs again.")
             act = Act(now_s, who.user, "resume", node)
-            return Change((NodeJoined(now_s, cluster.nodes[number]),), (), (act,)), None
+            return Change((NodeJoined(now_s, engine.gpus.nodes()[number]),), (), (act,)), None
 
         self._daemon.ask(prepare)
 

@@ -114,10 +114,10 @@ class Views:
             for gpu in gpus:
                 here = taken.setdefault(int(at.cluster.gpu_node[gpu]), {})
                 here[at.spec(row).id] = here.get(at.spec(row).id, 0) + 1
-        return [self._node(number, taken.get(number, {})) for number in range(len(at.cluster.nodes))]
+        return [self._node(number, taken.get(number, {})) for number in range(len(at.nodes))]
 
     def _node(self, number: int, jobs: Mapping[str, int]) -> dict[str, Any]:
-        at, node = self.standing, self.standing.cluster.nodes[number]
+        at, node = self.standing, self.standing.nodes[number]
         state = "down" if not at.node_up[number] else "draining" if at.node_draining[number] else "up"
         first, last = int(at.cluster.first_gpu[number]), int(at.cluster.first_gpu[number + 1])
         used = len({gpu for gpus in at.occupied.values() for gpu in gpus if first <= gpu < last})
@@ -139,7 +139,7 @@ class Views:
         own = self._use()
         busy = set(self._ancestors_of(own))
         entitled = self._entitled(busy)
-        total, fastest = float(at.cluster.gpus), self._fastest_total()
+        total, fastest = float(at.gpus_by_type.sum()), self._fastest_total()
         records = []
         for queue, path in enumerate(at.queue_paths):
             raw = sum(use[0] for one, use in own.items() if queue in self._path(one))
@@ -158,7 +158,7 @@ class Views:
                     "entitled_gpus": entitled.get(queue, 0.0) * total,
                     "used_gpus": raw,
                     "entitled_share": entitled.get(queue, 0.0),
-                    "used_share": raw / total,
+                    "used_share": raw / total if total else 0.0,
                     "used_share_normalised": normal / fastest if fastest else 0.0,
                 }
             )
@@ -195,7 +195,7 @@ class Views:
         best = rates.max(axis=1, initial=0.0)
         usable = rates[best > 0] / best[best > 0, None]
         speed = usable.mean(axis=0) if len(usable) else np.ones(len(at.cluster.gpu_types))
-        return float((at.cluster.gpus_by_type * speed).sum())
+        return float((at.gpus_by_type * speed).sum())
 
     def _path(self, queue: int) -> Iterator[int]:
         while queue >= 0:
