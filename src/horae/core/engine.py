@@ -233,7 +233,9 @@ class Engine:
         if state is LAUNCHING and move is _FINISH:
             # The report that it started is late, but it must have.
             self._works_from(row, float(jobs.launched_s[row]))
-        self._note_speed(row, work_done)
+        # A checkpoint says how far back the job is, not how fast it was; and one that said that all is done only left.
+        if move is _FINISH and jobs.reported[row] < jobs.work[row]:
+            self._note_speed(row, work_done)
         jobs.settle(row, self.now_s)
         self._set_speed_beside(row)
         jobs.reported[row] = self._sane(row, work_done)
