@@ -17,7 +17,7 @@ from horae.backends.fake import Part
 from horae.core.checkpoint import UnreadableCheckpoint
 from horae.core.cluster import Node
 from horae.core.commands import Decided
-from horae.core.events import JobCancelled, JobHeld, JobReleased, JobSubmitted
+from horae.core.events import JobCancelled, JobFinished, JobHeld, JobReleased, JobStarted, JobSubmitted
 from horae.service.api.health import what_is_wrong
 from horae.service.daemon import OtherNode
 from horae.service.database import StoreTrouble
@@ -160,6 +160,23 @@ def test_a_node_that_is_another_machine_is_refused_at_the_start(cell: Cell, node
     cell.nodes = (node,)
     with pytest.raises(OtherNode, match="another --state"):
         cell.reopen()
+
+
+def test_what_a_restarted_backend_tells_again_is_written_once(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That an attempt works; and its end, if the daemon died before the backend was told to forget it."""
+    monkeypatch.setattr(cell.backend, "forget", lambda job, attempt: None)
+    runs, ends = cell.submit(), cell.submit()
+    cell.world.lives[runs, 1].end_at_s = 100.0
+    cell.to(15)
+    assert list(cell.world.ends) == [(ends, 1)]
+    cell.crash()
+    cell.reopen()
+    cell.to(20)
+    told = [record for _, record in cell.store.tail() if isinstance(record, JobStarted | JobFinished)]
+    assert [(type(one), one.job) for one in told] == [(JobStarted, runs), (JobStarted, ends), (JobFinished, ends)]
+    assert (cell.world.ends, cell.world.forgotten) == ({}, {(ends, 1)})
 
 
 def test_recovery_gives_the_very_same_engine(cell: Cell) -> None:

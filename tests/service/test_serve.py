@@ -150,8 +150,26 @@ def test_a_later_day_keeps_what_was_unless_told_otherwise(tmp_path: Path) -> Non
         at = server.daemon.standing
         assert (at.policy, at.cluster.gpus) == ("srtf", 6)
         assert server.daemon.beginning.policy == "las"
+    with served(tmp_path, gpus=None) as server:
+        assert server.daemon.standing.gpus_by_type.tolist() == [4, 2], "as on the day before, not as on the first"
+    with served(tmp_path, gpus="k80:1"):
+        pass
+    with served(tmp_path, gpus=None) as server:
+        assert server.daemon.standing.gpus_by_type.tolist() == [0, 1]
     with pytest.raises(CannotServe, match="since its first day"):
         Server(Asked(tmp_path, port=0, placement="consolidated"))
+
+
+def test_a_service_on_any_port_comes_back_on_the_one_it_had(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        url = server.url
+    with served(tmp_path) as server:
+        assert server.url == url, "jobs that still run report there"
+    with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))), served(tmp_path) as server:
+        assert server.url != url, "somebody else has it now"
+        other = server.url
+    with served(tmp_path) as server:
+        assert server.url == other
 
 
 def test_a_crash_of_the_loop_ends_the_service(

@@ -77,7 +77,7 @@ _STRAY = StopWhy.STRAY
 _BY_POLICY = _PREEMPTED, _MOVED = (StopWhy.PREEMPTED, StopWhy.MOVED)
 
 PolicyMaker = Callable[[str, Mapping[str, str]], Policy]
-_Report = JobStarted | LaunchFailed | JobProgressed | JobStopped | JobFinished | JobFailed
+Report = JobStarted | LaunchFailed | JobProgressed | JobStopped | JobFinished | JobFailed
 
 
 class Engine:
@@ -164,10 +164,22 @@ class Engine:
         self.apps.add(self.jobs.add(event.spec, self.now_s))
         self._must_plan = True
 
-    def _report(self, event: _Report) -> None:
-        """What a backend says of an attempt; the attempt number fences off older ones."""
-        row = self.jobs.rows.get(event.job, -1)
-        if row < 0 or self.jobs.attempt[row] != event.attempt or STATES[self.jobs.state[row]] not in ALIVE:
+    def heeds(self, report: Report) -> bool:
+        """Whether a report would change anything: it is about an attempt that lives, and says what is not known yet."""
+        row = self._row_of(report)
+        return row >= 0 and not (isinstance(report, JobStarted) and after(STATES[self.jobs.state[row]], _START) is None)
+
+    def _row_of(self, report: Report) -> int:
+        """Row of the job that a report is about, -1 if not of its living attempt: the number fences off older ones."""
+        row = self.jobs.rows.get(report.job, -1)
+        if row < 0 or self.jobs.attempt[row] != report.attempt or STATES[self.jobs.state[row]] not in ALIVE:
+            return -1
+        return row
+
+    def _report(self, event: Report) -> None:
+        """What a backend says of an attempt."""
+        row = self._row_of(event)
+        if row < 0:
             self.dropped_reports += 1
             return
         match event:

@@ -22,7 +22,7 @@ from horae.backends.task import Task
 from horae.core import checkpoint
 from horae.core.cluster import Node
 from horae.core.commands import Command, Launch, Stop, WakeAt
-from horae.core.engine import Engine
+from horae.core.engine import Engine, Report
 from horae.core.errors import UserError
 from horae.core.events import (
     PRECEDENCE,
@@ -162,8 +162,8 @@ class Daemon:
 
     def _take_up(self) -> None:
         now_s = self.clock()
-        changes = [*self.backend.watch(now_s), *self._changed_nodes(now_s)]
-        self._record(Change(tuple(changes)))
+        changes = self._unknown([*self.backend.watch(now_s), *self._changed_nodes(now_s)])
+        self._record(Change(changes))
         # An attempt that was on its way when the last daemon died counts as there only once it is ordered again.
         self._launch_again()
         for node, alive in self.backend.alive().items():
@@ -272,16 +272,32 @@ class Daemon:
 
     def _heed(self, reports: Sequence[Event]) -> bool:
         """What the backend says. What the journal cannot take is kept for later, never lost."""
-        if not reports:
+        news = self._unknown(reports)
+        if not news:
             return False
         try:
-            self._record(Change(tuple(sorted(reports, key=lambda event: PRECEDENCE[type(event)]))))
+            self._record(Change(tuple(sorted(news, key=lambda event: PRECEDENCE[type(event)]))))
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
             # Jobs over their time are found again.
-            self._carried = [event for event in reports if not isinstance(event, JobCancelled)]
+            self._carried = [event for event in news if not isinstance(event, JobCancelled)]
             return False
         return True
+
+    def _unknown(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """What is not known yet. A backend that was restarted tells again what it told the daemon before."""
+        news: list[Event] = []
+        known: list[Event] = []
+        for event in events:
+            (known if isinstance(event, Report) and not self.engine.heeds(event) else news).append(event)
+        self._forget(known)
+        return tuple(news)
+
+    def _forget(self, events: Sequence[Event]) -> None:
+        """Ends that are in the journal need be remembered by nobody else."""
+        for event in events:
+            if isinstance(event, _ENDS):
+                self.backend.forget(event.job, event.attempt)
 
     def _serve(self, requests: Sequence[_Request[Any]], now_s: float) -> bool:
         """Answer those who asked, together: each is refused by itself, all are written at once."""
@@ -327,9 +343,7 @@ class Daemon:
         self.tasks.update((task.job, task) for task in change.tasks)
         for event in change.events:
             self.engine.apply(event)
-        for event in change.events:
-            if isinstance(event, _ENDS):
-                self.backend.forget(event.job, event.attempt)
+        self._forget(change.events)
 
     def _decide(self) -> bool:
         """Decide as long as there is reason to; each decision is written before it is performed."""

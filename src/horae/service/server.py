@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,12 +76,14 @@ class Server:
 
     def _start(self, asked: Asked) -> None:
         self.state = _own_folder(asked.state)
-        listener = self._ending.enter_context(listen(asked.host, asked.port, asked.allow_remote))
-        #: Where the service is asked.
-        self.url = _url(listener)
         self.store = Store(asked.database or _sqlite(self.state), own=True)
         self._ending.callback(self.store.close)
-        beginning, devices = _begin(asked, self.store)
+        before = self.store.served()
+        listener = self._ending.enter_context(_listen_as_before(asked, before.get("port", 0)))
+        #: Where the service is asked.
+        self.url = _url(listener)
+        gpus, devices = _gpus(asked.gpus, before.get("gpus"))
+        beginning = _begin(asked, self.store, parse_virtual(gpus) if gpus is not None else tuple(devices))
         backend = LocalBackend(self.state, beginning.nodes, asked.secrets, devices)
         self._ending.callback(backend.close)
         clock = _clock(self.store)
@@ -99,6 +101,9 @@ class Server:
         self.daemon.start()
         _reconfigure(self.daemon, asked)
         self._serve(tokens, listener)
+        now = {"port": listener.getsockname()[1], "gpus": gpus}
+        if now != before:
+            self.store.serve(now)
 
     def _serve(self, tokens: Tokens, listener: socket.socket) -> None:
         from horae.service.api import make_app
@@ -196,6 +201,14 @@ def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
     return listener
 
 
+def _listen_as_before(asked: Asked, port: int) -> socket.socket:
+    """Where any port will do, that of before is the best one: jobs that still run report there."""
+    if asked.port == 0 and port:
+        with suppress(CannotServe):
+            return listen(asked.host, port, asked.allow_remote)
+    return listen(asked.host, asked.port, asked.allow_remote)
+
+
 def _url(listener: socket.socket) -> str:
     """Where jobs and people of this machine reach the service."""
     host, port = listener.getsockname()[:2]
@@ -244,15 +257,15 @@ def _clock(store: Store) -> Clock:
 # ------------------------------------------------------------------- beginning
 
 
-def _begin(asked: Asked, store: Store) -> tuple[Beginning, dict[Node, tuple[int, ...]]]:
-    """What would be the beginning if this were the first day, checked, and the numbers of real GPUs."""
+def _gpus(asked: str | None, last: str | None) -> tuple[str | None, dict[Node, tuple[int, ...]]]:
+    """The GPUs to serve: virtual ones, as asked for or, where there are no real ones, as last; or real ones."""
+    devices = find_gpus() if asked is None else {}
+    return (None if devices else last) if asked is None else asked, devices
+
+
+def _begin(asked: Asked, store: Store, nodes: tuple[Node, ...]) -> Beginning:
+    """What would be the beginning if this were the first day, checked."""
     before = store.began()
-    devices: dict[Node, tuple[int, ...]] = {}
-    if asked.gpus is not None:
-        nodes = parse_virtual(asked.gpus)
-    else:
-        devices = find_gpus()
-        nodes = tuple(devices) or (Beginning.from_dict(before).nodes if before else ())
     if not nodes:
         raise BadGpus("No GPU was found on this machine: declare some, such as --gpus v100:4,k80:4.")
     beginning = Beginning(
@@ -268,7 +281,7 @@ def _begin(asked: Asked, store: Store) -> tuple[Beginning, dict[Node, tuple[int,
     if asked.secrets is not None and not asked.secrets.is_dir():
         raise CannotServe(f"There is no folder {asked.secrets}: name the folder that holds the secrets' files.")
     _check_placement(asked.placement, before)
-    return beginning, devices
+    return beginning
 
 
 def _check_policy(beginning: Beginning) -> None:

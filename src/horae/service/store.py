@@ -98,6 +98,19 @@ class Store:
             known = connection.scalar(select(tables.facts.c.value).where(tables.facts.c.name == "beginning"))
         return json.loads(known) if known else None
 
+    def served(self) -> dict[str, Any]:
+        """How the service was served last, as `serve` noted it; empty before."""
+        with reading(self._engine) as connection:
+            known = connection.scalar(select(tables.facts.c.value).where(tables.facts.c.name == "served"))
+        return json.loads(known) if known else {}
+
+    def serve(self, how: Mapping[str, Any]) -> None:
+        """Note how the service is served, for the next time."""
+        facts = tables.facts
+        with writing(self._engine) as connection:
+            connection.execute(delete(facts).where(facts.c.name == "served"))
+            connection.execute(facts.insert(), {"name": "served", "value": _JSON.encode(how)})
+
     def close(self) -> None:
         """Let go of the database, and of the right to append."""
         if self._ownership:

@@ -146,7 +146,7 @@ class Runner:
         #: The first exit code that is not 0, which is the attempt's, and the signal behind it.
         self.code = self.signal = 0
         self.stopped = False
-        #: When the first process came up.
+        #: When the first process came up, by a clock that all processes share and nobody sets.
         self.up_at: float | None = None
         #: Signals still to send, each with the seconds until the next; empty while all is well.
         self.pressure: list[tuple[int, float]] = []
@@ -321,7 +321,7 @@ class Runner:
 
         A disk that is full is no reason to end it.
         """
-        self.up_at = self.up_at or time.time()
+        self.up_at = self.up_at or time.monotonic()
         try:
             self._tell_who()
         except OSError as why:
