@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
@@ -203,6 +204,18 @@ decisions = st.builds(
     wake_s=seconds | st.just(math.inf),
     heed_starts=st.booleans(),
 )
+
+
+def test_how_the_service_was_served_last_is_known_the_next_time(url: str) -> None:
+    store = Store(url, own=True)
+    assert store.served() == {}
+    for how in ({"port": 1, "gpus": None}, {"port": 2, "gpus": "v100:4"}):
+        store.serve(how)
+        assert store.served() == how
+    store.close()
+    again = Store(url)
+    assert again.served() == {"port": 2, "gpus": "v100:4"}
+    again.close()
 
 
 def test_no_kind_of_event_is_left_out() -> None:
@@ -561,33 +574,40 @@ class SmallDisk:
         (self.folder / "filler").unlink()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
-    folder = tmp_path / "small"
+@contextmanager
+def small_folder(folder: Path) -> Iterator[Path]:
+    """A folder with a small file system of its own."""
     folder.mkdir()
     mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True)
     if mount.returncode:
         pytest.skip("needs the right to mount a small file system")
     try:
-        if request.param == "sqlite":
-            yield SmallDisk(folder, f"sqlite:///{folder}/journal.db")
-        else:
-            yield from _small_database(request.getfixturevalue("postgres"), folder)
+        yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        folder.rmdir()
 
 
-def _small_database(server: Server, folder: Path) -> Iterator[SmallDisk]:
-    space = folder / "space"
-    space.mkdir()
-    os.chown(space, server.folder.stat().st_uid, -1)
-    for parent in (folder, *folder.parents[:4]):
-        parent.chmod(parent.stat().st_mode | 0o011)
-    server.do(f"CREATE TABLESPACE small LOCATION '{space}'")
-    url = server.new_database("TABLESPACE small")
-    yield SmallDisk(folder, url)
-    name = url.removeprefix("postgresql://horae@/").partition("?")[0]
-    server.do(f"DROP DATABASE {name} WITH (FORCE)", "DROP TABLESPACE small")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
+    if request.param == "sqlite":
+        with small_folder(tmp_path / "small") as folder:
+            yield SmallDisk(folder, f"sqlite:///{folder}/journal.db")
+    else:
+        yield from _small_database(request.getfixturevalue("postgres"))
+
+
+def _small_database(server: Server) -> Iterator[SmallDisk]:
+    # In the server's own folder: every run of pytest closes the folders of all others to other users than its own.
+    with small_folder(server.folder / "small") as folder:
+        space = folder / "space"
+        space.mkdir()
+        os.chown(space, server.folder.stat().st_uid, -1)
+        server.do(f"CREATE TABLESPACE small LOCATION '{space}'")
+        url = server.new_database("TABLESPACE small")
+        yield SmallDisk(folder, url)
+        name = url.removeprefix("postgresql://horae@/").partition("?")[0]
+        server.do(f"DROP DATABASE {name} WITH (FORCE)", "DROP TABLESPACE small")
 
 
 def append_for_ever(store: Store) -> None:
