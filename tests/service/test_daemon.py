@@ -162,9 +162,7 @@ def test_a_node_that_is_another_machine_is_refused_at_the_start(cell: Cell, node
         cell.reopen()
 
 
-def test_what_a_restarted_backend_tells_again_is_written_once(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_restarted_backend_tells_again_is_written_once(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     """That an attempt works; and its end, if the daemon died before the backend was told to forget it."""
     monkeypatch.setattr(cell.backend, "forget", lambda job, attempt: None)
     runs, ends = cell.submit(), cell.submit()

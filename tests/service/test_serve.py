@@ -172,6 +172,25 @@ def test_a_service_on_any_port_comes_back_on_the_one_it_had(tmp_path: Path) -> N
         assert server.url == other
 
 
+def test_jobs_are_not_run_again_from_another_folder(tmp_path: Path) -> None:
+    """The journal may lie elsewhere; what runs is known by the state folder alone."""
+    url = f"sqlite:///{tmp_path}/elsewhere/journal.db"
+    with served(tmp_path / "one", database=url) as server:
+        client = httpx.Client(
+            base_url=server.url, headers={"Authorization": f"Bearer {server.token_file.read_text().strip()}"}
+        )
+        (job,) = submit(client, {"run": ["sleep", "60"], "checkpoint": {"grace": 0}})
+        in_state(client, job, "launching", "running")
+    with pytest.raises(CannotServe, match=f"--state {tmp_path}/one"):
+        Server(Asked(tmp_path / "two", database=url, port=0, gpus="v100:4"))
+    with served(tmp_path / "one", database=url) as server:
+        client.base_url = server.url
+        client.post(f"/v1/jobs/{job}/cancel")
+        in_state(client, job, "cancelled")
+    with served(tmp_path / "two", database=url):
+        """With nothing that runs the folder may change."""
+
+
 def test_a_crash_of_the_loop_ends_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

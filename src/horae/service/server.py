@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import json
 import os
+import shlex
 import socket
 import threading
 from collections.abc import Mapping
@@ -98,10 +99,12 @@ class Server:
 
         self.daemon = Daemon(self.store, backend, first, clock, environment)
         self._ending.callback(self.daemon.close, LEAVE_S)
+        if self.daemon.engine.gpus.occupied:
+            _check_folder(self.state, before.get("state", str(self.state)), asked.database)
         self.daemon.start()
         _reconfigure(self.daemon, asked)
         self._serve(tokens, listener)
-        now = {"port": listener.getsockname()[1], "gpus": gpus}
+        now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state)}
         if now != before:
             self.store.serve(now)
 
@@ -232,6 +235,17 @@ def _own_folder(path: Path) -> Path:
     except OSError as error:
         raise CannotServe(f"The folder {path} cannot be used ({error.strerror}): name another with --state.") from None
     return state
+
+
+def _check_folder(state: Path, last: str, database: str | None) -> None:
+    """Jobs that run are known by what is in the folder they were started from; from another they would run twice.
+
+    A journal in the folder itself moves with it.
+    """
+    if database and last != str(state):
+        raise CannotServe(
+            f"Jobs of this service run from the folder {last}: start it with --state {shlex.quote(last)}."
+        )
 
 
 def _cannot_start(state: Path, error: OSError) -> str:
