@@ -284,7 +284,8 @@ class Memory:
         name, rows, values = write
         if rows is None:
             self._scalars[name] = values
-        else:
+        elif name in self._columns:
+            # Of a column that nobody declares any more nothing need be remembered.
             self._columns[name][rows] = values
         self._writes.append(write)
 

@@ -74,11 +74,15 @@ class Change:
     acts: tuple[Act, ...] = ()
 
 
+#: Looks at the engine, at a time, and says what to write and what to answer.
+Prepare = Callable[[Engine, float], tuple[Change, Answer]]
+
+
 @dataclass
 class _Request(Generic[Answer]):
-    """Somebody waits for this: `prepare` looks at the engine and says what to write and what to answer."""
+    """Somebody waits for this."""
 
-    prepare: Callable[[Engine, float], tuple[Change, Answer]]
+    prepare: Prepare[Answer]
     answer: Future[Answer] = field(default_factory=Future)
 
 
@@ -129,10 +133,16 @@ class Daemon:
 
     # ---------------------------------------------------------------- outside
 
-    def start(self) -> None:
-        """Take up what the journal left: learn what still runs, perform again what was decided, then loop."""
+    def start(self, first: Prepare[Any] | None = None) -> None:
+        """Take up what the journal left: learn what still runs, perform again what was decided, then loop.
+
+        What is asked for `first` is changed before anything is decided.
+        """
         self.meter.cycle_s = self.clock()
         self._take_up()
+        if first:
+            self._record(first(self.engine, self.clock())[0])
+            self._publish()
         self._thread.start()
 
     def close(self, wait_s: float | None = None) -> None:
@@ -143,7 +153,7 @@ class Daemon:
         if self._thread.is_alive():
             self._thread.join(wait_s)
 
-    def ask(self, prepare: Callable[[Engine, float], tuple[Change, Answer]], timeout_s: float = 30.0) -> Answer:
+    def ask(self, prepare: Prepare[Answer], timeout_s: float = 30.0) -> Answer:
         """Have something changed; returns once it is in the journal. `prepare` runs in the daemon's thread."""
         request: _Request[Answer] = _Request(prepare)
         with self._news:

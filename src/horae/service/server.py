@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,9 @@ from horae.core.plan import Particular
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
-from horae.service.beginning import Beginning
+from horae.service.beginning import Beginning, Unmade
 from horae.service.clock import Clock, wall_clock
-from horae.service.daemon import Daemon
+from horae.service.daemon import Daemon, Prepare
 from horae.service.operations import Operations
 from horae.service.people import Person, Role
 from horae.service.rehearsal import rehearse
@@ -92,7 +92,6 @@ class Server:
         self.token_file = self.state / "token"
         make_admin(tokens, self.token_file)
         first = _first_day(self.store, beginning)
-        rehearse(first)
 
         def environment(job: str, attempt: int) -> dict[str, str]:
             return {"HORAE_URL": self.url, "HORAE_TOKEN": tokens.of_job(job, attempt)}
@@ -101,8 +100,7 @@ class Server:
         self._ending.callback(self.daemon.close, LEAVE_S)
         if self.daemon.engine.gpus.occupied:
             _check_folder(self.state, before.get("state", str(self.state)), asked.database)
-        self.daemon.start()
-        _reconfigure(self.daemon, asked)
+        self.daemon.start(_reconfiguring(self.daemon, asked))
         self._serve(tokens, listener)
         now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state)}
         if now != before:
@@ -317,11 +315,17 @@ def _first_day(store: Store, beginning: Beginning) -> Beginning:
     return Beginning.from_dict(store.begin(beginning.as_dict()))
 
 
-def _reconfigure(daemon: Daemon, asked: Asked) -> None:
-    """On a later day, what the operator asks for replaces what was."""
-    at = daemon.standing
+def _reconfiguring(daemon: Daemon, asked: Asked) -> Prepare[None] | None:
+    """On a later day, what the operator asks for replaces what was; what then decides has been rehearsed."""
+    at, decides = daemon.standing, daemon.engine.policy
     policy = asked.policy if asked.policy != at.policy else None
     settings = {key: value for key, value in asked.settings.items() if at.settings.get(key) != value}
     queues = [queue for queue in asked.queues if at.queues.get(queue.path) != queue]
+    if not policy:
+        if isinstance(decides, Unmade) and not settings:
+            raise CannotServe(f"{decides.why} Or choose another policy, with --policy.")
+        wanted = {**at.settings, **settings}
+        rehearse(replace(daemon.beginning, nodes=at.cluster.nodes, policy=at.policy, settings=wanted))
     if policy or settings or queues:
-        Operations(daemon).configure(Person(operator(), Role.ADMIN), policy, asked.settings, queues)
+        return Operations(daemon).configuring(Person(operator(), Role.ADMIN), policy, asked.settings, queues)
+    return None
