@@ -569,6 +569,18 @@ def test_a_number_used_again_is_not_taken_for_the_runner(state: Path, fields: di
     backend.close()
 
 
+def test_an_attempt_that_a_later_release_began_is_taken_up(state: Path) -> None:
+    forge_runner(state)
+    path = folder(state).path / "order.json"
+    order = json.loads(path.read_text())
+    path.write_text(json.dumps({**order, "colour": "red", "task": {**order["task"], "colour": "red"}}))
+    backend = LocalBackend(state, NODES)
+    assert backend.alive()["v100"] == (("a-1", 1),)
+    assert backend._known["a-1", 1].task == start().task
+    backend.close()
+    (folder(state).path / "runner.json").unlink()
+
+
 def test_a_runner_that_is_what_it_says_lives(state: Path) -> None:
     forge_runner(state)
     backend = LocalBackend(state, NODES)
