@@ -627,6 +627,7 @@ def test_a_full_disk_is_told_and_forgotten_when_there_is_room_again(small_disk: 
     with pytest.raises(StoreTrouble, match="No room"):
         store.append([JobHeld(2.0, f"job-{k}") for k in range(20_000)])
     small_disk.make_room()
+    assert store.try_writing() == written
     assert store.append([JobHeld(3.0, "b")]) == written + 1
     assert count(store) == written + 1
     store.close()
@@ -642,7 +643,8 @@ def test_a_server_that_is_away_is_told_and_found_again(postgres: Server) -> None
     assert count(looking) == 1
     postgres.stop()
     try:
-        for call in (lambda: store.append([JobHeld(2.0, "b")]), lambda: count(looking), lambda: Store(url)):
+        calls = (lambda: store.append([JobHeld(2.0, "b")]), store.try_writing, lambda: count(looking), lambda: Store(url))
+        for call in calls:
             with pytest.raises(StoreTrouble, match="cannot be reached"):
                 call()
     finally:

@@ -274,6 +274,20 @@ def test_without_room_in_the_journal_requests_are_refused_and_reports_kept(cell:
     assert len(cell.daemon.engine.jobs) == 1
 
 
+def test_trouble_is_over_when_the_journal_can_be_written_again_whether_or_not_anybody_asks(cell: Cell) -> None:
+    cell.daemon._pause = lambda: None
+    away = sqlite3.connect(cell.folder / "journal.db", isolation_level=None)
+    away.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreTrouble, match="locked"):
+        cell.submit()
+    cell.to(2, step_s=2)
+    assert what_is_wrong(cell.daemon) == "The journal cannot be written.", "that it can be read is not enough"
+    away.execute("ROLLBACK")
+    cell.to(3)
+    assert what_is_wrong(cell.daemon) == ""
+    away.close()
+
+
 def test_a_job_over_its_time_is_ended_once_however_long_the_journal_was_full(cell: Cell) -> None:
     cell.world.default = Part(lasts_s=1000.0)
     job = cell.submit(max_duration="2s")
@@ -348,7 +362,7 @@ def test_a_decision_that_was_written_and_not_confirmed_is_performed_once(cell: C
 
 def test_while_the_journal_cannot_even_be_read_requests_are_refused_and_nothing_is_believed(cell: Cell) -> None:
     cell.daemon._pause = lambda: None
-    append, last_seq, tail = cell.store.append, cell.store.last_seq, cell.store.tail
+    append, try_writing, tail = cell.store.append, cell.store.try_writing, cell.store.tail
 
     def fails(*_: object) -> int:
         raise StoreTrouble("The journal cannot be reached: mend that.")
@@ -356,12 +370,12 @@ def test_while_the_journal_cannot_even_be_read_requests_are_refused_and_nothing_
     def refuses_decisions(records, *more):
         return fails() if isinstance(records[0], Decided) else append(records, *more)
 
-    cell.store.append, cell.store.last_seq, cell.store.tail = refuses_decisions, fails, fails
+    cell.store.append, cell.store.try_writing, cell.store.tail = refuses_decisions, fails, fails
     job = cell.submit()
     with pytest.raises(StoreTrouble, match="cannot be reached"):
         cell.submit()
     assert cell.state(job) == "waiting"
-    cell.store.append, cell.store.last_seq, cell.store.tail = append, last_seq, tail
+    cell.store.append, cell.store.try_writing, cell.store.tail = append, try_writing, tail
     cell.to(2)
     assert cell.state(job) == "running"
 

@@ -380,12 +380,12 @@ class Daemon:
         self._in_doubt = True
 
     def _agree_with_journal(self) -> bool:
-        """After trouble: go back to what is written if the engine believes anything else; False if nobody can read it.
+        """After trouble: go back to what is written if the engine believes anything else; False while there is trouble.
 
         What is written may be more than was confirmed. Then it has happened, and what follows from it is performed.
         """
         try:
-            if self._ahead or self.store.last_seq() != self.seq:
+            if self.store.try_writing() != self.seq or self._ahead:
                 self.engine, self.seq = recover(self.store, self.beginning)
                 self.tasks = self.store.tasks()
                 self._launch_again()
@@ -395,6 +395,7 @@ class Daemon:
             self._note_trouble(trouble)
             return False
         self._in_doubt = self._ahead = False
+        self.meter.trouble = ""
         return True
 
     def _pause(self) -> None:
@@ -472,7 +473,7 @@ class Daemon:
             self.store.save_checkpoint(self.seq, checkpoint.save(self.engine))
             self.store.compact(self.seq, self.clock() - KEEP_S)
         except StoreTrouble as trouble:
-            self.meter.trouble = str(trouble)
+            self._note_trouble(trouble)
         self._checkpointed, self._remembered = self.seq, 0
 
 
