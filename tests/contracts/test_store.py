@@ -333,6 +333,27 @@ def test_of_the_reports_of_an_attempt_those_stay_that_tell_its_speed_and_where_i
         assert [seq for seq, _ in store.tail()] == [1, 2, 5, 8, 9, 10, 13, 16, 17]
 
 
+def test_compacting_often_leaves_no_more_than_compacting_once(url: str) -> None:
+    often, at_s = Store(url, own=True), 0.0
+    for step in range(6):
+        # One that goes on, some that come and go, one that is seen now and then.
+        names = ["long", *[f"short-{step}"] * 3, *["rare"] * (step % 2)]
+        reports = [progress(at_s + k, name, 10.0 * step + k) for k, name in enumerate(names * 3)]
+        at_s += 100.0
+        seq = often.append([JobHeld(at_s - 100.0, "long"), *reports])
+        often.save_checkpoint(seq, b"engine")
+        often.compact(seq, keep_since_s=at_s - 250.0)
+    left = list(often.tail())
+    often.close()
+    once = Store(url, own=True)
+    assert once.compact(seq, keep_since_s=at_s - 250.0) == 0
+    assert list(once.tail()) == left
+    assert min(record.at_s for _, record in left) >= at_s - 250.0
+    assert 10 < len(left) < 40
+    assert [seq for seq, _ in once.job_records("long")] == [seq for seq, one in left if one.job == "long"]
+    once.close()
+
+
 def test_what_follows_from_an_old_journal_is_not_written(store: Store) -> None:
     assert store.append([JobHeld(1.0, "a")], after=0) == 1
     with pytest.raises(StoreTrouble, match="Another daemon"):
@@ -643,7 +664,12 @@ def test_a_server_that_is_away_is_told_and_found_again(postgres: Server) -> None
     assert count(looking) == 1
     postgres.stop()
     try:
-        calls = (lambda: store.append([JobHeld(2.0, "b")]), store.try_writing, lambda: count(looking), lambda: Store(url))
+        calls = (
+            lambda: store.append([JobHeld(2.0, "b")]),
+            store.try_writing,
+            lambda: count(looking),
+            lambda: Store(url),
+        )
         for call in calls:
             with pytest.raises(StoreTrouble, match="cannot be reached"):
                 call()

@@ -274,16 +274,32 @@ def test_without_room_in_the_journal_requests_are_refused_and_reports_kept(cell:
     assert len(cell.daemon.engine.jobs) == 1
 
 
-def test_trouble_is_over_when_the_journal_can_be_written_again_whether_or_not_anybody_asks(cell: Cell) -> None:
+def test_that_the_journal_can_be_read_ends_no_trouble(cell: Cell) -> None:
     cell.daemon._pause = lambda: None
     away = sqlite3.connect(cell.folder / "journal.db", isolation_level=None)
     away.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreTrouble, match="locked"):
         cell.submit()
     cell.to(2, step_s=2)
-    assert what_is_wrong(cell.daemon) == "The journal cannot be written.", "that it can be read is not enough"
+    cell.to(14, step_s=6)
+    assert what_is_wrong(cell.daemon) == "The journal cannot be written."
     away.execute("ROLLBACK")
-    cell.to(3)
+    cell.to(15)
+    assert cell.submit()
+    assert what_is_wrong(cell.daemon) == ""
+    away.close()
+
+
+def test_trouble_that_nobody_asked_after_is_over_after_a_while(cell: Cell) -> None:
+    cell.daemon._pause = lambda: None
+    away = sqlite3.connect(cell.folder / "journal.db", isolation_level=None)
+    away.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreTrouble, match="locked"):
+        cell.submit()
+    away.execute("ROLLBACK")
+    cell.to(9)
+    assert what_is_wrong(cell.daemon) == "The journal cannot be written.", "there may be no room for what was refused"
+    cell.to(11)
     assert what_is_wrong(cell.daemon) == ""
     away.close()
 

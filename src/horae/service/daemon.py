@@ -9,6 +9,7 @@ So is one that the journal has overtaken: a database that was lost sight of may 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -56,8 +57,9 @@ GATHER_S, WATCH_S = 0.005, 0.05
 CHECKPOINT_EVERY, NUMBERS_A_RECORD = 5000, 1000
 #: Records that a checkpoint covers are kept for so long.
 KEEP_S = 90 * 86400.0
-#: After trouble with the journal, wait so long before the next try.
-_TROUBLE_S = 1.0
+#: After trouble with the journal, wait so long before the next try; after so long without any it is over: a disk
+#: without room for what was refused may have some for a trial.
+_TROUBLE_S, _CALM_S = 1.0, 10.0
 _LEAVING = "The service is shutting down: try again in a moment."
 #: Who ends a job that has run longer than it may.
 TIME_LIMIT = "time limit"
@@ -126,6 +128,7 @@ class Daemon:
         self._to_stop: list[Stop] = []
         #: Trouble since the engine and the journal were last seen to agree; whether the engine has run ahead.
         self._in_doubt = self._ahead = False
+        self._troubled_s = -math.inf
         self._news = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="horae-daemon", daemon=True)
@@ -265,6 +268,8 @@ class Daemon:
             self._serve(self._take(), now_s)
             self._pause()
             return
+        if now_s - self._troubled_s >= _CALM_S:
+            self.meter.trouble = ""
         reports = [*self._carried, *self.backend.watch(now_s), *self._over_time(now_s)]
         self._carried = []
         changed = self._heed(reports) | self._serve(self._take(), now_s)
@@ -376,7 +381,7 @@ class Daemon:
         return decided
 
     def _note_trouble(self, trouble: StoreTrouble) -> None:
-        self.meter.trouble = str(trouble)
+        self.meter.trouble, self._troubled_s = str(trouble), self.clock()
         self._in_doubt = True
 
     def _agree_with_journal(self) -> bool:
@@ -395,7 +400,6 @@ class Daemon:
             self._note_trouble(trouble)
             return False
         self._in_doubt = self._ahead = False
-        self.meter.trouble = ""
         return True
 
     def _pause(self) -> None:
