@@ -29,7 +29,7 @@ from tests.backends.real import (
     until,
 )
 
-from horae.backends.local import processes
+from horae.backends.local import processes, runner
 from horae.backends.local.backend import LocalBackend
 from horae.backends.local.processes import Deaths, Process
 from horae.backends.protocol import Place
@@ -599,6 +599,15 @@ def test_records_cut_off_by_a_power_cut_are_those_of_the_dead(state: Path, conte
 def test_a_job_that_the_machine_took_down_with_it_has_stopped_and_not_failed(state: Path) -> None:
     forge_runner(state, boot_id="another")
     went_down_with_the_machine(state)
+
+
+def test_a_container_that_is_started_again_is_another_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same machine, with process numbers from 1 on: all that ran before is gone with its first process."""
+    here = runner.boot_id()
+    assert here == runner.boot_id() == processes.this_boot()
+    began = runner.start_time
+    monkeypatch.setattr(runner, "start_time", lambda pid: began(pid) + (pid == 1))
+    assert runner.boot_id() != here
 
 
 def went_down_with_the_machine(state: Path) -> None:

@@ -105,9 +105,9 @@ def start_time(pid: int) -> int:
 
 
 def boot_id() -> str:
-    """What tells this boot of the machine from others; process numbers mean nothing beyond it."""
+    """What tells this boot of the machine, or of the container, from others; process numbers mean nothing beyond it."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+        return f"{file.read().strip()}-{start_time(1)}"
 
 
 def _children() -> list[int]:
