@@ -29,7 +29,7 @@ from tests.backends.real import (
     until,
 )
 
-from horae.backends.local import processes
+from horae.backends.local import processes, runner
 from horae.backends.local.backend import LocalBackend
 from horae.backends.local.processes import Deaths, Process
 from horae.backends.protocol import Place
@@ -562,13 +562,25 @@ def forge_runner(state: Path, **fields: object) -> None:
     (folder(state).path / "runner.json").write_text(json.dumps({**said, **fields}))
 
 
-@pytest.mark.parametrize("fields", [{"start_time": 12345}, {"boot_id": "another"}, {"pid": 2**22 + 1}])
+@pytest.mark.parametrize("fields", [{"start_time": 12345}, {"pid": 2**22 + 1}])
 def test_a_number_used_again_is_not_taken_for_the_runner(state: Path, fields: dict[str, object]) -> None:
     forge_runner(state, **fields)
     backend = LocalBackend(state, NODES)
     backend.stop("a-1", 1)  # would end this test if it believed the number
     assert failure(backend).exit_code == 137
     backend.close()
+
+
+def test_an_attempt_that_a_later_release_began_is_taken_up(state: Path) -> None:
+    forge_runner(state)
+    path = folder(state).path / "order.json"
+    order = json.loads(path.read_text())
+    path.write_text(json.dumps({**order, "colour": "red", "task": {**order["task"], "colour": "red"}}))
+    backend = LocalBackend(state, NODES)
+    assert backend.alive()["v100"] == (("a-1", 1),)
+    assert backend._known["a-1", 1].task == start().task
+    backend.close()
+    (folder(state).path / "runner.json").unlink()
 
 
 def test_a_runner_that_is_what_it_says_lives(state: Path) -> None:
@@ -583,9 +595,32 @@ def test_a_runner_that_is_what_it_says_lives(state: Path) -> None:
 def test_records_cut_off_by_a_power_cut_are_those_of_the_dead(state: Path, content: str) -> None:
     forge_runner(state)
     (folder(state).path / "runner.json").write_text(content)
-    backend = LocalBackend(state, NODES)
-    assert failure(backend).exit_code == 137
-    backend.close()
+    went_down_with_the_machine(state)
+
+
+def test_a_job_that_the_machine_took_down_with_it_has_stopped_and_not_failed(state: Path) -> None:
+    forge_runner(state, boot_id="another")
+    went_down_with_the_machine(state)
+
+
+def test_a_container_that_is_started_again_is_another_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same machine, with process numbers from 1 on: all that ran before is gone with its first process."""
+    here = runner.boot_id()
+    assert here == runner.boot_id() == processes.this_boot()
+    began = runner.start_time
+    monkeypatch.setattr(runner, "start_time", lambda pid: began(pid) + (pid == 1))
+    assert runner.boot_id() != here
+
+
+def went_down_with_the_machine(state: Path) -> None:
+    saved = folder(state).path.parent / "checkpoint" / "saved.json"
+    saved.parent.mkdir()
+    saved.write_text('{"step": 30, "total": 100}')
+    for _ in ("at once", "told again until forgotten"):
+        backend = LocalBackend(state, NODES)
+        backend.stop("a-1", 1)  # would end this test if it believed the number
+        assert backend.watch(5.0) == [JobStopped(5.0, "a-1", 1, 0.3 * start().task.work)]
+        backend.close()
 
 
 def test_a_machine_that_cannot_start_a_runner_says_so(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -604,6 +639,20 @@ def test_a_runner_that_dies_before_the_job_is_a_failed_launch(
     (event,) = next_events(backend)
     assert isinstance(event, LaunchFailed)
     assert "log.txt" in event.why
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_makes_no_job_start_early_or_late(
+    state: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    day_s = time.time
+    with opened(state, ready_s=1.0) as backend:
+        backend.start(start(bash("echo up; sleep 60")))
+        up(backend)
+        began = time.monotonic()
+        monkeypatch.setattr(time, "time", lambda: day_s() + jump_s)
+        assert next_events(backend) == [JobStarted(7.0, "a-1", 1)]
+        assert 0.5 < time.monotonic() - began < 5
 
 
 # --- speed, and machines without pidfds

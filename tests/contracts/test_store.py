@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
@@ -205,6 +206,18 @@ decisions = st.builds(
 )
 
 
+def test_how_the_service_was_served_last_is_known_the_next_time(url: str) -> None:
+    store = Store(url, own=True)
+    assert store.served() == {}
+    for how in ({"port": 1, "gpus": None}, {"port": 2, "gpus": "v100:4"}):
+        store.serve(how)
+        assert store.served() == how
+    store.close()
+    again = Store(url)
+    assert again.served() == {"port": 2, "gpus": "v100:4"}
+    again.close()
+
+
 def test_no_kind_of_event_is_left_out() -> None:
     assert set(kinds) == set(PRECEDENCE)
 
@@ -318,6 +331,27 @@ def test_of_the_reports_of_an_attempt_those_stay_that_tell_its_speed_and_where_i
     for _ in range(2):
         store.compact(100, keep_since_s=0.0)
         assert [seq for seq, _ in store.tail()] == [1, 2, 5, 8, 9, 10, 13, 16, 17]
+
+
+def test_compacting_often_leaves_no_more_than_compacting_once(url: str) -> None:
+    often, at_s = Store(url, own=True), 0.0
+    for step in range(6):
+        # One that goes on, some that come and go, one that is seen now and then.
+        names = ["long", *[f"short-{step}"] * 3, *["rare"] * (step % 2)]
+        reports = [progress(at_s + k, name, 10.0 * step + k) for k, name in enumerate(names * 3)]
+        at_s += 100.0
+        seq = often.append([JobHeld(at_s - 100.0, "long"), *reports])
+        often.save_checkpoint(seq, b"engine")
+        often.compact(seq, keep_since_s=at_s - 250.0)
+    left = list(often.tail())
+    often.close()
+    once = Store(url, own=True)
+    assert once.compact(seq, keep_since_s=at_s - 250.0) == 0
+    assert list(once.tail()) == left
+    assert min(record.at_s for _, record in left) >= at_s - 250.0
+    assert 10 < len(left) < 40
+    assert [seq for seq, _ in once.job_records("long")] == [seq for seq, one in left if one.job == "long"]
+    once.close()
 
 
 def test_what_follows_from_an_old_journal_is_not_written(store: Store) -> None:
@@ -561,33 +595,40 @@ class SmallDisk:
         (self.folder / "filler").unlink()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
-    folder = tmp_path / "small"
+@contextmanager
+def small_folder(folder: Path) -> Iterator[Path]:
+    """A folder with a small file system of its own."""
     folder.mkdir()
     mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True)
     if mount.returncode:
         pytest.skip("needs the right to mount a small file system")
     try:
-        if request.param == "sqlite":
-            yield SmallDisk(folder, f"sqlite:///{folder}/journal.db")
-        else:
-            yield from _small_database(request.getfixturevalue("postgres"), folder)
+        yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        folder.rmdir()
 
 
-def _small_database(server: Server, folder: Path) -> Iterator[SmallDisk]:
-    space = folder / "space"
-    space.mkdir()
-    os.chown(space, server.folder.stat().st_uid, -1)
-    for parent in (folder, *folder.parents[:4]):
-        parent.chmod(parent.stat().st_mode | 0o011)
-    server.do(f"CREATE TABLESPACE small LOCATION '{space}'")
-    url = server.new_database("TABLESPACE small")
-    yield SmallDisk(folder, url)
-    name = url.removeprefix("postgresql://horae@/").partition("?")[0]
-    server.do(f"DROP DATABASE {name} WITH (FORCE)", "DROP TABLESPACE small")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
+    if request.param == "sqlite":
+        with small_folder(tmp_path / "small") as folder:
+            yield SmallDisk(folder, f"sqlite:///{folder}/journal.db")
+    else:
+        yield from _small_database(request.getfixturevalue("postgres"))
+
+
+def _small_database(server: Server) -> Iterator[SmallDisk]:
+    # In the server's own folder: every run of pytest closes the folders of all others to other users than its own.
+    with small_folder(server.folder / "small") as folder:
+        space = folder / "space"
+        space.mkdir()
+        os.chown(space, server.folder.stat().st_uid, -1)
+        server.do(f"CREATE TABLESPACE small LOCATION '{space}'")
+        url = server.new_database("TABLESPACE small")
+        yield SmallDisk(folder, url)
+        name = url.removeprefix("postgresql://horae@/").partition("?")[0]
+        server.do(f"DROP DATABASE {name} WITH (FORCE)", "DROP TABLESPACE small")
 
 
 def append_for_ever(store: Store) -> None:
@@ -607,6 +648,7 @@ def test_a_full_disk_is_told_and_forgotten_when_there_is_room_again(small_disk: 
     with pytest.raises(StoreTrouble, match="No room"):
         store.append([JobHeld(2.0, f"job-{k}") for k in range(20_000)])
     small_disk.make_room()
+    assert store.try_writing() == written
     assert store.append([JobHeld(3.0, "b")]) == written + 1
     assert count(store) == written + 1
     store.close()
@@ -622,7 +664,13 @@ def test_a_server_that_is_away_is_told_and_found_again(postgres: Server) -> None
     assert count(looking) == 1
     postgres.stop()
     try:
-        for call in (lambda: store.append([JobHeld(2.0, "b")]), lambda: count(looking), lambda: Store(url)):
+        calls = (
+            lambda: store.append([JobHeld(2.0, "b")]),
+            store.try_writing,
+            lambda: count(looking),
+            lambda: Store(url),
+        )
+        for call in calls:
             with pytest.raises(StoreTrouble, match="cannot be reached"):
                 call()
     finally:

@@ -64,6 +64,24 @@ def test_memory_starts_at_zero_and_keeps_what_it_was_told_when_it_grows() -> Non
     assert memory.scalar("looked") == 5
 
 
+def test_only_what_is_new_is_a_write() -> None:
+    memory = Memory(SPEC, gpu_types=2)
+    rows = np.array([4, 5, 6])
+    memory.put("had", rows, np.array([1.0, 0.0, 2.0]))
+    memory.put("had", rows, np.array([1.0, 3.0, 2.0]))
+    memory.put("had", rows, np.array([1.0, 3.0, 2.0]))
+    memory.put("had", rows, np.array([9.0]))
+    memory.put("owed", rows, np.array([[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
+    writes = [(name, where.tolist(), what.tolist()) for name, where, what in memory.drain() if where is not None]
+    assert writes == [
+        ("had", [4, 6], [1, 2]),
+        ("had", [5], [3]),
+        ("had", [4, 5, 6], [9, 9, 9]),
+        ("owed", [5], [[0, 1]]),
+    ]
+    assert memory.column("had", rows).tolist() == [9, 9, 9]
+
+
 def test_what_a_policy_writes_can_be_written_again_elsewhere() -> None:
     memory, copy = Memory(SPEC, 2), Memory(SPEC, 2)
     memory.put("had", np.array([3]), np.array([7.0]))

@@ -450,6 +450,8 @@ def test_the_policy_and_the_queues_are_changed(alone: Live) -> None:
     assert admin.get("/v1/settings").json() == changed.json()
     assert "Did you mean" in error_of(admin.put("/v1/settings", json={"policy": "fifa"}), 400)
     error_of(admin.put("/v1/settings", json={"settings": {"nonsense": "1"}}), 400)
+    unreadable = {"policy": "tiresias-gittins", "settings": {"samples": "a\0b"}}
+    error_of(admin.put("/v1/settings", json=unreadable), 422)
     error_of(admin.put("/v1/settings", json={"queues": [{**queue, "gpus_min": 3}]}), 400)
     assert admin.get("/v1/settings").json() == changed.json()
     assert "quota" in error_of(

@@ -17,7 +17,7 @@ from horae.backends.fake import Part
 from horae.core.checkpoint import UnreadableCheckpoint
 from horae.core.cluster import Node
 from horae.core.commands import Decided
-from horae.core.events import JobCancelled, JobHeld, JobReleased, JobSubmitted
+from horae.core.events import JobCancelled, JobFinished, JobHeld, JobReleased, JobStarted, JobSubmitted
 from horae.service.api.health import what_is_wrong
 from horae.service.daemon import OtherNode
 from horae.service.database import StoreTrouble
@@ -125,12 +125,56 @@ def test_a_drained_node_that_came_back_smaller_is_still_drained(cell: Cell) -> N
     assert cell.state(job) == "waiting"
 
 
+def test_a_node_that_came_back_smaller_takes_jobs_again_as_small_as_it_is(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, gpus=4)
+    cell.crash()
+    cell.nodes = (Node("v100", "v100", 2),)
+    cell.reopen()
+    cell.ask(lambda: cell.operations.drain(ADMIN, "v100", False))
+    cell.ask(lambda: cell.operations.resume(ADMIN, "v100"))
+    small, large = (cell.submit(resources={"gpus": gpus}) for gpus in (2, 4))
+    cell.to(5)
+    assert cell.views().nodes() == [
+        {"node": "v100", "gpu_type": "v100", "gpus": 2, "used": 2, "state": "up", "jobs": {small: 2}}
+    ]
+    assert cell.views().shares()[0]["entitled_gpus"] == 2
+    cell.to(20)
+    assert (cell.state(small), cell.state(large)) == ("finished", "waiting")
+
+
+def test_a_node_that_is_gone_cannot_be_told_to_take_jobs(tmp_path: Path) -> None:
+    v100, k80 = Node("v100", "v100", 2), Node("k80", "k80", 2)
+    cell = Cell(tmp_path, nodes=(v100, k80))
+    cell.crash()
+    cell.nodes = (v100,)
+    cell.reopen()
+    with pytest.raises(NotFound, match="not there"):
+        cell.ask(lambda: cell.operations.resume(ADMIN, "k80"))
+    assert [one["state"] for one in cell.views().nodes()] == ["up", "down"]
+    assert cell.views().shares()[0]["entitled_gpus"] == 2
+
+
 @pytest.mark.parametrize("node", [Node("v100", "v100", 3), Node("v100", "k80", 2)])
 def test_a_node_that_is_another_machine_is_refused_at_the_start(cell: Cell, node: Node) -> None:
     cell.crash()
     cell.nodes = (node,)
     with pytest.raises(OtherNode, match="another --state"):
         cell.reopen()
+
+
+def test_what_a_restarted_backend_tells_again_is_written_once(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That an attempt works; and its end, if the daemon died before the backend was told to forget it."""
+    monkeypatch.setattr(cell.backend, "forget", lambda job, attempt: None)
+    runs, ends = cell.submit(), cell.submit()
+    cell.world.lives[runs, 1].end_at_s = 100.0
+    cell.to(15)
+    assert list(cell.world.ends) == [(ends, 1)]
+    cell.crash()
+    cell.reopen()
+    cell.to(20)
+    told = [record for _, record in cell.store.tail() if isinstance(record, JobStarted | JobFinished)]
+    assert [(type(one), one.job) for one in told] == [(JobStarted, runs), (JobStarted, ends), (JobFinished, ends)]
+    assert (cell.world.ends, cell.world.forgotten) == ({}, {(ends, 1)})
 
 
 def test_recovery_gives_the_very_same_engine(cell: Cell) -> None:
@@ -230,6 +274,36 @@ def test_without_room_in_the_journal_requests_are_refused_and_reports_kept(cell:
     assert len(cell.daemon.engine.jobs) == 1
 
 
+def test_that_the_journal_can_be_read_ends_no_trouble(cell: Cell) -> None:
+    cell.daemon._pause = lambda: None
+    away = sqlite3.connect(cell.folder / "journal.db", isolation_level=None)
+    away.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreTrouble, match="locked"):
+        cell.submit()
+    cell.to(2, step_s=2)
+    cell.to(14, step_s=6)
+    assert what_is_wrong(cell.daemon) == "The journal cannot be written."
+    away.execute("ROLLBACK")
+    cell.to(15)
+    assert cell.submit()
+    assert what_is_wrong(cell.daemon) == ""
+    away.close()
+
+
+def test_trouble_that_nobody_asked_after_is_over_after_a_while(cell: Cell) -> None:
+    cell.daemon._pause = lambda: None
+    away = sqlite3.connect(cell.folder / "journal.db", isolation_level=None)
+    away.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreTrouble, match="locked"):
+        cell.submit()
+    away.execute("ROLLBACK")
+    cell.to(9)
+    assert what_is_wrong(cell.daemon) == "The journal cannot be written.", "there may be no room for what was refused"
+    cell.to(11)
+    assert what_is_wrong(cell.daemon) == ""
+    away.close()
+
+
 def test_a_job_over_its_time_is_ended_once_however_long_the_journal_was_full(cell: Cell) -> None:
     cell.world.default = Part(lasts_s=1000.0)
     job = cell.submit(max_duration="2s")
@@ -304,7 +378,7 @@ def test_a_decision_that_was_written_and_not_confirmed_is_performed_once(cell: C
 
 def test_while_the_journal_cannot_even_be_read_requests_are_refused_and_nothing_is_believed(cell: Cell) -> None:
     cell.daemon._pause = lambda: None
-    append, last_seq, tail = cell.store.append, cell.store.last_seq, cell.store.tail
+    append, try_writing, tail = cell.store.append, cell.store.try_writing, cell.store.tail
 
     def fails(*_: object) -> int:
         raise StoreTrouble("The journal cannot be reached: mend that.")
@@ -312,12 +386,12 @@ def test_while_the_journal_cannot_even_be_read_requests_are_refused_and_nothing_
     def refuses_decisions(records, *more):
         return fails() if isinstance(records[0], Decided) else append(records, *more)
 
-    cell.store.append, cell.store.last_seq, cell.store.tail = refuses_decisions, fails, fails
+    cell.store.append, cell.store.try_writing, cell.store.tail = refuses_decisions, fails, fails
     job = cell.submit()
     with pytest.raises(StoreTrouble, match="cannot be reached"):
         cell.submit()
     assert cell.state(job) == "waiting"
-    cell.store.append, cell.store.last_seq, cell.store.tail = append, last_seq, tail
+    cell.store.append, cell.store.try_writing, cell.store.tail = append, try_writing, tail
     cell.to(2)
     assert cell.state(job) == "running"
 

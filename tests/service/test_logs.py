@@ -71,3 +71,10 @@ def test_what_is_no_text_is_shown_as_well_as_can_be(tmp_path: Path) -> None:
 
 def test_every_long_line_of_a_secret_is_hidden_the_longest_first() -> None:
     assert masked("-- abcdefgh abcdef abc", ["abcdef\n", "abcdefgh\nabc\n"]) == "-- [hidden] [hidden] abc"
+
+
+def test_tokens_that_a_job_prints_are_hidden() -> None:
+    of_job, of_person = "horj_" + "aB-_" * 10 + "xyz", "hor_" + "0" * 43
+    assert masked(f"HORAE_TOKEN={of_job}\nt='{of_person}' hor_mony", []) == (
+        "HORAE_TOKEN=[hidden]\nt='[hidden]' hor_mony"
+    )

@@ -20,7 +20,11 @@ import pytest
 
 from horae.backends.local.gpus import BadGpus
 from horae.cli.main import main
+from horae.core.commands import Decided
 from horae.core.errors import UserError
+from horae.core.events import JobSubmitted, SettingsChanged
+from horae.core.job import JobSpec
+from horae.service.daemon import Change
 from horae.service.server import Asked, CannotServe, Server, listen
 
 from .live import eventually, in_state, submit
@@ -150,8 +154,65 @@ def test_a_later_day_keeps_what_was_unless_told_otherwise(tmp_path: Path) -> Non
         at = server.daemon.standing
         assert (at.policy, at.cluster.gpus) == ("srtf", 6)
         assert server.daemon.beginning.policy == "las"
+    with served(tmp_path, gpus=None) as server:
+        assert server.daemon.standing.gpus_by_type.tolist() == [4, 2], "as on the day before, not as on the first"
+    with served(tmp_path, gpus="k80:1"):
+        pass
+    with served(tmp_path, gpus=None) as server:
+        assert server.daemon.standing.gpus_by_type.tolist() == [0, 1]
     with pytest.raises(CannotServe, match="since its first day"):
         Server(Asked(tmp_path, port=0, placement="consolidated"))
+
+
+def test_a_service_on_any_port_comes_back_on_the_one_it_had(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        url = server.url
+    with served(tmp_path) as server:
+        assert server.url == url, "jobs that still run report there"
+    with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))), served(tmp_path) as server:
+        assert server.url != url, "somebody else has it now"
+        other = server.url
+    with served(tmp_path) as server:
+        assert server.url == other
+
+
+def test_a_service_comes_back_without_the_files_of_a_policy_it_left(tmp_path: Path) -> None:
+    samples = tmp_path / "samples.csv"
+    samples.write_text("100\n200\n4000\n")
+    state = tmp_path / "state"
+    with served(state, policy="tiresias-gittins", settings={"samples": str(samples)}) as server:
+        server.daemon.ask(lambda engine, now_s: (Change((JobSubmitted(now_s, JobSpec("a", now_s, 8, 1.0)),)), None))
+    samples.rename(tmp_path / "away.csv")
+    with pytest.raises(CannotServe, match=r"samples.csv .*--policy"):
+        Server(Asked(state, port=0, gpus="v100:4"))
+    with served(state, settings={"samples": str(tmp_path / "away.csv")}) as server:
+        assert server.daemon.standing.settings == {"samples": str(tmp_path / "away.csv")}
+    (tmp_path / "away.csv").unlink()
+    with served(state, policy="fifo", gpus="v100:2") as server:
+        eventually(lambda: server.daemon.meter.decisions)
+        kinds = [type(record) for _, record in server.store.tail()]
+        assert kinds[-2:] == [SettingsChanged, Decided], "nothing is decided by a policy that is on its way out"
+    with served(state) as server:
+        assert (server.daemon.standing.policy, len(server.daemon.standing)) == ("fifo", 1)
+
+
+def test_jobs_are_not_run_again_from_another_folder(tmp_path: Path) -> None:
+    """The journal may lie elsewhere; what runs is known by the state folder alone."""
+    url = f"sqlite:///{tmp_path}/elsewhere/journal.db"
+    with served(tmp_path / "one", database=url) as server:
+        client = httpx.Client(
+            base_url=server.url, headers={"Authorization": f"Bearer {server.token_file.read_text().strip()}"}
+        )
+        (job,) = submit(client, {"run": ["sleep", "60"], "checkpoint": {"grace": 0}})
+        in_state(client, job, "launching", "running")
+    with pytest.raises(CannotServe, match=f"--state {tmp_path}/one"):
+        Server(Asked(tmp_path / "two", database=url, port=0, gpus="v100:4"))
+    with served(tmp_path / "one", database=url) as server:
+        client.base_url = server.url
+        client.post(f"/v1/jobs/{job}/cancel")
+        in_state(client, job, "cancelled")
+    with served(tmp_path / "two", database=url):
+        """With nothing that runs the folder may change."""
 
 
 def test_a_crash_of_the_loop_ends_the_service(

@@ -43,7 +43,6 @@ class _Life:
     ready_at_s: float
     end_at_s: float
     stop_asked: bool = False
-    ready_told: bool = False
 
 
 @dataclass
@@ -75,6 +74,8 @@ class FakeBackend:
         """Open a world, or an empty one."""
         self.world = world or World()
         self._nodes = {node.name: node for node in nodes}
+        #: Attempts of which it was told that they are ready, and that they are over.
+        self._ready: set[Attempt] = set()
         self._told: set[Attempt] = set()
         self._news: list[Event] = []
 
@@ -120,8 +121,8 @@ class FakeBackend:
         if life.end_at_s <= self.world.now_s:
             self.world.ends[attempt] = self._end(attempt, life)
             del self.world.lives[attempt]
-        elif life.ready_at_s <= self.world.now_s and not life.ready_told:
-            life.ready_told = True
+        elif life.ready_at_s <= self.world.now_s and attempt not in self._ready:
+            self._ready.add(attempt)
             return [JobStarted(0.0, *attempt)]
         return []
 

@@ -63,7 +63,10 @@ class Backend(Protocol):
         """
 
     def watch(self, now_s: float) -> list[Event]:
-        """What happened since last asked, each once; ends are told again after a restart until forgotten."""
+        """What happened since last asked, each once.
+
+        One that was restarted tells again that attempts have started, and how those ended that are not forgotten.
+        """
 
     def alive(self) -> dict[str, tuple[Attempt, ...]]:
         """The attempts that really live, by node; every node is there."""

@@ -45,14 +45,17 @@ def command(
     ] = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes any that is free.")
+        int,
+        typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes that of last time, or any that is free."),
     ] = 8642,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Let --host be an address that other machines can reach.")
     ] = False,
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", metavar="TYPE:N,...", help="Virtual GPUs; by default the real ones of this machine."),
+        typer.Option(
+            "--gpus", metavar="TYPE:N,...", help="Virtual GPUs; by default the real ones, or those of last time."
+        ),
     ] = None,
     policy: Annotated[
         str | None,

@@ -13,36 +13,48 @@ from pydantic import TypeAdapter
 
 from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop
 from horae.core.conversation import Ask
+from horae.core.errors import UserError
 from horae.core.events import PRECEDENCE, Event
 from horae.core.measures import Measure
 
 VERSION = 1
 
+_DECIDED = Decided.__name__
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in PRECEDENCE}
+_READABLE = frozenset((_DECIDED, *_KINDS))
 
 
-class UnreadableRecord(ValueError):
-    """A record of a kind or version that this release does not know."""
+class UnreadableRecord(UserError):
+    """A record that is damaged, or of a kind or version that this release does not know."""
 
 
 def encode(record: Event | Decided) -> dict[str, Any]:
     """An event or decision as a plain record."""
     if isinstance(record, Decided):
-        return {"v": VERSION, "kind": "Decided", **_encode_decided(record)}
+        return {"v": VERSION, "kind": _DECIDED, **_encode_decided(record)}
     kind = type(record)
     return {"v": VERSION, "kind": kind.__name__, **_adapter(kind).dump_python(record, mode="json")}
 
 
 def decode(record: dict[str, Any]) -> Event | Decided:
     """The event or decision that a plain record stands for."""
-    if record.get("v") != VERSION:
-        raise UnreadableRecord(f"Journal records of version {record.get('v')!r} need another release of Horae.")
+    kind, version = record.get("kind"), record.get("v")
+    if version != VERSION or kind not in _READABLE:
+        raise UnreadableRecord(
+            f"This release of Horae cannot read journal records of kind {kind!r}, version {version!r}: "
+            "use the release that wrote them."
+        )
     fields = {name: value for name, value in record.items() if name not in ("v", "kind")}
-    if record["kind"] == "Decided":
-        return _decode_decided(fields)
-    kind = _KINDS.get(record["kind"])
-    if kind is None:
-        raise UnreadableRecord(f"Journal records of kind {record['kind']!r} need another release of Horae.")
+    try:
+        return _decode_decided(fields) if kind == _DECIDED else _decode_event(_KINDS[kind], fields)
+    except (KeyError, TypeError, ValueError) as why:
+        raise UnreadableRecord(
+            f"A journal record of kind {kind!r} holds what this release of Horae cannot read: "
+            "use the release that wrote it, or a copy of the journal from before."
+        ) from why
+
+
+def _decode_event(kind: type[Event], fields: dict[str, Any]) -> Event:
     event: Event = _adapter(kind).validate_python(fields)
     return event
 

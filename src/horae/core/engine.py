@@ -76,7 +76,7 @@ _STRAY = StopWhy.STRAY
 _BY_POLICY = _PREEMPTED, _MOVED = (StopWhy.PREEMPTED, StopWhy.MOVED)
 
 PolicyMaker = Callable[[str, Mapping[str, str]], Policy]
-_Report = JobStarted | LaunchFailed | JobProgressed | JobStopped | JobFinished | JobFailed
+Report = JobStarted | LaunchFailed | JobProgressed | JobStopped | JobFinished | JobFailed
 
 
 class Engine:
@@ -160,10 +160,22 @@ class Engine:
         self.apps.add(self.jobs.add(event.spec, self.now_s))
         self._must_plan = True
 
-    def _report(self, event: _Report) -> None:
-        """What a backend says of an attempt; the attempt number fences off older ones."""
-        row = self.jobs.rows.get(event.job, -1)
-        if row < 0 or self.jobs.attempt[row] != event.attempt or STATES[self.jobs.state[row]] not in ALIVE:
+    def heeds(self, report: Report) -> bool:
+        """Whether a report would change anything: it is about an attempt that lives, and says what is not known yet."""
+        row = self._row_of(report)
+        return row >= 0 and not (isinstance(report, JobStarted) and after(STATES[self.jobs.state[row]], _START) is None)
+
+    def _row_of(self, report: Report) -> int:
+        """Row of the job that a report is about, -1 if not of its living attempt: the number fences off older ones."""
+        row = self.jobs.rows.get(report.job, -1)
+        if row < 0 or self.jobs.attempt[row] != report.attempt or STATES[self.jobs.state[row]] not in ALIVE:
+            return -1
+        return row
+
+    def _report(self, event: Report) -> None:
+        """What a backend says of an attempt."""
+        row = self._row_of(event)
+        if row < 0:
             self.dropped_reports += 1
             return
         match event:
@@ -230,7 +242,9 @@ class Engine:
         if state is LAUNCHING and move is _FINISH:
             # The report that it started is late, but it must have.
             self._works_from(row, float(jobs.launched_s[row]))
-        self._note_speed(row, work_done)
+        # A checkpoint says how far back the job is, not how fast it was; and one that said that all is done only left.
+        if move is _FINISH and jobs.reported[row] < jobs.work[row]:
+            self._note_speed(row, work_done)
         jobs.settle(row, self.now_s)
         self._set_speed_beside(row)
         jobs.reported[row] = self._sane(row, work_done)
@@ -738,6 +752,7 @@ class Engine:
             rates=self.jobs.rates[: len(self.jobs)].copy(),
             cluster=gpus.cluster,
             open_by_type=gpus.open_by_type,
+            nodes=gpus.nodes(),
             node_up=tuple(gpus.node_up),
             node_draining=tuple(gpus.node_draining),
             occupied=dict(gpus.occupied),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,11 @@ class GpuLedger:
             self.node_gpus[number] = node.gpus
         self._refresh()
         return True
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node that was ever there, with the GPUs it has now, or had when it was last seen."""
+        now = zip(self.cluster.nodes, self.node_gpus, strict=True)
+        return tuple(node if node.gpus == gpus else replace(node, gpus=gpus) for node, gpus in now)
 
     def close(self, name: str, lost: bool) -> list[int]:
         """A node takes no more jobs; gives the rows that sit on it or hold it."""

@@ -264,9 +264,12 @@ class Memory:
         return values
 
     def put(self, name: str, rows: Ints, values: Floats) -> None:
-        """Remember numbers of these jobs."""
-        if len(rows):
-            self.apply((name, rows.copy(), np.array(values)))
+        """Remember numbers of these jobs; those that are remembered already are no writes, for the journal's sake."""
+        before = self._columns[name][rows]
+        other = before != values
+        changed = other.any(axis=1) if other.ndim > 1 else other
+        if changed.any():
+            self.apply((name, rows[changed], np.broadcast_to(values, before.shape)[changed]))
 
     def scalar(self, name: str) -> float:
         """A remembered number."""
@@ -281,7 +284,8 @@ class Memory:
         name, rows, values = write
         if rows is None:
             self._scalars[name] = values
-        else:
+        elif name in self._columns:
+            # Of a column that nobody declares any more nothing need be remembered.
             self._columns[name][rows] = values
         self._writes.append(write)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.cluster import Cluster
+from horae.core.cluster import Cluster, Node
 from horae.core.commands import Evidence
 from horae.core.conversation import Ask
 from horae.core.job import JobSpec
@@ -38,6 +38,8 @@ class Standing:
     rates: NDArray[np.float64]
     cluster: Cluster
     open_by_type: NDArray[np.int64]
+    #: Nodes with the GPUs that they have now, which may be fewer than the cluster counts.
+    nodes: tuple[Node, ...]
     node_up: tuple[bool, ...]
     node_draining: tuple[bool, ...]
     #: GPUs by row: those that processes sit on, and those that are set aside.
@@ -57,6 +59,13 @@ class Standing:
     settings: Mapping[str, str]
     _specs: list[JobSpec]
     _rows: Mapping[str, int]
+
+    @property
+    def gpu_there(self) -> NDArray[np.bool_]:
+        """Whether each GPU is there, takes jobs or not: nodes may be down, or have come back with fewer."""
+        cluster = self.cluster
+        there = np.array([node.gpus if up else 0 for node, up in zip(self.nodes, self.node_up, strict=True)], np.int64)
+        return np.asarray(np.arange(cluster.gpus) - cluster.first_gpu[cluster.gpu_node] < there[cluster.gpu_node])
 
     def __len__(self) -> int:
         return len(self.columns["state"])

@@ -12,6 +12,8 @@ from pydantic import TypeAdapter
 from horae.core.checkpoint import UnreadableCheckpoint, load
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
+from horae.core.errors import UserError
+from horae.core.plan import Memory, MemorySpec, Policy, Snapshot, Wishes
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
@@ -36,7 +38,7 @@ class Beginning:
         """The engine of the first day; it can be kept from learning speeds from what jobs report."""
         return Engine(
             Cluster(self.nodes),
-            make_policy,
+            _make,
             self.policy,
             self.settings,
             make_placement(self.placement),
@@ -54,6 +56,27 @@ class Beginning:
         """What `as_dict` gave."""
         beginning: Beginning = TypeAdapter(Beginning).validate_python(said)
         return beginning
+
+
+class Unmade:
+    """In the place of a policy that cannot be made any more: a file of its settings is gone, or its name.
+
+    What it decided is folded without it, so that no service needs a policy that it left long ago.
+    """
+
+    def __init__(self, why: UserError) -> None:
+        self.why, self.memory = why, MemorySpec()
+
+    def plan(self, now: Snapshot, memory: Memory) -> Wishes:
+        """Say why it cannot."""
+        raise self.why
+
+
+def _make(name: str, settings: Mapping[str, str]) -> Policy:
+    try:
+        return make_policy(name, settings)
+    except UserError as why:
+        return Unmade(why)
 
 
 def recover(store: Store, beginning: Beginning) -> tuple[Engine, int]:

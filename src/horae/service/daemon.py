@@ -9,6 +9,7 @@ So is one that the journal has overtaken: a database that was lost sight of may 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -22,7 +23,7 @@ from horae.backends.task import Task
 from horae.core import checkpoint
 from horae.core.cluster import Node
 from horae.core.commands import Command, Launch, Stop, WakeAt
-from horae.core.engine import Engine
+from horae.core.engine import Engine, Report
 from horae.core.errors import UserError
 from horae.core.events import (
     PRECEDENCE,
@@ -56,8 +57,9 @@ GATHER_S, WATCH_S = 0.005, 0.05
 CHECKPOINT_EVERY, NUMBERS_A_RECORD = 5000, 1000
 #: Records that a checkpoint covers are kept for so long.
 KEEP_S = 90 * 86400.0
-#: After trouble with the journal, wait so long before the next try.
-_TROUBLE_S = 1.0
+#: After trouble with the journal, wait so long before the next try; after so long without any it is over: a disk
+#: without room for what was refused may have some for a trial.
+_TROUBLE_S, _CALM_S = 1.0, 10.0
 _LEAVING = "The service is shutting down: try again in a moment."
 #: Who ends a job that has run longer than it may.
 TIME_LIMIT = "time limit"
@@ -74,11 +76,15 @@ class Change:
     acts: tuple[Act, ...] = ()
 
 
+#: Looks at the engine, at a time, and says what to write and what to answer.
+Prepare = Callable[[Engine, float], tuple[Change, Answer]]
+
+
 @dataclass
 class _Request(Generic[Answer]):
-    """Somebody waits for this: `prepare` looks at the engine and says what to write and what to answer."""
+    """Somebody waits for this."""
 
-    prepare: Callable[[Engine, float], tuple[Change, Answer]]
+    prepare: Prepare[Answer]
     answer: Future[Answer] = field(default_factory=Future)
 
 
@@ -122,6 +128,7 @@ class Daemon:
         self._to_stop: list[Stop] = []
         #: Trouble since the engine and the journal were last seen to agree; whether the engine has run ahead.
         self._in_doubt = self._ahead = False
+        self._troubled_s = -math.inf
         self._news = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="horae-daemon", daemon=True)
@@ -129,10 +136,16 @@ class Daemon:
 
     # ---------------------------------------------------------------- outside
 
-    def start(self) -> None:
-        """Take up what the journal left: learn what still runs, perform again what was decided, then loop."""
+    def start(self, first: Prepare[Any] | None = None) -> None:
+        """Take up what the journal left: learn what still runs, perform again what was decided, then loop.
+
+        What is asked for `first` is changed before anything is decided.
+        """
         self.meter.cycle_s = self.clock()
         self._take_up()
+        if first:
+            self._record(first(self.engine, self.clock())[0])
+            self._publish()
         self._thread.start()
 
     def close(self, wait_s: float | None = None) -> None:
@@ -143,7 +156,7 @@ class Daemon:
         if self._thread.is_alive():
             self._thread.join(wait_s)
 
-    def ask(self, prepare: Callable[[Engine, float], tuple[Change, Answer]], timeout_s: float = 30.0) -> Answer:
+    def ask(self, prepare: Prepare[Answer], timeout_s: float = 30.0) -> Answer:
         """Have something changed; returns once it is in the journal. `prepare` runs in the daemon's thread."""
         request: _Request[Answer] = _Request(prepare)
         with self._news:
@@ -162,8 +175,8 @@ class Daemon:
 
     def _take_up(self) -> None:
         now_s = self.clock()
-        changes = [*self.backend.watch(now_s), *self._changed_nodes(now_s)]
-        self._record(Change(tuple(changes)))
+        changes = self._unknown([*self.backend.watch(now_s), *self._changed_nodes(now_s)])
+        self._record(Change(changes))
         # An attempt that was on its way when the last daemon died counts as there only once it is ordered again.
         self._launch_again()
         for node, alive in self.backend.alive().items():
@@ -255,6 +268,8 @@ class Daemon:
             self._serve(self._take(), now_s)
             self._pause()
             return
+        if now_s - self._troubled_s >= _CALM_S:
+            self.meter.trouble = ""
         reports = [*self._carried, *self.backend.watch(now_s), *self._over_time(now_s)]
         self._carried = []
         changed = self._heed(reports) | self._serve(self._take(), now_s)
@@ -272,16 +287,32 @@ class Daemon:
 
     def _heed(self, reports: Sequence[Event]) -> bool:
         """What the backend says. What the journal cannot take is kept for later, never lost."""
-        if not reports:
+        news = self._unknown(reports)
+        if not news:
             return False
         try:
-            self._record(Change(tuple(sorted(reports, key=lambda event: PRECEDENCE[type(event)]))))
+            self._record(Change(tuple(sorted(news, key=lambda event: PRECEDENCE[type(event)]))))
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
             # Jobs over their time are found again.
-            self._carried = [event for event in reports if not isinstance(event, JobCancelled)]
+            self._carried = [event for event in news if not isinstance(event, JobCancelled)]
             return False
         return True
+
+    def _unknown(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """What is not known yet. A backend that was restarted tells again what it told the daemon before."""
+        news: list[Event] = []
+        known: list[Event] = []
+        for event in events:
+            (known if isinstance(event, Report) and not self.engine.heeds(event) else news).append(event)
+        self._forget(known)
+        return tuple(news)
+
+    def _forget(self, events: Sequence[Event]) -> None:
+        """Ends that are in the journal need be remembered by nobody else."""
+        for event in events:
+            if isinstance(event, _ENDS):
+                self.backend.forget(event.job, event.attempt)
 
     def _serve(self, requests: Sequence[_Request[Any]], now_s: float) -> bool:
         """Answer those who asked, together: each is refused by itself, all are written at once."""
@@ -327,9 +358,7 @@ class Daemon:
         self.tasks.update((task.job, task) for task in change.tasks)
         for event in change.events:
             self.engine.apply(event)
-        for event in change.events:
-            if isinstance(event, _ENDS):
-                self.backend.forget(event.job, event.attempt)
+        self._forget(change.events)
 
     def _decide(self) -> bool:
         """Decide as long as there is reason to; each decision is written before it is performed."""
@@ -352,16 +381,16 @@ class Daemon:
         return decided
 
     def _note_trouble(self, trouble: StoreTrouble) -> None:
-        self.meter.trouble = str(trouble)
+        self.meter.trouble, self._troubled_s = str(trouble), self.clock()
         self._in_doubt = True
 
     def _agree_with_journal(self) -> bool:
-        """After trouble: go back to what is written if the engine believes anything else; False if nobody can read it.
+        """After trouble: go back to what is written if the engine believes anything else; False while there is trouble.
 
         What is written may be more than was confirmed. Then it has happened, and what follows from it is performed.
         """
         try:
-            if self._ahead or self.store.last_seq() != self.seq:
+            if self.store.try_writing() != self.seq or self._ahead:
                 self.engine, self.seq = recover(self.store, self.beginning)
                 self.tasks = self.store.tasks()
                 self._launch_again()
@@ -448,7 +477,7 @@ class Daemon:
             self.store.save_checkpoint(self.seq, checkpoint.save(self.engine))
             self.store.compact(self.seq, self.clock() - KEEP_S)
         except StoreTrouble as trouble:
-            self.meter.trouble = str(trouble)
+            self._note_trouble(trouble)
         self._checkpointed, self._remembered = self.seq, 0
 
 

@@ -42,7 +42,8 @@ def seconds(text: Any) -> Any:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def _plain_text(text: str) -> str:
+def plain_text(text: str) -> str:
+    """A text that programs, files and databases can all be given."""
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError("it holds characters that no program can be given")
     return text
@@ -82,7 +83,7 @@ def _variable(name: str) -> str:
     return name
 
 
-Text = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(_plain_text)]
+Text = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(plain_text)]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0, le=MAX_SECONDS)]
 Variable = Annotated[str, AfterValidator(_variable)]
 GpuText = Annotated[str, Field(max_length=60)]

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
+from horae.service.tokens import TOKEN
+
 #: Bytes read at a time; of a log without `tail`, at most so many from its end.
 BLOCK, MOST = 64 * 1024, 16 * 1024 * 1024
 
 #: Characters that a secret has at least where it is hidden.
 SHORTEST_SECRET = 6
+_HIDDEN = "[hidden]"
 
 
 def read_log(path: Path, tail: int | None) -> str:
@@ -26,10 +29,11 @@ def read_log(path: Path, tail: int | None) -> str:
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:
-    """A text without secrets. Lines of a secret are looked for one by one; short ones would hide ordinary words."""
+    """A text without tokens and secrets. Lines of these are looked for one by one; short ones would hide words."""
+    text = TOKEN.sub(_HIDDEN, text)
     lines = {line.strip() for secret in secrets for line in secret.splitlines()}
     for line in sorted((line for line in lines if len(line) >= SHORTEST_SECRET), key=len, reverse=True):
-        text = text.replace(line, "[hidden]")
+        text = text.replace(line, _HIDDEN)
     return text
 
 

@@ -91,14 +91,12 @@ def _jobs(at: Standing) -> Metric:
 
 
 def _gpus(at: Standing) -> Iterator[Metric]:
-    cluster, types = at.cluster, at.cluster.gpu_types
-    used = np.zeros(len(types), np.int64)
-    for gpu in {gpu for gpus in at.occupied.values() for gpu in gpus}:
-        used[cluster.gpu_type[gpu]] += 1
+    kinds, types = at.cluster.gpu_type, at.cluster.gpu_types
+    sat_on = list({gpu for gpus in at.occupied.values() for gpu in gpus})
     texts: dict[str, tuple[str, Any]] = {
-        "horae_gpus": ("GPUs of the cluster.", cluster.gpus_by_type),
+        "horae_gpus": ("GPUs of nodes that are up.", np.bincount(kinds[at.gpu_there], minlength=len(types))),
         "horae_gpus_open": ("GPUs of nodes that are up and take jobs.", at.open_by_type),
-        "horae_gpus_used": ("GPUs that processes sit on.", used),
+        "horae_gpus_used": ("GPUs that processes sit on.", np.bincount(kinds[sat_on], minlength=len(types))),
     }
     for name, (text, values) in texts.items():
         family = GaugeMetricFamily(name, text, labels=["type"])

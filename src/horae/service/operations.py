@@ -30,7 +30,7 @@ from horae.core.queues import Queue
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.policies import make_policy
 from horae.service.app_owners import AppOwners
-from horae.service.daemon import Change, Daemon
+from horae.service.daemon import Change, Daemon, Prepare
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
 from horae.service.people import NotFound, Person, Role
 from horae.service.records import Act
@@ -199,10 +199,11 @@ class Operations:
         who.must_be_admin("resume nodes")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
-            cluster = engine.gpus.cluster
-            number = _check_node(cluster, node)
+            number = _check_node(engine.gpus.cluster, node)
+            if not engine.gpus.node_up[number]:
+                raise NotFound(f"Node {node} is not there: start the service with it, and it takes jobs again.")
             act = Act(now_s, who.user, "resume", node)
-            return Change((NodeJoined(now_s, cluster.nodes[number]),), (), (act,)), None
+            return Change((NodeJoined(now_s, engine.gpus.nodes()[number]),), (), (act,)), None
 
         self._daemon.ask(prepare)
 
@@ -214,6 +215,12 @@ class Operations:
         queues: Sequence[Queue] = (),
     ) -> None:
         """Change the policy, its settings, or queues. Wrong ones are refused before anything is written."""
+        self._daemon.ask(self.configuring(who, policy, settings, queues))
+
+    def configuring(
+        self, who: Person, policy: str | None, settings: Mapping[str, str], queues: Sequence[Queue]
+    ) -> Prepare[None]:
+        """What the daemon has to do for that."""
         who.must_be_admin("change the policy or queues")
         if policy is not None:
             # What is wrong with it is told here, too; and nobody waits in the loop for what it has to load.
@@ -232,7 +239,7 @@ class Operations:
             detail = " ".join([*filter(None, words), *(f"queue {queue.path}" for queue in queues)])
             return Change((event,), (), (Act(now_s, who.user, "configure", "service", detail),)), None
 
-        self._daemon.ask(prepare)
+        return prepare
 
 
 def problem_of(answer: Answer, ask: Ask) -> str:

@@ -69,7 +69,9 @@ def decode_task(text: str) -> Task:
     """The task that a text stands for."""
     fields: dict[str, Any] = json.loads(text)
     if fields.pop("v") != TASK_VERSION:
-        raise UnreadableRecord(f"The task of job {fields.get('job')!r} needs another release of Horae.")
+        raise UnreadableRecord(
+            f"This release of Horae cannot read what job {fields.get('job')!r} runs: use the release that wrote it."
+        )
     return _tasks().validate_python(fields)
 
 

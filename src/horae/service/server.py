@@ -6,11 +6,12 @@ import errno
 import ipaddress
 import json
 import os
+import shlex
 import socket
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,9 @@ from horae.core.plan import Particular
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
-from horae.service.beginning import Beginning
+from horae.service.beginning import Beginning, Unmade
 from horae.service.clock import Clock, wall_clock
-from horae.service.daemon import Daemon
+from horae.service.daemon import Daemon, Prepare
 from horae.service.operations import Operations
 from horae.service.people import Person, Role
 from horae.service.rehearsal import rehearse
@@ -76,12 +77,14 @@ class Server:
 
     def _start(self, asked: Asked) -> None:
         self.state = _own_folder(asked.state)
-        listener = self._ending.enter_context(listen(asked.host, asked.port, asked.allow_remote))
-        #: Where the service is asked.
-        self.url = _url(listener)
         self.store = Store(asked.database or _sqlite(self.state), own=True)
         self._ending.callback(self.store.close)
-        beginning, devices = _begin(asked, self.store)
+        before = self.store.served()
+        listener = self._ending.enter_context(_listen_as_before(asked, before.get("port", 0)))
+        #: Where the service is asked.
+        self.url = _url(listener)
+        gpus, devices = _gpus(asked.gpus, before.get("gpus"))
+        beginning = _begin(asked, self.store, parse_virtual(gpus) if gpus is not None else tuple(devices))
         backend = LocalBackend(self.state, beginning.nodes, asked.secrets, devices)
         self._ending.callback(backend.close)
         clock = _clock(self.store)
@@ -89,16 +92,19 @@ class Server:
         self.token_file = self.state / "token"
         make_admin(tokens, self.token_file)
         first = _first_day(self.store, beginning)
-        rehearse(first)
 
         def environment(job: str, attempt: int) -> dict[str, str]:
             return {"HORAE_URL": self.url, "HORAE_TOKEN": tokens.of_job(job, attempt)}
 
         self.daemon = Daemon(self.store, backend, first, clock, environment)
         self._ending.callback(self.daemon.close, LEAVE_S)
-        self.daemon.start()
-        _reconfigure(self.daemon, asked)
+        if self.daemon.engine.gpus.occupied:
+            _check_folder(self.state, before.get("state", str(self.state)), asked.database)
+        self.daemon.start(_reconfiguring(self.daemon, asked))
         self._serve(tokens, listener)
+        now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state)}
+        if now != before:
+            self.store.serve(now)
 
     def _serve(self, tokens: Tokens, listener: socket.socket) -> None:
         from horae.service.api import make_app
@@ -196,6 +202,14 @@ def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
     return listener
 
 
+def _listen_as_before(asked: Asked, port: int) -> socket.socket:
+    """Where any port will do, that of before is the best one: jobs that still run report there."""
+    if asked.port == 0 and port:
+        with suppress(CannotServe):
+            return listen(asked.host, port, asked.allow_remote)
+    return listen(asked.host, asked.port, asked.allow_remote)
+
+
 def _url(listener: socket.socket) -> str:
     """Where jobs and people of this machine reach the service."""
     host, port = listener.getsockname()[:2]
@@ -221,6 +235,17 @@ def _own_folder(path: Path) -> Path:
     return state
 
 
+def _check_folder(state: Path, last: str, database: str | None) -> None:
+    """Jobs that run are known by what is in the folder they were started from; from another they would run twice.
+
+    A journal in the folder itself moves with it.
+    """
+    if database and last != str(state):
+        raise CannotServe(
+            f"Jobs of this service run from the folder {last}: start it with --state {shlex.quote(last)}."
+        )
+
+
 def _cannot_start(state: Path, error: OSError) -> str:
     """What the disk says, and what to do about it."""
     at = error.filename or state
@@ -244,15 +269,15 @@ def _clock(store: Store) -> Clock:
 # ------------------------------------------------------------------- beginning
 
 
-def _begin(asked: Asked, store: Store) -> tuple[Beginning, dict[Node, tuple[int, ...]]]:
-    """What would be the beginning if this were the first day, checked, and the numbers of real GPUs."""
+def _gpus(asked: str | None, last: str | None) -> tuple[str | None, dict[Node, tuple[int, ...]]]:
+    """The GPUs to serve: virtual ones, as asked for or, where there are no real ones, as last; or real ones."""
+    devices = find_gpus() if asked is None else {}
+    return (None if devices else last) if asked is None else asked, devices
+
+
+def _begin(asked: Asked, store: Store, nodes: tuple[Node, ...]) -> Beginning:
+    """What would be the beginning if this were the first day, checked."""
     before = store.began()
-    devices: dict[Node, tuple[int, ...]] = {}
-    if asked.gpus is not None:
-        nodes = parse_virtual(asked.gpus)
-    else:
-        devices = find_gpus()
-        nodes = tuple(devices) or (Beginning.from_dict(before).nodes if before else ())
     if not nodes:
         raise BadGpus("No GPU was found on this machine: declare some, such as --gpus v100:4,k80:4.")
     beginning = Beginning(
@@ -268,7 +293,7 @@ def _begin(asked: Asked, store: Store) -> tuple[Beginning, dict[Node, tuple[int,
     if asked.secrets is not None and not asked.secrets.is_dir():
         raise CannotServe(f"There is no folder {asked.secrets}: name the folder that holds the secrets' files.")
     _check_placement(asked.placement, before)
-    return beginning, devices
+    return beginning
 
 
 def _check_policy(beginning: Beginning) -> None:
@@ -290,11 +315,17 @@ def _first_day(store: Store, beginning: Beginning) -> Beginning:
     return Beginning.from_dict(store.begin(beginning.as_dict()))
 
 
-def _reconfigure(daemon: Daemon, asked: Asked) -> None:
-    """On a later day, what the operator asks for replaces what was."""
-    at = daemon.standing
+def _reconfiguring(daemon: Daemon, asked: Asked) -> Prepare[None] | None:
+    """On a later day, what the operator asks for replaces what was; what then decides has been rehearsed."""
+    at, decides = daemon.standing, daemon.engine.policy
     policy = asked.policy if asked.policy != at.policy else None
     settings = {key: value for key, value in asked.settings.items() if at.settings.get(key) != value}
     queues = [queue for queue in asked.queues if at.queues.get(queue.path) != queue]
+    if not policy:
+        if isinstance(decides, Unmade) and not settings:
+            raise CannotServe(f"{decides.why} Or choose another policy, with --policy.")
+        wanted = {**at.settings, **settings}
+        rehearse(replace(daemon.beginning, nodes=at.cluster.nodes, policy=at.policy, settings=wanted))
     if policy or settings or queues:
-        Operations(daemon).configure(Person(operator(), Role.ADMIN), policy, asked.settings, queues)
+        return Operations(daemon).configuring(Person(operator(), Role.ADMIN), policy, asked.settings, queues)
+    return None

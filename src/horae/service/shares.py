@@ -36,13 +36,12 @@ class _Use:
 
 
 class Shares:
-    """The queue tree at one moment. GPUs of nodes that are down are nobody's."""
+    """The queue tree at one moment. GPUs that are gone are nobody's."""
 
     def __init__(self, standing: Standing) -> None:
         self._at = standing
-        cluster = standing.cluster
-        self._up: NDArray[np.bool_] = np.array(standing.node_up, bool)[cluster.gpu_node]
-        self._worth = _worths(standing)[cluster.gpu_type]
+        self._there = standing.gpu_there
+        self._worth = _worths(standing)[standing.cluster.gpu_type]
         self._use = [_Use() for _ in standing.queue_paths]
         #: Queues in which jobs are that count, not those above them.
         self._own: set[int] = set()
@@ -58,8 +57,8 @@ class Shares:
         Entitled is the queue's weight among its siblings that have jobs now, of what its parent is entitled to, within
         its quota; what one may not have falls to the others. A queue without jobs is entitled to what it needs: none.
         """
-        total = float(np.count_nonzero(self._up))
-        worth = float(self._worth[self._up].sum())
+        total = float(np.count_nonzero(self._there))
+        worth = float(self._worth[self._there].sum())
         entitled = self._entitled(total)
         return [self._record(queue, use, entitled.get(queue, 0.0), total, worth) for queue, use in enumerate(self._use)]
 
@@ -91,7 +90,7 @@ class Shares:
             use[queue].waiting = waiting
         held = np.array([gpu for gpus in at.occupied.values() for gpu in gpus], np.int64)
         # Who shares a GPU has its part of it.
-        part = self._up / np.maximum(np.bincount(held, minlength=len(self._up)), 1)
+        part = self._there / np.maximum(np.bincount(held, minlength=len(self._there)), 1)
         worth = part * self._worth
         for row, queue in zip(rows[runs].tolist(), queues[runs].tolist(), strict=True):
             gpus = list(at.occupied[row])

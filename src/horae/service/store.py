@@ -59,6 +59,8 @@ class Store:
     def __init__(self, url: str, own: bool = False, patience_s: float = PATIENCE_S) -> None:
         self._engine = connect(read_url(url), patience_s)
         self._appending = Lock()
+        #: Before this record only what is old is left to be dropped.
+        self._compacted = 0
         self._ownership = take(self._engine) if own else None
         try:
             #: Unix time from which all seconds here are counted.
@@ -97,6 +99,19 @@ class Store:
         with reading(self._engine) as connection:
             known = connection.scalar(select(tables.facts.c.value).where(tables.facts.c.name == "beginning"))
         return json.loads(known) if known else None
+
+    def served(self) -> dict[str, Any]:
+        """How the service was served last, as `serve` noted it; empty before."""
+        with reading(self._engine) as connection:
+            known = connection.scalar(select(tables.facts.c.value).where(tables.facts.c.name == "served"))
+        return json.loads(known) if known else {}
+
+    def serve(self, how: Mapping[str, Any]) -> None:
+        """Note how the service is served, for the next time."""
+        facts = tables.facts
+        with writing(self._engine) as connection:
+            connection.execute(delete(facts).where(facts.c.name == "served"))
+            connection.execute(facts.insert(), {"name": "served", "value": _JSON.encode(how)})
 
     def close(self) -> None:
         """Let go of the database, and of the right to append."""
@@ -152,6 +167,13 @@ class Store:
         with reading(self._engine) as connection:
             return _last(connection, tables.journal.c.seq)
 
+    def try_writing(self) -> int:
+        """Write what is there once more, to see whether that can be done; gives the number of the last record."""
+        facts = tables.facts
+        with writing(self._engine) as connection:
+            connection.execute(update(facts).where(facts.c.name == "epoch").values(value=repr(self.epoch)))
+            return _last(connection, tables.journal.c.seq)
+
     def whole(self) -> bool:
         """Whether every record that was ever written is still there."""
         with reading(self._engine) as connection:
@@ -194,17 +216,18 @@ class Store:
         says which nodes there are and how things are set, and of the reports on progress those that
         later ones supersede.
         """
-        journal, named = tables.journal, tables.journal_jobs
+        journal = tables.journal
         with writing(self._engine) as connection:
             covered = connection.scalar(select(func.min(tables.checkpoints.c.seq))) or 0
             # The last record stays whatever happens: the next one is numbered after it.
             end = min(before_seq, covered + 1, _last(connection, journal.c.seq))
-            old = (journal.c.at_s < keep_since_s) & journal.c.kind.not_in(_NEVER_OLD)
-            dropped = connection.execute(delete(journal).where(journal.c.seq < end, old)).rowcount
-            for numbers in _chunks([seq for seq in superseded(_reports(connection, end)) if seq < end]):
-                dropped += connection.execute(delete(journal).where(journal.c.seq.in_(numbers))).rowcount
-            left = named.c.seq.not_in(select(journal.c.seq).where(journal.c.seq < end))
-            connection.execute(delete(named).where((named.c.seq < end) & left))
+            first_kept = select(journal.c.seq).where(journal.c.at_s >= keep_since_s).order_by(journal.c.seq).limit(1)
+            old = journal.c.seq < min(end, connection.scalar(first_kept) or end)
+            dropped = _drop(connection, old & journal.c.kind.not_in(_NEVER_OLD))
+            reports = _reports(connection, self._compacted, end)
+            for numbers in _chunks([seq for seq in superseded(reports) if seq < end]):
+                dropped += _drop(connection, journal.c.seq.in_(numbers))
+        self._compacted = max(self._compacted, end)
         return dropped
 
     # ----------------------------------------------------------------- tasks
@@ -285,18 +308,27 @@ def _last(connection: Connection, number: ColumnElement[int]) -> int:
     return connection.scalar(select(func.max(number))) or 0
 
 
-def _reports(connection: Connection, end: int) -> Iterator[tuple[int, JobProgressed]]:
-    """Reports on the progress of jobs that have made many before a number."""
+def _drop(connection: Connection, which: ColumnElement[bool]) -> int:
+    """Take records out of the journal, and with them which jobs they name; gives how many."""
+    journal, named = tables.journal, tables.journal_jobs
+    connection.execute(delete(named).where(named.c.seq.in_(select(journal.c.seq).where(which))))
+    return connection.execute(delete(journal).where(which)).rowcount
+
+
+def _reports(connection: Connection, since: int, end: int) -> Iterator[tuple[int, JobProgressed]]:
+    """Reports on the progress of jobs that have made many, and some of them from one number on and before another."""
     journal, named = tables.journal, tables.journal_jobs
     is_report = journal.c.kind == JobProgressed.__name__
     beside = named.join(journal, journal.c.seq == named.c.seq)
-    counted = select(named.c.job).select_from(beside).where(is_report, journal.c.seq < end)
-    many = counted.group_by(named.c.job).having(func.count() > MOST_KEPT)
-    query = select(journal.c.seq, journal.c.body).select_from(beside).where(is_report, named.c.job.in_(many))
-    for seq, body in connection.execute(query.order_by(journal.c.seq)):
-        record = decode(json.loads(body))
-        assert isinstance(record, JobProgressed)
-        yield seq, record
+    new = select(named.c.job).select_from(beside).where(is_report, journal.c.seq >= since, journal.c.seq < end)
+    query = select(journal.c.seq, journal.c.body).select_from(beside).where(is_report)
+    for jobs in _chunks(list(connection.scalars(new.distinct()))):
+        counted = select(named.c.job).select_from(beside).where(is_report, named.c.job.in_(jobs), journal.c.seq < end)
+        many = counted.group_by(named.c.job).having(func.count() > MOST_KEPT)
+        for seq, body in connection.execute(query.where(named.c.job.in_(many)).order_by(journal.c.seq)):
+            record = decode(json.loads(body))
+            assert isinstance(record, JobProgressed)
+            yield seq, record
 
 
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:

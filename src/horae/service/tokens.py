@@ -26,6 +26,8 @@ from horae.service.store import Store
 PREFIX, JOB_PREFIX = "hor_", "horj_"
 #: Bytes of chance in a token and in the secret that signs those of jobs.
 _BYTES = 32
+#: What every token of a person or a job looks like.
+TOKEN = re.compile(rf"(?:{PREFIX}|{JOB_PREFIX})[A-Za-z0-9_-]{{43}}")
 _USER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62})")
 
 

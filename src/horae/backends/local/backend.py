@@ -19,7 +19,7 @@ from pathlib import Path
 from horae.backends.local import runner
 from horae.backends.local.environment import MARK, BadTask, checkpoint_folder, make_order, task_of
 from horae.backends.local.folders import AttemptFolder, Folders, read_json
-from horae.backends.local.processes import Deaths, Process, leftovers
+from horae.backends.local.processes import Deaths, Process, leftovers, this_boot
 from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
@@ -44,7 +44,7 @@ class _Known:
     child: int = 0
     #: Whether we asked for a runner, so that one that never shows up is news.
     ordered: bool = False
-    #: When the job's processes came up, by the wall clock, and which word of the runner was read last.
+    #: When the job's processes came up, in seconds since boot, and which word of the runner was read last.
     stamp: int = 0
     up_at: float | None = None
     over: bool = False
@@ -226,13 +226,17 @@ class LocalBackend:
             self._launch_failed(known, f"its runner ended before the job began; {known.folder.log} says why")
 
     def _bury(self, known: _Known, process: Process) -> None:
-        """The runner died without a word: kill what it left, and when all is gone write the end in its place."""
+        """The runner died without a word: kill what it left, and when all is gone write the end in its place.
+
+        If the machine went down with it, that is no fault of the job's: it is to be run again.
+        """
+        stopped = known.folder.asked_to_stop or process.boot_id != this_boot()
         left = leftovers(process, f"{MARK}={known.folder.path}")
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if not left and known.folder.end(KILLED, time.time(), known.folder.asked_to_stop, begun=True):
-            self._ended(known, KILLED, known.folder.asked_to_stop)
+        if not left and known.folder.end(KILLED, time.time(), stopped, begun=True):
+            self._ended(known, KILLED, stopped)
 
     def _call_off(self, known: _Known) -> None:
         """See that an attempt that never began never will."""
@@ -270,7 +274,7 @@ class LocalBackend:
 
     def _see_who_is_up(self) -> None:
         """Report attempts as started whose job has been up for a while without saying so."""
-        now = time.time()
+        now = time.monotonic()
         for known in list(self._rising.values()):
             if known.up_at is None and known.stamp != (stamp := known.folder.runner_stamp()):
                 known.stamp, known.up_at = stamp, (known.folder.runner() or {"up_at": None})["up_at"]

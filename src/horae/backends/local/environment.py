@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,9 @@ def checkpoint_folder(task: Task, folder: Path) -> Path:
 
 
 def task_of(order: Mapping[str, Any]) -> Task:
-    """The task an order was made for."""
-    fields = dict(order["task"])
-    return Task(**{**fields, "run": tuple(fields["run"]), "secrets": tuple(fields["secrets"])})
+    """The task an order was made for; what a later release has added to it says nothing to this one."""
+    said = {one.name: order["task"][one.name] for one in fields(Task) if one.name in order["task"]}
+    return Task(**{**said, "run": tuple(said["run"]), "secrets": tuple(said["secrets"])})
 
 
 def _environment(start: Start, folder: Path, checkpoint_dir: Path) -> dict[str, str]:

@@ -105,9 +105,9 @@ def start_time(pid: int) -> int:
 
 
 def boot_id() -> str:
-    """What tells this boot of the machine from others; process numbers mean nothing beyond it."""
+    """What tells this boot of the machine, or of the container, from others; process numbers mean nothing beyond it."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+        return f"{file.read().strip()}-{start_time(1)}"
 
 
 def _children() -> list[int]:
@@ -146,7 +146,7 @@ class Runner:
         #: The first exit code that is not 0, which is the attempt's, and the signal behind it.
         self.code = self.signal = 0
         self.stopped = False
-        #: When the first process came up.
+        #: When the first process came up, by a clock that all processes share and nobody sets.
         self.up_at: float | None = None
         #: Signals still to send, each with the seconds until the next; empty while all is well.
         self.pressure: list[tuple[int, float]] = []
@@ -321,7 +321,7 @@ class Runner:
 
         A disk that is full is no reason to end it.
         """
-        self.up_at = self.up_at or time.time()
+        self.up_at = self.up_at or time.monotonic()
         try:
             self._tell_who()
         except OSError as why:

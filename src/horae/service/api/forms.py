@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from horae.core.job import MAX_SECONDS, MAX_STEPS
 from horae.core.queues import Queue
-from horae.service.job_file import seconds
+from horae.service.job_file import plain_text, seconds
 
 #: A moment in UTC, ISO 8601; null where it never came.
 Moment = str | None
@@ -224,7 +224,7 @@ class QueueForm(_Asked):
         return Queue(self.path, self.weight, self.rule, self.gpus_min, self.gpus_max)
 
 
-_Word = Annotated[str, Field(max_length=1000)]
+_Word = Annotated[str, Field(max_length=1000), AfterValidator(plain_text)]
 
 
 class SettingsForm(_Asked):
