@@ -29,7 +29,7 @@ from horae.core.plan import Particular
 from horae.core.queues import Queue
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.policies import make_policy
-from horae.service.app_owners import AppOwners
+from horae.service.app_owners import AppOwners, Tenures
 from horae.service.daemon import Change, Daemon
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
 from horae.service.people import NotFound, Person, Role
@@ -55,7 +55,7 @@ class Operations:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._apps = AppOwners()
+        self._apps, self._tenures = AppOwners(), Tenures()
         #: The last number that a job was given; those of one batch are not in the engine yet when the next is made.
         self._numbered = 0
 
@@ -161,14 +161,13 @@ class Operations:
 
     def check_app_shown(self, who: Person, app: str) -> None:
         """Refuse who may not see an app."""
-        if not self.owns_of(who, app):
+        if not self.sees_app(who, app, self._daemon.clock()):
             raise NotFound(f"There is no app {app!r} of yours.")
 
-    def owns_of(self, who: Person, app: str) -> bool:
-        """Whether there is an app of which somebody may see a job."""
-        standing, tasks = self._daemon.standing, self._daemon.tasks
-        specs = (standing.spec(row) for row in range(len(standing)))
-        return any(spec.app_id == app and (who.sees_all or tasks[spec.id].user == who.user) for spec in specs)
+    def sees_app(self, who: Person, app: str, at_s: float) -> bool:
+        """Whether somebody may know what was said and done for an app at a moment."""
+        owner = self._tenures.owner(app, at_s, self._daemon.standing, self._daemon.tasks)
+        return owner is not None and (who.sees_all or owner == who.user)
 
     def offer(self, app: str) -> Ask | None:
         """What an app's own agent is asked at this moment, if anything."""

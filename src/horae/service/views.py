@@ -78,6 +78,11 @@ class Views:
             "decided": None if decided_s is None else self.moment(decided_s),
         }
 
+    def life(self, row: int) -> tuple[float, float]:
+        """When a job was submitted, and when it ended: at infinity, as long as it has not."""
+        columns = self.standing.columns
+        return float(columns["submit_s"][row]), float(columns["ended_s"][row])
+
     def moment(self, at_s: float) -> str | None:
         """A moment for people and programs: UTC, to the millisecond."""
         return moment(self.epoch, at_s)
