@@ -337,7 +337,7 @@ def test_secrets_reach_the_process_and_no_file(tmp_path: Path, state: Path) -> N
         backend.start(start(python("import os; print(os.environ['API_KEY'][:3])"), secrets=("API_KEY",)))
         next_events(backend)
         assert printed(backend) == "hun\n"
-        assert backend.secret_values(task(secrets=("API_KEY", "NONE"))) == ("hunter2\n",)
+        assert backend.secrets(("API_KEY", "NONE")) == {"API_KEY": "hunter2\n"}
     assert not [path for path in state.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
 
 

@@ -137,6 +137,20 @@ def test_what_is_wrong_with_a_job_is_told_with_a_hint(alice: httpx.Client) -> No
     answer = alice.post("/v1/jobs", json=[{"run": "true"}, {"run": "true", "resources": {"gpu": 1}}])
     assert error_of(answer, 422) == "Job 2: resources.gpu is not a key of a job. Did you mean 'gpus'?"
     assert "is no name" in error_of(alice.post("/v1/jobs", json=[{"run": "true", "name": "../../etc"}]), 422)
+    assert error_of(alice.post("/v1/jobs", json=[{"run": []}]), 422).startswith("Job 1: run: it must have at least 1")
+    plain = alice.post("/v1/jobs", content='[{"run": "true"}]', headers={"Content-Type": "text/plain"})
+    assert "`Content-Type: application/json`" in error_of(plain, 422)
+    assert "it must be a list" in error_of(alice.post("/v1/jobs", json={"run": "true"}), 422)
+
+
+def test_a_secret_that_nobody_keeps_is_refused_at_once(alone: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice = alone.person("alice")
+    monkeypatch.setattr(alone.backend, "secrets", lambda names: {name: "x" for name in names if name == "KEPT"})
+    submit(alice, {"secrets": ["KEPT"]})
+    for params in ({}, {"dry_run": True}):
+        answer = alice.post("/v1/jobs", json=[{"run": "x"}, {"run": "x", "secrets": ["KEPT", "LOST"]}], params=params)
+        assert "keeps no secret 'LOST'" in error_of(answer, 400)
+    assert alice.get("/v1/jobs").json()["total"] == 1
 
 
 def test_lists_are_filtered_on_the_server(alone: Live) -> None:
@@ -451,6 +465,8 @@ def test_the_policy_and_the_queues_are_changed(alone: Live) -> None:
     assert "Did you mean" in error_of(admin.put("/v1/settings", json={"policy": "fifa"}), 400)
     error_of(admin.put("/v1/settings", json={"settings": {"nonsense": "1"}}), 400)
     error_of(admin.put("/v1/settings", json={"queues": [{**queue, "gpus_min": 3}]}), 400)
+    for path in ("..", "../a", "a//b", "a b"):
+        assert "is no queue" in error_of(admin.put("/v1/settings", json={"queues": [{**queue, "path": path}]}), 422)
     assert admin.get("/v1/settings").json() == changed.json()
     assert "quota" in error_of(
         admin.post("/v1/jobs", json=[{"run": "x", "queue": "team/a", "resources": {"gpus": 3}}]), 400

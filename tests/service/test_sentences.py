@@ -60,6 +60,7 @@ def told(record: Any) -> list[tuple[str, str, str]]:
         (JobReleased(0, "a-1"), "released", "Released."),
         (JobStarted(0, "a-1", 2), "started", "Attempt 2 is up and works."),
         (LaunchFailed(0, "a-1", 2, "no disk"), "launch-failed", "Attempt 2 could not be started: no disk."),
+        (LaunchFailed(0, "a-1", 2, "No disk."), "launch-failed", "Attempt 2 could not be started: No disk."),
         (JobStopped(0, "a-1", 1, 40.0), "stopped", "Attempt 1 has stopped; 40% of its work is saved."),
         (JobFinished(0, "a-1", 3), "finished", "Finished, in attempt 3."),
         (JobFailed(0, "a-1", 1, 3), "failed", "Attempt 1 failed with exit code 3; 0% of its work is saved."),

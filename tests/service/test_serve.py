@@ -208,6 +208,28 @@ def test_what_cannot_be_is_told_before_anything_starts(tmp_path: Path, asked: di
         pass  # Nothing was left behind that keeps a service from starting.
 
 
+def test_the_journal_is_where_the_environment_says_unless_an_option_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there.db", tmp_path / "here.db"
+    monkeypatch.setenv("HORAE_DATABASE", f"sqlite:///{there}")
+    with serving(tmp_path / "state") as service:
+        (job,) = submit(service.client)
+        in_state(service.client, job, "finished")
+    assert not (tmp_path / "state" / "journal.db").exists()
+    with serving(tmp_path / "state", "--database", f"sqlite:///{here}") as service:
+        assert service.client.get("/v1/jobs", params={"all": True}).json()["total"] == 0
+    assert there.exists()
+    assert here.exists()
+
+
+def test_queues_that_no_job_could_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "queues.yaml"
+    file.write_text("queues: {team/a: {weight: 2}, team b: {}}\n")
+    assert main(["serve", "--state", str(tmp_path), "--port", "0", "--gpus", "v100:1", "--queues", str(file)]) == 1
+    assert "queues.yaml: 'team b' is no queue" in capsys.readouterr().err
+
+
 def test_without_gpus_one_is_told_to_declare_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("horae.service.server.find_gpus", dict)
     with pytest.raises(BadGpus, match="--gpus"):

@@ -8,7 +8,7 @@ with the world of another one is that one restarted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -157,9 +157,9 @@ class FakeBackend:
         """Where a log would be; a fake job prints nothing."""
         return Path("/dev/null")
 
-    def secret_values(self, task: Task) -> tuple[str, ...]:
-        """A fake job's secrets are their own names."""
-        return task.secrets
+    def secrets(self, names: Iterable[str]) -> dict[str, str]:
+        """Fake secrets are their own names."""
+        return {name: name for name in names}
 
     def close(self) -> None:
         """Leave; the world stays."""

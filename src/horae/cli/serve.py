@@ -132,11 +132,17 @@ def _stop_on_signals() -> threading.Event:
 def _queues(path: Path | None) -> tuple[Queue, ...]:
     if path is None:
         return ()
+    from horae.service.job_file import queue_path
     from horae.workload.clusters import load_queues
 
     queues = load_queues(path)
     if not queues:
         raise UserError(f"{path} names no queues; add a section `queues:`, or leave --queues out.")
+    try:
+        for queue in queues:
+            queue_path(queue.path)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}.") from None
     return queues
 
 

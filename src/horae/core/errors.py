@@ -39,6 +39,7 @@ _PLAIN = {
     "Tuple should have": "it must have",
     "String should have": "it must have",
     "Dictionary should have": "it must have",
+    "Value should have": "it must have",
     " after validation": "",
     "Field required": "it is missing",
     "Extra inputs are not permitted": "it is not known here",

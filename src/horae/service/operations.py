@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from horae.backends.protocol import Backend
 from horae.core.cluster import Cluster
 from horae.core.conversation import Answer, Ask
 from horae.core.engine import Engine
@@ -66,6 +67,7 @@ class Operations:
         who.must_not_only_look("submit jobs")
         if any(job.weight > 1 for job in jobs):
             who.must_be_admin("give a job a weight above 1")
+        check_secrets(jobs, self._daemon.backend)
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
             self._apps.catch_up(engine, now_s)
@@ -278,6 +280,18 @@ def _check_node(cluster: Cluster, node: str) -> int:
             f"There is no node {node!r}.{did_you_mean(node, cluster.node_numbers)} `horae nodes` lists them."
         )
     return number
+
+
+def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
+    """Refuse jobs that ask for secrets which nobody keeps here: they would be started in vain, again and again."""
+    wanted = dict.fromkeys(name for job in jobs for name in job.secrets)
+    kept = backend.secrets(wanted)
+    for name in wanted:
+        if name not in kept:
+            raise BadJobFile(
+                f"This service keeps no secret {name!r}: leave it out, or have the operator put it into the folder of "
+                "`horae serve --secrets`."
+            )
 
 
 def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:

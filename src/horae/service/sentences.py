@@ -100,7 +100,7 @@ class Teller:
             case JobStarted():
                 return Told("started", record.job, f"Attempt {record.attempt} is up and works.")
             case LaunchFailed():
-                why = f": {record.why}" if record.why else ""
+                why = f": {record.why.rstrip('.')}" if record.why else ""
                 return Told("launch-failed", record.job, f"Attempt {record.attempt} could not be started{why}.")
             case JobStopped():
                 held = self._share(record.job, record.work_done)

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from horae.core.job import MAX_SECONDS, MAX_STEPS
 from horae.core.queues import Queue
-from horae.service.job_file import seconds
+from horae.service.job_file import QueuePath, seconds
 
 #: A moment in UTC, ISO 8601; null where it never came.
 Moment = str | None
@@ -213,7 +213,7 @@ class ShareList(TypedDict):
 class QueueForm(_Asked):
     """Settings of a queue."""
 
-    path: str = Field(max_length=200, pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
+    path: QueuePath
     weight: float = Field(1.0, gt=0, le=1e6)
     rule: Literal["fairness", "fifo"] = "fairness"
     gpus_min: int = Field(0, ge=0, le=1_000_000)

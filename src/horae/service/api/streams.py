@@ -93,7 +93,7 @@ def _lines(service: Service, job: str, log: Log, finished: bool) -> list[str]:
 
 
 def _masked(service: Service, job: str, text: str) -> str:
-    return masked(text, service.daemon.backend.secret_values(service.daemon.tasks[job]))
+    return masked(text, service.daemon.backend.secrets(service.daemon.tasks[job].secrets).values())
 
 
 def _standing(service: Service, job: str) -> tuple[int, State]:
