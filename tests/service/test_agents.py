@@ -117,7 +117,9 @@ def test_what_an_app_was_offered_and_answered_is_among_the_events_of_its_jobs_wh
         whole = [(one["kind"], one["job"]) for one in ann.get(f"/v1/jobs/{first}/events").json()["events"]]
         assert [kind for kind, job in whole if not job] == ["agent", "offer", "bid", "bid"]
         later = ann.get(f"/v1/jobs/{second}/events").json()["events"]
-        assert [one["kind"] for one in later if not one["job"]] == ["offer", "bid", "bid"], "not what was before it came"
+        assert [one["kind"] for one in later if not one["job"]] == ["offer", "bid", "bid"], (
+            "not what was before it came"
+        )
         assert later[-1]["what"].startswith("App own gave a bid that cannot be used: Nobody asks")
         other = submit(ann, {"app": "another"})[0]
         assert all(one["job"] for one in ann.get(f"/v1/jobs/{other}/events").json()["events"])

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from horae.backends.protocol import RUN_AGAIN, Attempt, Start
-from horae.backends.task import Task
 from horae.core.cluster import Node
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeJoined, NodeLost
 

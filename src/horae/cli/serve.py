@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, print_csv
+from horae.cli.output import Output, note, print_csv
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,7 +45,14 @@ def command(
     ] = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes any that is free.")
+        int,
+        typer.Option(
+            "--port",
+            metavar="N",
+            min=0,
+            max=65535,
+            help="0 takes any that is free; jobs that outlive a service report to its port.",
+        ),
     ] = 8642,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Let --host be an address that other machines can reach.")
@@ -83,6 +90,7 @@ def command(
     people's checkpoints. Roles protect the API only: let submit whom you would trust with that account.
     """
     stop = _stop_on_signals()
+    _excuse_slow_start()
     from horae.cli.inputs import read_pairs
     from horae.service.server import Asked, Server
 
@@ -107,6 +115,15 @@ def command(
         server.close()
     if _is_main_thread():
         _leave_at_once()
+
+
+def _excuse_slow_start() -> None:
+    """Say at a terminal why the first start after an installation takes long."""
+    from horae import prepare_compilation
+
+    prepare_compilation()
+    if sys.stderr.isatty() and not Path(os.environ["NUMBA_CACHE_DIR"]).is_dir():
+        note("Compiling, this once: it takes half a minute or so.")
 
 
 def _leave_at_once() -> None:

@@ -60,6 +60,16 @@ def test_filters_are_the_services_business(fake: FakeService, horae: Horae) -> N
     }
 
 
+def test_how_long_jobs_ran_and_have_to_is_told_where_it_is_known(fake: FakeService, horae: Horae) -> None:
+    jobs = [job("a-1", "running", left_s=90.0), job("b-2", "running"), job("c-3", "finished")]
+    fake.answers["GET /v1/jobs"] = {"jobs": jobs, "total": 3}
+    rows = {line.split()[0]: line for line in horae("queue").out.splitlines() if "ran" in line}
+    assert "ran 1m, 1m 30s left" in rows["a-1"]
+    assert all("left" not in rows[one] for one in ("b-2", "c-3"))
+    fake.answers["GET /v1/jobs/a-1"] = detail("a-1", "running", left_s=90.0)
+    assert "1m 30s, at its speed so far" in horae("status", "a-1").out
+
+
 def test_an_empty_queue_and_a_cut_one_say_so(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs"] = [{"jobs": [], "total": 0}, {"jobs": [job()], "total": 1234}]
     assert "No jobs." in horae("queue").out

@@ -72,7 +72,9 @@ def test_who_leaves_while_jobs_are_being_submitted_leaves_none_behind(
     monkeypatch.setattr(demo, "_submit", interrupted)
     answer = horae("demo", "--state", tmp_path / "state")
     assert answer.code == 130
-    assert answer.err == f"interrupted; the service and its jobs have ended, and what they wrote is in {tmp_path}/state\n"
+    assert (
+        answer.err == f"interrupted; the service and its jobs have ended, and what they wrote is in {tmp_path}/state\n"
+    )
     assert ends(tmp_path / "state") == {"one-1", "two-2", "three-3"}
 
 

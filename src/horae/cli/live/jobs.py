@@ -129,6 +129,8 @@ def _facts(record: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[tuple
         if record.get(key):
             yield key, f"{ago(record[key])} ({record[key]})"
     yield "ran", short(float(record.get("ran_s") or 0))
+    if record.get("left_s") is not None:
+        yield "left", f"{short(float(record['left_s']))}, at its speed so far and if it keeps its GPUs"
     yield "GPU time", short(float(record.get("gpu_seconds") or 0))
     for key in _FACTS:
         if record.get(key) not in (None, ""):

@@ -123,10 +123,10 @@ def _progress(record: Mapping[str, Any]) -> str:
 
 
 def _time(record: Mapping[str, Any], state: str) -> str:
-    """How long a job has run; or, if it never did, how long it has waited."""
-    ran_s = float(record.get("ran_s") or 0)
+    """How long a job has run, and has to if that is known; or, if it never did, how long it has waited."""
+    ran_s, left_s = float(record.get("ran_s") or 0), record.get("left_s")
     if state in ENDED or ran_s:
-        return f"ran {short(ran_s)}"
+        return f"ran {short(ran_s)}{'' if left_s is None else f', {short(left_s)} left'}"
     return f"waited {short(seconds_since(record.get('submitted')) or 0)}"
 
 

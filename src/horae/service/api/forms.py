@@ -48,6 +48,8 @@ class _JobFields(TypedDict, total=False):
     progress: float
     loss: float | None
     ran_s: float
+    #: At the speed it had so far, if it keeps its GPUs; null unless it runs and reports.
+    left_s: float | None
     gpu_seconds: float
 
 
