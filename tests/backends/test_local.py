@@ -431,6 +431,14 @@ def test_a_checkpoint_folder_is_seen_from_the_working_folder(backend: LocalBacke
     assert (tmp_path / "saves" / "saved.json").exists()
 
 
+def test_a_checkpoint_folder_without_a_working_folder_is_the_same_for_every_attempt(backend: LocalBackend) -> None:
+    script = """cat $HORAE_CHECKPOINT_DIR/saved.json; echo '{"step": 7}' > $HORAE_CHECKPOINT_DIR/saved.json; exit 75"""
+    for attempt in (1, 2):
+        backend.start(start(bash(script), attempt, checkpoint_dir="saves"))
+        next_events(backend)
+    assert backend.log_path("a-1", 2).read_text() == '{"step": 7}\n'
+
+
 # --- crashes
 
 

@@ -506,7 +506,7 @@ def test_what_changes_nothing_is_said_and_not_written(cell: Cell) -> None:
     assert written == ["JobHeld", "JobReleased", "JobCancelled"]
 
 
-@pytest.mark.parametrize("said", [{"max_duration": 0}, {"queue": "../x"}, {"queue": "a/."}])
+@pytest.mark.parametrize("said", [{"max_duration": 0}, {"queue": "../x"}, {"queue": "a/."}, {"workdir": "here"}])
 def test_what_makes_no_sense_is_refused(said: dict[str, object]) -> None:
     with pytest.raises(BadJobFile):
         read_job({"run": "true", **said})

@@ -87,6 +87,12 @@ def _app(name: str) -> str:
     return name
 
 
+def _folder(path: str) -> str:
+    if path and not path.startswith("/"):
+        raise ValueError(f"{path!r} depends on where the service was started: write it in full, such as /home/ana/work")
+    return path
+
+
 def _variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
         raise ValueError(f"{name!r} is no name of an environment variable")
@@ -206,7 +212,7 @@ class JobFile(_Form):
     resources: Resources = Resources()
     envs: dict[Variable, Text] = Field(default_factory=dict, max_length=MOST_VARIABLES)
     secrets: list[Variable] = Field(default_factory=list, max_length=MOST_VARIABLES)
-    workdir: Text = ""
+    workdir: Annotated[Text, AfterValidator(_folder)] = ""
     setup: Text = ""
     max_duration: Annotated[Seconds, Field(gt=0)] | None = None
     min_runtime: Seconds = 0.0

@@ -322,6 +322,18 @@ def test_waiting_does_not_begin_without_a_service(home: Path, horae: Horae) -> N
     assert horae("wait", "a-1").code == 1
 
 
+def test_ctrl_c_while_waiting_leaves_the_job_alone_and_says_so(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("horae.cli.live.waiting.time.sleep", interrupted)
+    fake.answers["GET /v1/jobs/a-1/why"] = {"state": "running"}
+    answer = horae("wait", "a-1")
+    assert (answer.code, answer.out, answer.err) == (130, "", "interrupted; jobs that have not ended go on\n")
+
+
 def test_waiting_has_an_end(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs/a-1/why"] = {"state": "running"}
     begin_s = time.monotonic()

@@ -100,7 +100,9 @@ def test_folders_are_sent_in_full(taken: FakeService, horae: Horae) -> None:
     Path("sub").mkdir()
     Path("job.yaml").write_text("run: x\nworkdir: sub\ncheckpoint: {dir: saved}\n")
     job = sent(taken, horae, "job.yaml")
-    assert (job["workdir"], job["checkpoint"]["dir"]) == (str(Path("sub").resolve()), str(Path("saved").resolve()))
+    assert (job["workdir"], job["checkpoint"]["dir"]) == (str(Path("sub").resolve()), str(Path("sub/saved").resolve()))
+    Path("job.yaml").write_text("run: x\nworkdir: sub\ncheckpoint: {dir: /saved}\n")
+    assert sent(taken, horae, "job.yaml")["checkpoint"]["dir"] == "/saved"
 
 
 def test_the_answer_is_the_plan_and_what_to_do_next(taken: FakeService, horae: Horae) -> None:

@@ -19,12 +19,13 @@ import typer
 
 from horae.cli.files import check_outputs
 from horae.cli.live.address import Address
+from horae.cli.live.answers import interruptible
 from horae.cli.live.bars import bar
 from horae.cli.live.client import Service, records_of, service_at
 from horae.cli.live.past import read_past
 from horae.cli.live.report import fairness_tables, write_files
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, note, print_csv, print_json, print_rich, table
+from horae.cli.output import Output, print_csv, print_json, print_rich, table
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ _LOOK_S = 0.5
 #: How long jobs that are cancelled are waited for.
 STOP_S = 10.0
 _OVER = ("finished", "failed", "cancelled")
-_INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,8 @@ def command(
     folder = state or Path(tempfile.mkdtemp(prefix="horae-demo-"))
     if (folder / "journal.db").exists():
         raise DemoFailed(f"{folder} holds a service already: name a new folder with --state, or leave it out.")
-    try:
+    with interruptible(f"the service and its jobs have ended, and what they wrote is in {folder}"):
         _demonstrate(folder, html or folder / "demo.html", output)
-    except KeyboardInterrupt:
-        note(f"interrupted; the service and its jobs have ended, and what they wrote is in {folder}")
-        raise SystemExit(_INTERRUPTED) from None
 
 
 def _demonstrate(folder: Path, page: Path, output: Output) -> None:
