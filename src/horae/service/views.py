@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from horae.backends.task import Task
 from horae.core.explain import explain
+from horae.core.queues import Queue
 from horae.core.standing import Standing
 from horae.core.states import ENDED, State
 from horae.service.listing import STATE_NAMES, Listing, among, moment
@@ -18,6 +20,8 @@ from horae.service.people import NotFound, Person
 
 #: States that a list shows unless all are asked for.
 LIVE = tuple(state for state in State if state not in ENDED)
+#: States in which a job has GPUs, or wants some: one that is held does not.
+_PRESENT = tuple(state for state in LIVE if state is not State.HELD)
 
 
 @dataclass(frozen=True)
@@ -116,16 +120,16 @@ class Views:
         at = self.standing
         taken: dict[int, dict[str, int]] = {}
         for row, gpus in at.occupied.items():
-            for gpu in gpus:
-                here = taken.setdefault(int(at.cluster.gpu_node[gpu]), {})
+            for node in at.cluster.gpu_node[list(gpus)].tolist():
+                here = taken.setdefault(node, {})
                 here[at.spec(row).id] = here.get(at.spec(row).id, 0) + 1
-        return [self._node(number, taken.get(number, {})) for number in range(len(at.cluster.nodes))]
+        # Two jobs may share a GPU.
+        used = np.bincount(at.cluster.gpu_node[list(set(chain(*at.occupied.values())))], minlength=len(at.node_up))
+        return [self._node(number, count, taken.get(number, {})) for number, count in enumerate(used.tolist())]
 
-    def _node(self, number: int, jobs: Mapping[str, int]) -> dict[str, Any]:
+    def _node(self, number: int, used: int, jobs: Mapping[str, int]) -> dict[str, Any]:
         at, node = self.standing, self.standing.cluster.nodes[number]
         state = "down" if not at.node_up[number] else "draining" if at.node_draining[number] else "up"
-        first, last = int(at.cluster.first_gpu[number]), int(at.cluster.first_gpu[number + 1])
-        used = len({gpu for gpus in at.occupied.values() for gpu in gpus if first <= gpu < last})
         return {
             "node": node.name,
             "gpu_type": node.gpu_type,
@@ -141,85 +145,63 @@ class Views:
         Entitled is the queue's weight among its siblings that have jobs now, of what its parent is entitled to.
         """
         at = self.standing
-        own = self._use()
-        busy = set(self._ancestors_of(own))
-        entitled = self._entitled(busy)
+        use, settings = self._use(), [at.queues.get(path) or Queue(path or "(all)") for path in at.queue_paths]
+        entitled = self._entitled(use.sum(axis=1) > 0, np.array([queue.weight for queue in settings]))
         total, fastest = float(at.cluster.gpus), self._fastest_total()
-        records = []
-        for queue, path in enumerate(at.queue_paths):
-            raw = sum(use[0] for one, use in own.items() if queue in self._path(one))
-            normal = sum(use[1] for one, use in own.items() if queue in self._path(one))
-            running = sum(use[2] for one, use in own.items() if queue in self._path(one))
-            waiting = sum(use[3] for one, use in own.items() if queue in self._path(one))
-            settings = at.queues.get(path)
-            records.append(
-                {
-                    "queue": path or "(all)",
-                    "weight": settings.weight if settings else 1.0,
-                    "gpus_min": settings.gpus_min if settings else 0,
-                    "gpus_max": settings.gpus_max if settings else None,
-                    "running": running,
-                    "waiting": waiting,
-                    "entitled_gpus": entitled.get(queue, 0.0) * total,
-                    "used_gpus": raw,
-                    "entitled_share": entitled.get(queue, 0.0),
-                    "used_share": raw / total,
-                    "used_share_normalised": normal / fastest if fastest else 0.0,
-                }
-            )
-        return records
+        return [
+            {
+                "queue": queue.path,
+                "weight": queue.weight,
+                "gpus_min": queue.gpus_min,
+                "gpus_max": queue.gpus_max,
+                "running": int(running),
+                "waiting": int(waiting),
+                "entitled_gpus": share * total,
+                "used_gpus": gpus,
+                "entitled_share": share,
+                "used_share": gpus / total,
+                "used_share_normalised": normal / fastest if fastest else 0.0,
+            }
+            for queue, share, (gpus, normal, running, waiting) in zip(settings, entitled, use.tolist(), strict=True)
+        ]
 
-    def _use(self) -> dict[int, tuple[float, float, int, int]]:
-        """GPUs, GPUs of the fastest type, running and waiting jobs of every queue that has any."""
-        at, column = self.standing, self.standing.columns
-        use: dict[int, tuple[float, float, int, int]] = {}
-        live = among(at, LIVE)
-        for row in np.flatnonzero(live).tolist():
-            queue, gpus = int(column["queue"][row]), len(at.occupied.get(row, ()))
-            before = use.get(queue, (0.0, 0.0, 0, 0))
-            speed = self._speed(row) if gpus else 0.0
-            use[queue] = (
-                before[0] + gpus,
-                before[1] + gpus * speed,
-                before[2] + (gpus > 0),
-                before[3] + (gpus == 0),
-            )
+    def _use(self) -> NDArray[np.float64]:
+        """GPUs, GPUs of the fastest type, running and waiting jobs, of every queue and those below it."""
+        at = self.standing
+        rows = np.flatnonzero(among(at, _PRESENT))
+        gpus = np.array([len(at.occupied.get(row, ())) for row in rows.tolist()], np.float64)
+        use = np.zeros((len(at.queue_paths), 4))
+        parts = np.column_stack((gpus, gpus * self._speeds(rows), gpus > 0, gpus == 0))
+        np.add.at(use, np.asarray(at.columns["queue"][rows], np.int64), parts)
+        # Parents come before their children.
+        for queue in range(len(use) - 1, 0, -1):
+            use[at.queue_parents[queue]] += use[queue]
         return use
 
-    def _speed(self, row: int) -> float:
-        """Speed of a job's GPU type against the job's fastest."""
-        rates = self.standing.rates[row]
-        best, here = float(rates.max()), float(rates[int(self.standing.columns["last_type"][row])])
-        return here / best if 0 < here <= best else 1.0
+    def _speeds(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Speed of the GPU type of each job against the job's fastest."""
+        rates, types = self.standing.rates[rows], np.asarray(self.standing.columns["last_type"][rows], np.int64)
+        best, here = rates.max(axis=1, initial=0.0), rates[np.arange(len(rows)), types]
+        speeds = np.ones(len(rows))
+        np.divide(here, best, out=speeds, where=(here > 0) & (best > 0))
+        return speeds
 
     def _fastest_total(self) -> float:
         """All GPUs, each counted by its speed for the jobs there are, against the fastest type."""
         at = self.standing
-        live = among(at, LIVE)
-        rates = at.rates[live]
+        rates = at.rates[among(at, LIVE)]
         best = rates.max(axis=1, initial=0.0)
         usable = rates[best > 0] / best[best > 0, None]
         speed = usable.mean(axis=0) if len(usable) else np.ones(len(at.cluster.gpu_types))
         return float((at.cluster.gpus_by_type * speed).sum())
 
-    def _path(self, queue: int) -> Iterator[int]:
-        while queue >= 0:
-            yield queue
-            queue = self.standing.queue_parents[queue]
-
-    def _ancestors_of(self, queues: Iterable[int]) -> Iterator[int]:
-        for queue in queues:
-            yield from self._path(queue)
-
-    def _entitled(self, busy: set[int]) -> dict[int, float]:
-        """Share of the cluster of each queue that has jobs; parents come before their children."""
-        at = self.standing
-        weight = {
-            queue: at.queues[path].weight if path in at.queues else 1.0 for queue, path in enumerate(at.queue_paths)
-        }
-        share = {0: 1.0}
-        for queue in sorted(busy - {0}):
-            parent = at.queue_parents[queue]
-            siblings = [one for one in busy if at.queue_parents[one] == parent]
-            share[queue] = share[parent] * weight[queue] / sum(weight[one] for one in siblings)
+    def _entitled(self, busy: NDArray[np.bool_], weights: NDArray[np.float64]) -> list[float]:
+        """Share of the cluster of each queue: none for those without jobs."""
+        parents = self.standing.queue_parents
+        among_siblings = np.zeros(len(weights))
+        np.add.at(among_siblings, np.array(parents[1:], np.int64)[busy[1:]], weights[1:][busy[1:]])
+        share = [1.0]
+        for queue in range(1, len(weights)):
+            parent = parents[queue]
+            share.append(share[parent] * float(weights[queue] / among_siblings[parent]) if busy[queue] else 0.0)
         return share
