@@ -236,8 +236,11 @@ def test_anothers_job_is_as_good_as_none(alice: httpx.Client, bob: httpx.Client,
         assert error_of(bob.get(f"/v1/jobs/{job}{path}"), 404) == missing.replace("nobody-999", job)
     for what in ("cancel", "hold", "release"):
         error_of(bob.post(f"/v1/jobs/{job}/{what}"), 404)
-    error_of(bob.post("/v1/jobs/cancel", json={"ids": [own, job]}), 404)
-    assert in_state(bob, own, "running"), "none of them is cancelled"
+    for what in ("cancel", "hold", "release"):
+        error_of(bob.post(f"/v1/jobs/{what}", json={"ids": [own, job]}), 404)
+    assert in_state(bob, own, "running"), "none of them is cancelled or held"
+    assert bob.post("/v1/jobs/hold", json={"ids": [own]}).json() == {"jobs": {own: "done"}}
+    assert bob.post("/v1/jobs/release", json={"ids": [own]}).json() == {"jobs": {own: "done"}}
     assert job not in bob.get("/v1/jobs", params={"all": True}).text
     assert bob.get("/v1/jobs", params={"user": "alice"}).json()["jobs"] == []
     assert job not in bob.get("/v1/nodes").text
@@ -280,6 +283,7 @@ ENDPOINTS = [
     ("GET", "/v1/jobs/a-1"),
     ("POST", "/v1/jobs/a-1/cancel"),
     ("POST", "/v1/jobs/cancel"),
+    ("POST", "/v1/jobs/hold"),
     ("GET", "/v1/jobs/a-1/logs"),
     ("GET", "/v1/jobs/a-1/events"),
     ("GET", "/v1/stream"),

@@ -362,11 +362,14 @@ def test_a_request_says_what_became_of_each_job(fake: FakeService, horae: Horae,
     assert horae(command, "a-1", "-o", "json").json == {"jobs": {"a-1": "done"}}
 
 
-def test_many_are_cancelled_at_once(fake: FakeService, horae: Horae) -> None:
-    fake.answers["POST /v1/jobs/cancel"] = {"jobs": {"a-1": "done", "b-2": "is finished already"}}
-    answer = horae("cancel", "a-1", "b-2", "a-1")
-    assert fake.last.body == {"ids": ["a-1", "b-2"]}
-    assert (answer.code, answer.out) == (1, "a-1: cancelled\nb-2: is finished already\n")
+@pytest.mark.parametrize(("command", "said"), [("cancel", "cancelled"), ("hold", "held"), ("release", "released")])
+def test_many_are_asked_for_at_once(fake: FakeService, horae: Horae, command: str, said: str) -> None:
+    fake.answers[f"POST /v1/jobs/{command}"] = {"jobs": {"a-1": "done", "b-2": "is finished already"}}
+    answer = horae(command, "a-1", "b-2", "a-1")
+    assert [(asked.line, asked.body) for asked in fake.asked] == [
+        (f"POST /v1/jobs/{command}", {"ids": ["a-1", "b-2"]})
+    ], "all or none"
+    assert (answer.code, answer.out) == (1, f"a-1: {said}\nb-2: is finished already\n")
 
 
 def test_an_app_is_acted_on_after_a_yes(fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch) -> None:

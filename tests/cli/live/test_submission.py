@@ -181,6 +181,7 @@ def test_what_cannot_be_right_is_not_sent(fake: FakeService, horae: Horae, words
         ("run: []\n", "There is nothing to run"),
         ("run: [x, 3]\n", "job.yaml: run.1: it must be text."),
         ('run: [x, "a\\0b"]\n', "job.yaml: run.1: it holds characters that no program can be given."),
+        ('run: [x, "\\uDCFF"]\n', "job.yaml: run.1: it holds characters that no program can be given."),
         ("- run: x\n", "job.yaml is not a map"),
         ("run: [", "job.yaml is not YAML"),
         ("name: x\n", "There is nothing to run"),

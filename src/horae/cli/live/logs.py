@@ -28,7 +28,9 @@ def command(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print what a job printed; with -o json one object, or with -f one on each line.
+    """Print what a job printed: of a long log the last 16 MiB, with -f all.
+
+    With -o json it is one object, with -f one on each line.
 
     Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled.
     """

@@ -161,6 +161,18 @@ def cancel_many(service: ServiceGiven, who: PersonGiven, asked: forms.JobIds) ->
     return forms.Done(jobs=service.operations.request(who, "cancel", asked.ids))
 
 
+@router.post("/jobs/hold", response_model=forms.Done)
+def hold_many(service: ServiceGiven, who: PersonGiven, asked: forms.JobIds) -> forms.Done:
+    """Hold many jobs; if one of them is not there, none is held."""
+    return forms.Done(jobs=service.operations.request(who, "hold", asked.ids))
+
+
+@router.post("/jobs/release", response_model=forms.Done)
+def release_many(service: ServiceGiven, who: PersonGiven, asked: forms.JobIds) -> forms.Done:
+    """Release many jobs; if one of them is not there, none is released."""
+    return forms.Done(jobs=service.operations.request(who, "release", asked.ids))
+
+
 @router.post("/jobs/{job}/{what}", response_model=forms.Done)
 def request(
     service: ServiceGiven, who: PersonGiven, job: JobId, what: Literal["cancel", "hold", "release"]
