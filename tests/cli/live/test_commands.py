@@ -130,7 +130,7 @@ def test_why_is_one_reason_and_one_next_step(fake: FakeService, horae: Horae) ->
     lines = horae("why", "train-1").out.splitlines()
     assert lines[0].startswith("train-1 waits: NoFreeGpus (decided ")
     assert lines[1] == "The sentence of NoFreeGpus."
-    assert lines[3:] == ["Next:", "  horae queue -s running  who has the GPUs"]
+    assert lines[3:] == ["Next:", "  horae nodes  how many GPUs are taken, and where"]
 
 
 @pytest.mark.parametrize("reason", [one for one in Reason if one not in (Reason.NONE, Reason.GIVEN_UP)])
@@ -145,7 +145,9 @@ def test_every_reason_has_a_next_step(fake: FakeService, horae: Horae, reason: R
 
 def test_the_job_that_gpus_are_set_aside_for_is_named(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs/train-1"] = detail(reason="ReservedForLarger")
+    fake.answers["GET /v1/jobs/big-9/why"] = [{"state": "waiting"}, (404, {"error": "There is no job 'big-9'."})]
     assert "horae why big-9" in horae("why", "train-1").out
+    assert "horae why big-9" not in horae("why", "train-1").out, "nobody is sent to a job that is not theirs to see"
 
 
 @pytest.mark.parametrize(
@@ -439,6 +441,8 @@ def test_nodes_are_listed_drained_and_resumed(fake: FakeService, horae: Horae) -
         assert "a-1 (2), b-2 (1)" in out
     for words in (["nodes", "-o", "json"], ["nodes", "list", "-o", "json"], ["nodes", "-o", "json", "list"]):
         assert horae(*words).json == {"nodes": [node]}
+    (record,) = csv.DictReader(io.StringIO(horae("nodes", "-o", "csv").out))
+    assert record == {"node": "v100", "gpu_type": "v100", "gpus": "4", "used": "3", "state": "up", "jobs": "a-1 b-2"}
     assert "takes no new jobs" in horae("nodes", "drain", "v100").out
     assert fake.last.body == {"evict": False}
     horae("nodes", "drain", "v100", "--evict")
