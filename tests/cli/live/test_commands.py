@@ -70,6 +70,21 @@ def test_how_long_jobs_ran_and_have_to_is_told_where_it_is_known(fake: FakeServi
     assert "1m 30s, at its speed so far" in horae("status", "a-1").out
 
 
+def test_a_narrow_terminal_gets_no_bars_and_nobody_a_column_in_which_nothing_stands(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answers["GET /v1/jobs"] = {"jobs": [job("a-1", "running", progress=0.5)], "total": 1}
+    wide = horae("queue").out
+    assert "50%" in wide
+    assert "████" in wide
+    assert "ahead" not in wide
+    assert "reason" not in wide
+    monkeypatch.setattr("horae.cli.live.queue.is_wide", lambda columns: columns <= 80)
+    narrow = horae("queue").out
+    assert "50%" in narrow
+    assert "█" not in narrow
+
+
 def test_an_empty_queue_and_a_cut_one_say_so(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs"] = [{"jobs": [], "total": 0}, {"jobs": [job()], "total": 1234}]
     assert "No jobs." in horae("queue").out
