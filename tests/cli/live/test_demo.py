@@ -1,5 +1,6 @@
 """`horae demo`, with fewer jobs: real processes, real preemptions, the same losses."""
 
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.cli.conftest import Horae
 
 from horae.cli.live import demo
@@ -94,6 +96,22 @@ def test_ctrl_c_twice_ends_the_service_and_every_job(tmp_path: Path) -> None:
     assert said.count("\n") == 1
     assert said.startswith("interrupted;")
     assert processes_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_the_live_table_has_one_line_a_job_on_any_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "is_wide", lambda wanted: wanted <= columns)
+    jobs = [
+        {"id": f"{one.name}-{k}", "queue": one.queue, "gpus": one.gpus, "state": "launching" if k % 2 else "waiting",
+         "on": ["v100[0,1,2,3]"], "progress": 0.5, "loss": 0.12345, "preemptions": 10, "reason": "AwaitingBids"}
+        for k, one in enumerate(demo.JOBS)
+    ]  # fmt: skip
+    console = Console(width=columns, file=io.StringIO())
+    console.print(demo._live_table(jobs))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue().strip().splitlines()
+    assert len(shown) == len(jobs) + 2, "the heads and the line below them"
+    assert ("loss" in shown[0]) is (columns == 200)
 
 
 def processes_in(folder: Path) -> list[str]:

@@ -25,7 +25,7 @@ from horae.cli.live.client import Service, records_of, service_at
 from horae.cli.live.past import read_past
 from horae.cli.live.report import fairness_tables, write_files
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, print_csv, print_json, print_rich, table
+from horae.cli.output import Output, is_wide, print_csv, print_json, print_rich, table
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ _LOOK_S = 0.5
 #: How long jobs that are cancelled are waited for.
 STOP_S = 10.0
 _OVER = ("finished", "failed", "cancelled")
+#: Characters of a line that has room for all columns, and those that are left out where it has not.
+_WIDE, _WIDE_ONLY = 120, ("on", "loss")
 
 
 @dataclass(frozen=True)
@@ -247,22 +249,24 @@ def _display(output: Output) -> Iterator[Callable[[Sequence[Mapping[str, Any]]],
 
 
 def _live_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
-    heads = ("job", "team", "gpus", "state", "on", "progress", "loss", "preempted", "why it waits")
-    rows = [
-        (
-            job["id"],
-            job["queue"],
-            job["gpus"],
-            job["state"],
-            " ".join(job["on"]),
-            f"{bar(job['progress'], 20)} {job['progress']:4.0%}",
-            "" if job["loss"] is None else f"{job['loss']:.4f}",
-            str(job["preemptions"]),
-            job["reason"] if job["state"] in ("waiting", "placed") else "",
-        )
-        for job in jobs
-    ]
-    return table(heads, rows)
+    """One line a job, also on a terminal of 80 characters, which has no room for everything."""
+    wide = is_wide(_WIDE)
+    rows = [{head: cell for head, cell in _cells(job, wide).items() if wide or head not in _WIDE_ONLY} for job in jobs]
+    return table(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def _cells(job: Mapping[str, Any], wide: bool) -> dict[str, str]:
+    return {
+        "job": job["id"],
+        "team": job["queue"],
+        "gpus": str(job["gpus"]),
+        "state": job["state"],
+        "on": " ".join(job["on"]),
+        "progress": f"{bar(job['progress'], 20)} {job['progress']:4.0%}" if wide else f"{job['progress']:.0%}",
+        "loss": "" if job["loss"] is None else f"{job['loss']:.4f}",
+        "preempted": str(job["preemptions"]),
+        "why it waits": job["reason"] if job["state"] in ("waiting", "placed") else "",
+    }
 
 
 def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:
