@@ -18,8 +18,10 @@ from typing import Any
 import httpx
 import pytest
 
+from horae import prepare_compilation
 from horae.backends.local.gpus import BadGpus
 from horae.cli.main import main
+from horae.cli.serve import _excuse_slow_start
 from horae.core.errors import UserError
 from horae.service.server import Asked, CannotServe, Server, listen
 
@@ -228,6 +230,26 @@ def test_queues_that_no_job_could_name_are_refused(tmp_path: Path, capsys: pytes
     file.write_text("queues: {team/a: {weight: 2}, team b: {}}\n")
     assert main(["serve", "--state", str(tmp_path), "--port", "0", "--gpus", "v100:1", "--queues", str(file)]) == 1
     assert "queues.yaml: 'team b' is no queue" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("terminal", "compiled", "said"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_the_first_start_at_a_terminal_says_why_it_takes_long(
+    terminal: bool,
+    compiled: bool,
+    said: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    prepare_compilation()
+    if compiled:
+        Path(os.environ["NUMBA_CACHE_DIR"]).mkdir()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    _excuse_slow_start()
+    assert ("Compiling, this once" in capsys.readouterr().err) is said
 
 
 def test_without_gpus_one_is_told_to_declare_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
