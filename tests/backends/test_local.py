@@ -339,7 +339,7 @@ def test_secrets_reach_the_process_and_no_file(tmp_path: Path, state: Path) -> N
         backend.start(start(python("import os; print(os.environ['API_KEY'][:3])"), secrets=("API_KEY",)))
         next_events(backend)
         assert printed(backend) == "hun\n"
-        assert backend.secret_values(task(secrets=("API_KEY", "NONE"))) == ("hunter2\n",)
+        assert backend.secrets(("API_KEY", "NONE")) == {"API_KEY": "hunter2\n"}
     assert not [path for path in state.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
 
 
@@ -431,6 +431,14 @@ def test_a_checkpoint_folder_is_seen_from_the_working_folder(backend: LocalBacke
     backend.start(start(bash(script), workdir=str(tmp_path), checkpoint_dir="saves"))
     assert next_events(backend) == [JobStopped(7.0, "a-1", 1, 7.0)]
     assert (tmp_path / "saves" / "saved.json").exists()
+
+
+def test_a_checkpoint_folder_without_a_working_folder_is_the_same_for_every_attempt(backend: LocalBackend) -> None:
+    script = """cat $HORAE_CHECKPOINT_DIR/saved.json; echo '{"step": 7}' > $HORAE_CHECKPOINT_DIR/saved.json; exit 75"""
+    for attempt in (1, 2):
+        backend.start(start(bash(script), attempt, checkpoint_dir="saves"))
+        next_events(backend)
+    assert backend.log_path("a-1", 2).read_text() == '{"step": 7}\n'
 
 
 # --- crashes
@@ -651,7 +659,7 @@ def test_a_clock_that_is_set_makes_no_job_start_early_or_late(
         up(backend)
         began = time.monotonic()
         monkeypatch.setattr(time, "time", lambda: day_s() + jump_s)
-        assert next_events(backend) == [JobStarted(7.0, "a-1", 1)]
+        assert next_events(backend) == [JobStarted(7.0, "a-1", 1, up_s=pytest.approx(1.0, abs=2.0))]
         assert 0.5 < time.monotonic() - began < 5
 
 

@@ -291,6 +291,25 @@ def test_records_of_a_job_are_found_by_its_name(store: Store) -> None:
     assert found == {"a": [1, 3, 4, 5, 6], "b": [2, 5, 7], "c": [9], "d": [9], "x": []}
 
 
+def test_records_of_a_jobs_app_are_found_with_it_and_each_once(store: Store) -> None:
+    ask = Ask("own", 1, 9.0, (("n", 1, "v100"),), 1, 1, 2.0, asked_s=2.0)
+    launch = Launch("a", 1, (0,), Span.GPU, 0.0)
+    store.append(
+        [
+            JobSubmitted(0.0, job("a")),
+            AgentChanged(1.0, "own", True, "ann"),
+            Decided(2.0, True, asks=(ask,), launches=(launch,)),
+            Decided(3.0, True, asks=(ask,)),
+            BidReceived(4.0, Answer("own", 1)),
+            BidReceived(4.0, Answer("a", 1)),
+            Decided(5.0, False, unanswered=("own", "other")),
+        ]
+    )
+    assert [seq for seq, _ in store.job_records("a")] == [1, 3]
+    assert [seq for seq, _ in store.job_records("a", "own")] == [1, 2, 3, 5, 7]
+    assert [seq for seq, _ in store.job_records("a", "a")] == [1, 3, 6], "an app may have the name of a job"
+
+
 # ------------------------------------------------------------- what is kept
 
 

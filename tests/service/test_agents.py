@@ -17,7 +17,7 @@ from horae.core.commands import Decided
 from horae.core.conversation import Answer, Row
 from horae.core.events import BidReceived
 from horae.service.api.streams import _page
-from horae.service.people import Forbidden, NotFound, Role
+from horae.service.people import Forbidden, NotFound, Person, Role
 from horae.service.sentences import Teller
 from service.cell import ADMIN, ANN, BOB, Cell
 from service.live import Live, eventually, in_state, live, submit
@@ -105,6 +105,43 @@ def test_silence_is_recorded_and_told_to_those_concerned(tmp_path: Path) -> None
         for person, hears in ((ANN, True), (ADMIN, True), (BOB, False)):
             page, _ = _page(service.app.state.service, person, 0)
             assert any("bids for itself" in one["what"] for one in page) is hears
+
+
+def test_what_an_app_was_offered_and_answered_is_among_the_events_of_its_jobs_while_they_live(tmp_path: Path) -> None:
+    with live(tmp_path, "themis", {**THEMIS, "answer": "0.2"}) as service:
+        ann = service.person("ann")
+        asked(service, ann)
+        first, second = (one["id"] for one in ann.get("/v1/jobs").json()["jobs"])
+        eventually(lambda: any(isinstance(one, Decided) and one.unanswered for _, one in service.store.tail()))
+        ann.post("/v1/apps/own/bids", json={"auction": 1, "table": []})
+        whole = [(one["kind"], one["job"]) for one in ann.get(f"/v1/jobs/{first}/events").json()["events"]]
+        assert [kind for kind, job in whole if not job] == ["agent", "offer", "bid", "bid"]
+        later = ann.get(f"/v1/jobs/{second}/events").json()["events"]
+        assert [one["kind"] for one in later if not one["job"]] == ["offer", "bid", "bid"], (
+            "not what was before it came"
+        )
+        assert later[-1]["what"].startswith("App own gave a bid that cannot be used: Nobody asks")
+        other = submit(ann, {"app": "another"})[0]
+        assert all(one["job"] for one in ann.get(f"/v1/jobs/{other}/events").json()["events"])
+
+
+def test_who_had_an_app_before_hears_no_more_of_it_and_who_has_it_now_not_of_before(market: Live) -> None:
+    ann, bob = market.person("ann"), market.person("bob")
+    mine = submit(ann, {"app": "own"})[0]
+    assert ann.put("/v1/apps/own/agent").status_code == 200
+    ann.post(f"/v1/jobs/{mine}/cancel")
+    in_state(ann, mine, "cancelled")
+    submit(bob, {"app": "own"})
+    assert bob.put("/v1/apps/own/agent").status_code == 200
+    assert (ann.get("/v1/apps/own/offer").status_code, bob.get("/v1/apps/own/offer").status_code) == (404, 200)
+
+    def hears(person: Person) -> list[str]:
+        page, _ = _page(market.app.state.service, person, 0)
+        return [one["what"] for one in page if one["kind"] == "agent"]
+
+    assert hears(ANN) == ["App own bids for itself now by ann."]
+    assert hears(BOB) == ["App own bids for itself now by bob."]
+    assert len(hears(ADMIN)) == 2
 
 
 def test_only_who_owns_an_app_may_speak_for_it(market: Live) -> None:

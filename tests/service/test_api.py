@@ -137,6 +137,20 @@ def test_what_is_wrong_with_a_job_is_told_with_a_hint(alice: httpx.Client) -> No
     answer = alice.post("/v1/jobs", json=[{"run": "true"}, {"run": "true", "resources": {"gpu": 1}}])
     assert error_of(answer, 422) == "Job 2: resources.gpu is not a key of a job. Did you mean 'gpus'?"
     assert "is no name" in error_of(alice.post("/v1/jobs", json=[{"run": "true", "name": "../../etc"}]), 422)
+    assert error_of(alice.post("/v1/jobs", json=[{"run": []}]), 422).startswith("Job 1: run: it must have at least 1")
+    plain = alice.post("/v1/jobs", content='[{"run": "true"}]', headers={"Content-Type": "text/plain"})
+    assert "`Content-Type: application/json`" in error_of(plain, 422)
+    assert "it must be a list" in error_of(alice.post("/v1/jobs", json={"run": "true"}), 422)
+
+
+def test_a_secret_that_nobody_keeps_is_refused_at_once(alone: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice = alone.person("alice")
+    monkeypatch.setattr(alone.backend, "secrets", lambda names: {name: "x" for name in names if name == "KEPT"})
+    submit(alice, {"secrets": ["KEPT"]})
+    for params in ({}, {"dry_run": True}):
+        answer = alice.post("/v1/jobs", json=[{"run": "x"}, {"run": "x", "secrets": ["KEPT", "LOST"]}], params=params)
+        assert "keeps no secret 'LOST'" in error_of(answer, 400)
+    assert alice.get("/v1/jobs").json()["total"] == 1
 
 
 def test_lists_are_filtered_on_the_server(alone: Live) -> None:
@@ -222,8 +236,11 @@ def test_anothers_job_is_as_good_as_none(alice: httpx.Client, bob: httpx.Client,
         assert error_of(bob.get(f"/v1/jobs/{job}{path}"), 404) == missing.replace("nobody-999", job)
     for what in ("cancel", "hold", "release"):
         error_of(bob.post(f"/v1/jobs/{job}/{what}"), 404)
-    error_of(bob.post("/v1/jobs/cancel", json={"ids": [own, job]}), 404)
-    assert in_state(bob, own, "running"), "none of them is cancelled"
+    for what in ("cancel", "hold", "release"):
+        error_of(bob.post(f"/v1/jobs/{what}", json={"ids": [own, job]}), 404)
+    assert in_state(bob, own, "running"), "none of them is cancelled or held"
+    assert bob.post("/v1/jobs/hold", json={"ids": [own]}).json() == {"jobs": {own: "done"}}
+    assert bob.post("/v1/jobs/release", json={"ids": [own]}).json() == {"jobs": {own: "done"}}
     assert job not in bob.get("/v1/jobs", params={"all": True}).text
     assert bob.get("/v1/jobs", params={"user": "alice"}).json()["jobs"] == []
     assert job not in bob.get("/v1/nodes").text
@@ -266,6 +283,7 @@ ENDPOINTS = [
     ("GET", "/v1/jobs/a-1"),
     ("POST", "/v1/jobs/a-1/cancel"),
     ("POST", "/v1/jobs/cancel"),
+    ("POST", "/v1/jobs/hold"),
     ("GET", "/v1/jobs/a-1/logs"),
     ("GET", "/v1/jobs/a-1/events"),
     ("GET", "/v1/stream"),
@@ -453,6 +471,8 @@ def test_the_policy_and_the_queues_are_changed(alone: Live) -> None:
     unreadable = {"policy": "tiresias-gittins", "settings": {"samples": "a\0b"}}
     error_of(admin.put("/v1/settings", json=unreadable), 422)
     error_of(admin.put("/v1/settings", json={"queues": [{**queue, "gpus_min": 3}]}), 400)
+    for path in ("..", "../a", "a//b", "a b"):
+        assert "is no queue" in error_of(admin.put("/v1/settings", json={"queues": [{**queue, "path": path}]}), 422)
     assert admin.get("/v1/settings").json() == changed.json()
     assert "quota" in error_of(
         admin.post("/v1/jobs", json=[{"run": "x", "queue": "team/a", "resources": {"gpus": 3}}]), 400

@@ -18,12 +18,14 @@ from horae.core.checkpoint import UnreadableCheckpoint
 from horae.core.cluster import Node
 from horae.core.commands import Decided
 from horae.core.events import JobCancelled, JobFinished, JobHeld, JobReleased, JobStarted, JobSubmitted
+from horae.core.states import State
 from horae.service.api.health import what_is_wrong
 from horae.service.daemon import OtherNode
 from horae.service.database import StoreTrouble
 from horae.service.job_file import BadJobFile, JobFile, read_job
 from horae.service.operations import Progress
 from horae.service.people import Forbidden, NotFound, Person
+from horae.service.views import Filters
 from service.cell import ADMIN, ANN, BOB, Cell
 
 _REQUESTS = (JobHeld, JobReleased, JobCancelled)
@@ -481,6 +483,24 @@ def test_a_job_without_reports_shows_no_progress_and_lends_nobody_its_speed(cell
     assert cell.views().job(cell.views().find(ANN, other))["progress"] == 1.0
 
 
+def test_what_is_left_is_told_of_jobs_that_run_and_report(cell: Cell) -> None:
+    cell.world.default = Part(lasts_s=100.0)
+    job, silent = cell.submit(estimate={"duration": 3}), cell.submit(estimate={"duration": 3})
+    cell.ask(lambda: cell.operations.progress(job, 1, Progress(0, 100)))
+    cell.to(20)
+
+    def left() -> list[float | None]:
+        jobs, _ = cell.views().jobs(ADMIN, Filters(states=tuple(State), fields=("left_s",)))
+        return [record["left_s"] for record in jobs]
+
+    assert left() == [None, None], "the one has done nothing, the other says nothing"
+    cell.ask(lambda: cell.operations.progress(job, 1, Progress(40, 100)))
+    assert left() == [pytest.approx(30.0, abs=1.0), None]
+    cell.ask(lambda: cell.operations.request(ANN, "cancel", [job, silent]))
+    cell.to(30)
+    assert left() == [None, None]
+
+
 def test_only_a_class_or_an_app_of_one_user_makes_jobs_alike(cell: Cell) -> None:
     for who, said in ((ANN, {"class": "net"}), (BOB, {"class": "net"}), (ANN, {"app": "tune"}), (BOB, {}), (BOB, {})):
         cell.submit(who, **said)
@@ -560,7 +580,7 @@ def test_what_changes_nothing_is_said_and_not_written(cell: Cell) -> None:
     assert written == ["JobHeld", "JobReleased", "JobCancelled"]
 
 
-@pytest.mark.parametrize("said", [{"max_duration": 0}, {"queue": "../x"}, {"queue": "a/."}])
+@pytest.mark.parametrize("said", [{"max_duration": 0}, {"queue": "../x"}, {"queue": "a/."}, {"workdir": "here"}])
 def test_what_makes_no_sense_is_refused(said: dict[str, object]) -> None:
     with pytest.raises(BadJobFile):
         read_job({"run": "true", **said})

@@ -18,8 +18,10 @@ from typing import Any
 import httpx
 import pytest
 
+from horae import prepare_compilation
 from horae.backends.local.gpus import BadGpus
 from horae.cli.main import main
+from horae.cli.serve import _excuse_slow_start
 from horae.core.commands import Decided
 from horae.core.errors import UserError
 from horae.core.events import JobSubmitted, SettingsChanged
@@ -155,7 +157,7 @@ def test_a_later_day_keeps_what_was_unless_told_otherwise(tmp_path: Path) -> Non
         assert (at.policy, at.cluster.gpus) == ("srtf", 6)
         assert server.daemon.beginning.policy == "las"
     with served(tmp_path, gpus=None) as server:
-        assert server.daemon.standing.gpus_by_type.tolist() == [4, 2], "as on the day before, not as on the first"
+        assert [node.gpus for node in server.daemon.standing.nodes] == [4, 2], "as on the day before, not as on the first"
     with served(tmp_path, gpus="k80:1"):
         pass
     with served(tmp_path, gpus=None) as server:
@@ -267,6 +269,48 @@ def test_what_cannot_be_is_told_before_anything_starts(tmp_path: Path, asked: di
         Server(Asked(tmp_path, **{"port": 0, "gpus": "v100:4", **asked}))
     with served(tmp_path):
         pass  # Nothing was left behind that keeps a service from starting.
+
+
+def test_the_journal_is_where_the_environment_says_unless_an_option_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there.db", tmp_path / "here.db"
+    monkeypatch.setenv("HORAE_DATABASE", f"sqlite:///{there}")
+    with serving(tmp_path / "state") as service:
+        (job,) = submit(service.client)
+        in_state(service.client, job, "finished")
+    assert not (tmp_path / "state" / "journal.db").exists()
+    with serving(tmp_path / "state", "--database", f"sqlite:///{here}") as service:
+        assert service.client.get("/v1/jobs", params={"all": True}).json()["total"] == 0
+    assert there.exists()
+    assert here.exists()
+
+
+def test_queues_that_no_job_could_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "queues.yaml"
+    file.write_text("queues: {team/a: {weight: 2}, team b: {}}\n")
+    assert main(["serve", "--state", str(tmp_path), "--port", "0", "--gpus", "v100:1", "--queues", str(file)]) == 1
+    assert "queues.yaml: 'team b' is no queue" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("terminal", "compiled", "said"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_the_first_start_at_a_terminal_says_why_it_takes_long(
+    terminal: bool,
+    compiled: bool,
+    said: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    prepare_compilation()
+    if compiled:
+        Path(os.environ["NUMBA_CACHE_DIR"]).mkdir()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    _excuse_slow_start()
+    assert ("Compiling, this once" in capsys.readouterr().err) is said
 
 
 def test_without_gpus_one_is_told_to_declare_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,11 @@ with the world of another one is that one restarted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from horae.backends.protocol import RUN_AGAIN, Attempt, Start
-from horae.backends.task import Task
 from horae.core.cluster import Node
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeJoined, NodeLost
 
@@ -158,9 +157,9 @@ class FakeBackend:
         """Where a log would be; a fake job prints nothing."""
         return Path("/dev/null")
 
-    def secret_values(self, task: Task) -> tuple[str, ...]:
-        """A fake job's secrets are their own names."""
-        return task.secrets
+    def secrets(self, names: Iterable[str]) -> dict[str, str]:
+        """Fake secrets are their own names."""
+        return {name: name for name in names}
 
     def close(self) -> None:
         """Leave; the world stays."""

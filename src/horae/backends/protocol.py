@@ -7,7 +7,7 @@ last left off. Attempts are known by (job, number), and no attempt ever runs twi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -77,8 +77,8 @@ class Backend(Protocol):
     def log_path(self, job: str, attempt: int) -> Path:
         """The file with what an attempt printed."""
 
-    def secret_values(self, task: Task) -> tuple[str, ...]:
-        """What the secrets of a task hold now; those that cannot be read are left out."""
+    def secrets(self, names: Iterable[str]) -> dict[str, str]:
+        """What secrets of these names hold now; those that cannot be read are left out."""
 
     def close(self) -> None:
         """Leave; what runs goes on."""

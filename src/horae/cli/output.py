@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -66,6 +67,17 @@ def print_rich(*parts: RenderableType) -> None:
     with _printing():
         for part in parts:
             console.print(part)
+
+
+def is_wide(columns: int) -> bool:
+    """Whether a line of so many characters fits on the terminal; in a pipe it does."""
+    return not sys.stdout.isatty() or shutil.get_terminal_size().columns >= columns
+
+
+def filled(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> RenderableType:
+    """A table without the columns in which nothing stands."""
+    kept = [k for k in range(len(columns)) if any(row[k] != "" for row in rows)]
+    return table([columns[k] for k in kept], [[row[k] for k in kept] for row in rows])
 
 
 def note(sentence: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, print_csv
+from horae.cli.output import Output, note, print_csv
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def command(
     people's checkpoints. Roles protect the API only: let submit whom you would trust with that account.
     """
     stop = _stop_on_signals()
+    _excuse_slow_start()
     from horae.cli.inputs import read_pairs
     from horae.service.server import Asked, Server
 
@@ -112,6 +113,15 @@ def command(
         _leave_at_once()
 
 
+def _excuse_slow_start() -> None:
+    """Say at a terminal why the first start after an installation takes long."""
+    from horae import prepare_compilation
+
+    prepare_compilation()
+    if sys.stderr.isatty() and not Path(os.environ["NUMBA_CACHE_DIR"]).is_dir():
+        note("Compiling, this once: it takes half a minute or so.")
+
+
 def _leave_at_once() -> None:
     """End the process: all is closed, and to take the interpreter apart, with all that was compiled, takes seconds."""
     with suppress(OSError):
@@ -135,11 +145,17 @@ def _stop_on_signals() -> threading.Event:
 def _queues(path: Path | None) -> tuple[Queue, ...]:
     if path is None:
         return ()
+    from horae.service.job_file import queue_path
     from horae.workload.clusters import load_queues
 
     queues = load_queues(path)
     if not queues:
         raise UserError(f"{path} names no queues; add a section `queues:`, or leave --queues out.")
+    try:
+        for queue in queues:
+            queue_path(queue.path)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}.") from None
     return queues
 
 

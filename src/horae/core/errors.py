@@ -23,6 +23,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 #: What pydantic says, and how people say it; longer phrases come first.
 _PLAIN = {
     "Value error, ": "",
+    "Input should be a valid string, unable to parse raw data as a unicode string": "it holds characters that no "
+    "program can be given",
     ", unable to parse string as an integer": "",
     ", unable to parse string as a number": "",
     ", got a number with a fractional part": "",
@@ -39,6 +41,7 @@ _PLAIN = {
     "Tuple should have": "it must have",
     "String should have": "it must have",
     "Dictionary should have": "it must have",
+    "Value should have": "it must have",
     " after validation": "",
     "Field required": "it is missing",
     "Extra inputs are not permitted": "it is not known here",

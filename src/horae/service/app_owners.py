@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from horae.backends.task import Task
 from horae.core.app_schedulers import BadAppScheduler
 from horae.core.engine import Engine
 from horae.core.job import JobSpec
+from horae.core.standing import Standing
 from horae.core.states import ENDED, STATES
 from horae.service.people import Forbidden
 
@@ -80,3 +83,30 @@ class AppOwners:
             rows.popleft()
         first = jobs.specs[rows[0]] if rows else None
         return _App(tasks[first.id].user, first.app_scheduler) if first else None
+
+
+class Tenures:
+    """Whose each app was, and since when: a name goes from hand to hand. Kept up as jobs come; for any thread."""
+
+    def __init__(self) -> None:
+        #: Moments at which an app went to another user, and these users, in order.
+        self._since: dict[str, tuple[list[float], list[str]]] = {}
+        self._seen = 0
+        self._lock = threading.Lock()
+
+    def owner(self, app: str, at_s: float, standing: Standing, tasks: Mapping[str, Task]) -> str | None:
+        """The user whose app it was at a moment, or had been last; None if it was nobody's yet."""
+        with self._lock:
+            for row in range(self._seen, len(standing)):
+                self._learn(standing.spec(row), tasks)
+            self._seen = max(self._seen, len(standing))
+            since, users = self._since.get(app, ((), ()))
+            number = bisect_right(since, at_s)
+            return users[number - 1] if number else None
+
+    def _learn(self, spec: JobSpec, tasks: Mapping[str, Task]) -> None:
+        since, users = self._since.setdefault(spec.app_id, ([], []))
+        user = tasks[spec.id].user
+        if not users or users[-1] != user:
+            since.append(spec.submit_s)
+            users.append(user)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from horae.backends.task import Task
 from horae.core.cluster import Cluster
@@ -63,7 +73,8 @@ def _name(name: str) -> str:
     return name
 
 
-def _queue(path: str) -> str:
+def queue_path(path: str) -> str:
+    """The path of a queue, as jobs name it and operators set it."""
     if not _QUEUE.fullmatch(path) or any(not part.strip(".") for part in path.split("/")):
         raise ValueError(
             f"{path!r} is no queue: use a path such as org/team, of letters, digits, dot, dash, underscore"
@@ -77,6 +88,12 @@ def _app(name: str) -> str:
     return name
 
 
+def _folder(path: str) -> str:
+    if path and not path.startswith("/"):
+        raise ValueError(f"{path!r} depends on where the service was started: write it in full, such as /home/ana/work")
+    return path
+
+
 def _variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
         raise ValueError(f"{name!r} is no name of an environment variable")
@@ -87,6 +104,34 @@ Text = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(plain_text)]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0, le=MAX_SECONDS)]
 Variable = Annotated[str, AfterValidator(_variable)]
 GpuText = Annotated[str, Field(max_length=60)]
+QueuePath = Annotated[str, Field(max_length=200), AfterValidator(queue_path)]
+
+# What may have several forms is judged by the one it has. Tags in brackets are no part of the place of an error.
+_TEXT, _LIST, _MAP, _NUMBER = "[text]", "[list]", "[map]", "[number]"
+
+
+def _form(value: Any) -> str:
+    """Which form of a command, or of a number of GPUs, was chosen."""
+    if isinstance(value, list):
+        return _LIST
+    if isinstance(value, dict | BaseModel):
+        return _MAP
+    return _TEXT if isinstance(value, str) else _NUMBER
+
+
+def _run_form(value: Any) -> str:
+    return _LIST if _form(value) == _LIST else _TEXT
+
+
+def _gpus_form(value: Any) -> str:
+    return _NUMBER if _form(value) == _LIST else _form(value)
+
+
+Run = Annotated[
+    Annotated[Text, Field(min_length=1), Tag(_TEXT)]
+    | Annotated[list[Text], Field(min_length=1, max_length=MOST_WORDS), Tag(_LIST)],
+    Discriminator(_run_form),
+]
 
 
 class _Form(BaseModel):
@@ -99,10 +144,16 @@ class Choice(_Form):
     any_of: list[GpuText] = Field(min_length=1, max_length=62)
 
 
+Gpus = Annotated[
+    Annotated[int, Tag(_NUMBER)] | Annotated[GpuText, Tag(_TEXT)] | Annotated[Choice, Tag(_MAP)],
+    Discriminator(_gpus_form),
+]
+
+
 class Resources(_Form):
     """How many GPUs, and of which type; the least that the job can do with, where nothing else is said."""
 
-    gpus: int | GpuText | Choice = 1
+    gpus: Gpus = 1
     gpus_min: int = Field(default=0, ge=0, le=1_000_000)
     gpus_max: int = Field(default=0, ge=0, le=1_000_000)
 
@@ -154,15 +205,15 @@ class JobFile(_Form):
     """One job. Everything but `run` has a default."""
 
     name: Annotated[str, AfterValidator(_name)] = "job"
-    run: Text | list[Text] = Field(min_length=1)
-    queue: Annotated[str, Field(max_length=200), AfterValidator(_queue)] = DEFAULT_QUEUE
+    run: Run
+    queue: QueuePath = DEFAULT_QUEUE
     app: Annotated[str, Field(max_length=60), AfterValidator(_app)] = ""
     app_scheduler: str = Field(default="", max_length=200)
     processes: Literal["node", "gpu"] = "node"
     resources: Resources = Resources()
     envs: dict[Variable, Text] = Field(default_factory=dict, max_length=MOST_VARIABLES)
     secrets: list[Variable] = Field(default_factory=list, max_length=MOST_VARIABLES)
-    workdir: Text = ""
+    workdir: Annotated[Text, AfterValidator(_folder)] = ""
     setup: Text = ""
     max_duration: Annotated[Seconds, Field(gt=0)] | None = None
     min_runtime: Seconds = 0.0
@@ -176,8 +227,6 @@ class JobFile(_Form):
 
     @model_validator(mode="after")
     def _check(self) -> JobFile:
-        if isinstance(self.run, list) and len(self.run) > MOST_WORDS:
-            raise ValueError(f"a command may have up to {MOST_WORDS} words")
         if any(name.startswith("HORAE_") for name in self.envs):
             raise ValueError("variables that begin with HORAE_ are set by Horae")
         return self
@@ -265,28 +314,49 @@ def read_job(said: Any, where: str = "the job") -> JobFile:
     try:
         return JobFile.model_validate(said)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = most_telling(error.errors())
         raise BadJobFile(f"{where}: {complaint(first['loc'], first['type'], first['msg'])}") from None
+
+
+def most_telling(errors: Sequence[Any]) -> Any:
+    """Of all that is wrong, what to tell: a key that is not known may be the misspelt one that is missing."""
+    return next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
 
 
 def complaint(loc: Sequence[int | str], kind: str, message: str) -> str:
     """What is wrong at a place in a job file, with a hint at the key that may be meant."""
-    path = [str(part) for part in loc if str(part) not in ("int", "str", "Choice") and "[" not in str(part)]
+    path = [str(part) for part in loc if "[" not in str(part)]
     place = ".".join(path) or "it"
     if kind == "extra_forbidden":
-        return f"{place} is not a key of a job.{did_you_mean(path[-1], _keys(path[:-1]))}"
+        return f"{place} is not a key of a job.{_meant(path)}"
     return f"{place}: {in_plain_words(message).rstrip('.')}."
 
 
-def _keys(path: list[str]) -> list[str]:
-    """The keys that may stand at a place in a job file."""
-    form: Any = JobFile
-    for part in path:
-        field = form.model_fields.get(part) if isinstance(form, type) and issubclass(form, BaseModel) else None
-        form = field.annotation if field else None
-    if not (isinstance(form, type) and issubclass(form, BaseModel)):
-        return []
-    return [field.alias or name for name, field in form.model_fields.items()]
+def _meant(path: list[str]) -> str:
+    """A hint at the key that may be meant: the same in another section, or one like it in this."""
+    *section, key = path
+    known = {".".join(one): one for one in _keys(JobFile)}
+    elsewhere = next((name for name, one in known.items() if one[-1] == key), None)
+    if elsewhere:
+        return f" Did you mean {elsewhere!r}?"
+    return did_you_mean(key, [one[-1] for one in known.values() if one[:-1] == section])
+
+
+def _keys(form: type[BaseModel], *above: str) -> Iterator[list[str]]:
+    """Every key of a form, and below each those of the forms that it may have."""
+    for name, field in form.model_fields.items():
+        path = (*above, field.alias or name)
+        yield [*path]
+        for inner in _forms(field.annotation):
+            yield from _keys(inner, *path)
+
+
+def _forms(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The forms among which a value may choose."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _forms(inner)
 
 
 def load_job_file(path: Path) -> dict[str, Any]:

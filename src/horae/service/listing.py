@@ -130,6 +130,13 @@ class Listing:
         """Where straight lines have got to."""
         return list(map(float, self.column(base) + self.column(slope) * self._elapsed_s))
 
+    def left_s(self) -> list[float | None]:
+        """How long those that run still have to, at the speed they had so far; None where nobody can know."""
+        done, ran_s = self.column("reported") / self.column("work"), np.array(self.along("executed_s", "executing"))
+        known = (self.column("state") == int(State.RUNNING)) & (done > 0) & (ran_s > 0)
+        left_s = np.divide(ran_s * (1.0 - done), done, out=np.zeros(len(done)), where=known)
+        return [float(one) if is_known else None for one, is_known in zip(left_s, known, strict=True)]
+
     @cached_property
     def _elapsed_s(self) -> NDArray[np.float64]:
         return np.maximum(0.0, self.now_s - self.column("since_s"))
@@ -158,6 +165,7 @@ _FIELDS: dict[str, Callable[[Listing], Sequence[Any]]] = {
     "progress": Listing.progress,
     "loss": Listing.losses,
     "ran_s": lambda jobs: jobs.along("executed_s", "executing"),
+    "left_s": Listing.left_s,
     "gpu_seconds": lambda jobs: jobs.along("gpu_seconds", "executing_gpus"),
 }
 #: Sentences are made for those who ask; the reason's code is in every list.

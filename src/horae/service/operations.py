@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from horae.backends.protocol import Backend
 from horae.core.cluster import Cluster
 from horae.core.conversation import Answer, Ask
 from horae.core.engine import Engine
@@ -29,7 +30,7 @@ from horae.core.plan import Particular
 from horae.core.queues import Queue
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.policies import make_policy
-from horae.service.app_owners import AppOwners
+from horae.service.app_owners import AppOwners, Tenures
 from horae.service.daemon import Change, Daemon, Prepare
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
 from horae.service.people import NotFound, Person, Role
@@ -55,7 +56,7 @@ class Operations:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._apps = AppOwners()
+        self._apps, self._tenures = AppOwners(), Tenures()
         #: The last number that a job was given; those of one batch are not in the engine yet when the next is made.
         self._numbered = 0
 
@@ -66,6 +67,7 @@ class Operations:
         who.must_not_only_look("submit jobs")
         if any(job.weight > 1 for job in jobs):
             who.must_be_admin("give a job a weight above 1")
+        check_secrets(jobs, self._daemon.backend)
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
             self._apps.catch_up(engine, now_s)
@@ -161,14 +163,13 @@ class Operations:
 
     def check_app_shown(self, who: Person, app: str) -> None:
         """Refuse who may not see an app."""
-        if not self.owns_of(who, app):
+        if not self.sees_app(who, app, self._daemon.clock()):
             raise NotFound(f"There is no app {app!r} of yours.")
 
-    def owns_of(self, who: Person, app: str) -> bool:
-        """Whether there is an app of which somebody may see a job."""
-        standing, tasks = self._daemon.standing, self._daemon.tasks
-        specs = (standing.spec(row) for row in range(len(standing)))
-        return any(spec.app_id == app and (who.sees_all or tasks[spec.id].user == who.user) for spec in specs)
+    def sees_app(self, who: Person, app: str, at_s: float) -> bool:
+        """Whether somebody may know what was said and done for an app at a moment."""
+        owner = self._tenures.owner(app, at_s, self._daemon.standing, self._daemon.tasks)
+        return owner is not None and (who.sees_all or owner == who.user)
 
     def offer(self, app: str) -> Ask | None:
         """What an app's own agent is asked at this moment, if anything."""
@@ -286,6 +287,18 @@ def _check_node(cluster: Cluster, node: str) -> int:
             f"There is no node {node!r}.{did_you_mean(node, cluster.node_numbers)} `horae nodes` lists them."
         )
     return number
+
+
+def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
+    """Refuse jobs that ask for secrets which nobody keeps here: they would be started in vain, again and again."""
+    wanted = dict.fromkeys(name for job in jobs for name in job.secrets)
+    kept = backend.secrets(wanted)
+    for name in wanted:
+        if name not in kept:
+            raise BadJobFile(
+                f"This service keeps no secret {name!r}: leave it out, or have the operator put it into the folder of "
+                "`horae serve --secrets`."
+            )
 
 
 def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:

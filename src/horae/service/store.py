@@ -144,7 +144,7 @@ class Store:
                     raise StoreTrouble("Another daemon has written to the journal meanwhile: try again in a moment.")
                 numbered = list(enumerate(records, last + 1))
                 _insert(connection, tables.journal, [{**row, "seq": last + k} for k, row in enumerate(rows, 1)])
-                named = [{"job": job, "seq": seq} for seq, record in numbered for job in _jobs(record)]
+                named = [{"job": name, "seq": seq} for seq, record in numbered for name in _names(record)]
                 _insert(connection, tables.journal_jobs, named)
                 _insert(connection, tables.tasks, texts)
                 _append_acts(connection, acts)
@@ -156,11 +156,15 @@ class Store:
         query = select(seq, tables.journal.c.body)
         return self._pages(query if upto is None else query.where(seq <= upto), seq, after)
 
-    def job_records(self, job: str) -> Iterator[tuple[int, Record]]:
-        """Records that name a job: its submission, reports about it, and decisions that stop, place or launch it."""
-        named = tables.journal_jobs
-        query = select(named.c.seq, tables.journal.c.body).join(tables.journal, tables.journal.c.seq == named.c.seq)
-        return self._pages(query.where(named.c.job == job), named.c.seq, 0)
+    def job_records(self, job: str, app: str | None = None) -> Iterator[tuple[int, Record]]:
+        """Records that name a job: its submission, reports about it, and decisions that stop, place or launch it.
+
+        With an app, also those in which the app's own agent comes, goes, is asked or answers.
+        """
+        named, seq = tables.journal_jobs, tables.journal.c.seq
+        names = [job] if app is None else [job, _app_name(app)]
+        wanted = select(named.c.seq).where(named.c.job.in_(names))
+        return self._pages(select(seq, tables.journal.c.body).where(seq.in_(wanted)), seq, 0)
 
     def last_seq(self) -> int:
         """Number of the last record; 0 if there is none."""
@@ -286,21 +290,31 @@ def _row(record: Record) -> dict[str, Any]:
     return {"at_s": record.at_s, "kind": body["kind"], "body": _JSON.encode(body)}
 
 
-def _jobs(record: Record) -> Iterable[str]:
-    """The jobs that a record names, each once."""
+def _names(record: Record) -> Iterable[str]:
+    """The jobs, and the apps that bid for themselves, that a record names, each once."""
     match record:
         case JobSubmitted():
             return (record.spec.id,)
         case Decided():
             stopped = (name for stop in record.stops for name in (stop.job, stop.by) if name)
             taken = (*(one.job for one in record.placed), *(one.job for one in record.launches))
-            return dict.fromkeys((*(one.job for one in record.given_up), *stopped, *record.withdrawn, *taken))
-        case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved():
+            # A question that is still open is repeated by every decision.
+            asked = (ask.app for ask in record.asks if ask.asked_s == record.at_s)
+            apps = map(_app_name, (*asked, *record.unanswered))
+            return dict.fromkeys((*(one.job for one in record.given_up), *stopped, *record.withdrawn, *taken, *apps))
+        case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved() | SettingsChanged():
             return ()
-        case SettingsChanged() | AgentChanged() | BidReceived():
-            return ()
+        case AgentChanged():
+            return (_app_name(record.app),)
+        case BidReceived():
+            return (_app_name(record.answer.app),)
         case _:
             return (record.job,)
+
+
+def _app_name(app: str) -> str:
+    """How an app is called among jobs: no job's id has a colon."""
+    return f"app:{app}"
 
 
 def _last(connection: Connection, number: ColumnElement[int]) -> int:

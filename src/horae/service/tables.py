@@ -37,7 +37,7 @@ journal = Table(
     Column("body", Text, nullable=False),
 )
 
-#: Which records name which jobs.
+#: Which records name which jobs; or which apps, where an app bids for itself.
 journal_jobs = Table(
     "journal_jobs",
     TABLES,

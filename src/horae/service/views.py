@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,11 @@ class Views:
             "decided": None if decided_s is None else self.moment(decided_s),
         }
 
+    def life(self, row: int) -> tuple[float, float]:
+        """When a job was submitted, and when it ended: at infinity, as long as it has not."""
+        columns = self.standing.columns
+        return float(columns["submit_s"][row]), float(columns["ended_s"][row])
+
     def moment(self, at_s: float) -> str | None:
         """A moment for people and programs: UTC, to the millisecond."""
         return moment(self.epoch, at_s)
@@ -112,16 +118,16 @@ class Views:
         at = self.standing
         taken: dict[int, dict[str, int]] = {}
         for row, gpus in at.occupied.items():
-            for gpu in gpus:
-                here = taken.setdefault(int(at.cluster.gpu_node[gpu]), {})
+            for node in at.cluster.gpu_node[list(gpus)].tolist():
+                here = taken.setdefault(node, {})
                 here[at.spec(row).id] = here.get(at.spec(row).id, 0) + 1
-        return [self._node(number, taken.get(number, {})) for number in range(len(at.cluster.nodes))]
+        # Two jobs may share a GPU.
+        used = np.bincount(at.cluster.gpu_node[list(set(chain(*at.occupied.values())))], minlength=len(at.node_up))
+        return [self._node(number, count, taken.get(number, {})) for number, count in enumerate(used.tolist())]
 
-    def _node(self, number: int, jobs: Mapping[str, int]) -> dict[str, Any]:
-        at, node = self.standing, self.standing.cluster.nodes[number]
+    def _node(self, number: int, used: int, jobs: Mapping[str, int]) -> dict[str, Any]:
+        at, node = self.standing, self.standing.nodes[number]
         state = "down" if not at.node_up[number] else "draining" if at.node_draining[number] else "up"
-        first, last = int(at.cluster.first_gpu[number]), int(at.cluster.first_gpu[number + 1])
-        used = len({gpu for gpus in at.occupied.values() for gpu in gpus if first <= gpu < last})
         return {
             "node": node.name,
             "gpu_type": node.gpu_type,

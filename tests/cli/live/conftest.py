@@ -120,6 +120,7 @@ def job(name: str = "train-1", state: str = "waiting", **more: Any) -> dict[str,
         "progress": 0.25,
         "loss": None,
         "ran_s": 0.0 if state == "waiting" else 60.0,
+        "left_s": None,
         "gpu_seconds": 0.0 if state == "waiting" else 240.0,
         **more,
     }

@@ -66,6 +66,31 @@ def test_filters_are_the_services_business(fake: FakeService, horae: Horae) -> N
     }
 
 
+def test_how_long_jobs_ran_and_have_to_is_told_where_it_is_known(fake: FakeService, horae: Horae) -> None:
+    jobs = [job("a-1", "running", left_s=90.0), job("b-2", "running"), job("c-3", "finished")]
+    fake.answers["GET /v1/jobs"] = {"jobs": jobs, "total": 3}
+    rows = {line.split()[0]: line for line in horae("queue").out.splitlines() if "ran" in line}
+    assert "ran 1m, 1m 30s left" in rows["a-1"]
+    assert all("left" not in rows[one] for one in ("b-2", "c-3"))
+    fake.answers["GET /v1/jobs/a-1"] = detail("a-1", "running", left_s=90.0)
+    assert "1m 30s, at its speed so far" in horae("status", "a-1").out
+
+
+def test_a_narrow_terminal_gets_no_bars_and_nobody_a_column_in_which_nothing_stands(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answers["GET /v1/jobs"] = {"jobs": [job("a-1", "running", progress=0.5)], "total": 1}
+    wide = horae("queue").out
+    assert "50%" in wide
+    assert "████" in wide
+    assert "ahead" not in wide
+    assert "reason" not in wide
+    monkeypatch.setattr("horae.cli.live.queue.is_wide", lambda columns: columns <= 80)
+    narrow = horae("queue").out
+    assert "50%" in narrow
+    assert "█" not in narrow
+
+
 def test_an_empty_queue_and_a_cut_one_say_so(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs"] = [{"jobs": [], "total": 0}, {"jobs": [job()], "total": 1234}]
     assert "No jobs." in horae("queue").out
@@ -126,7 +151,7 @@ def test_why_is_one_reason_and_one_next_step(fake: FakeService, horae: Horae) ->
     lines = horae("why", "train-1").out.splitlines()
     assert lines[0].startswith("train-1 waits: NoFreeGpus (decided ")
     assert lines[1] == "The sentence of NoFreeGpus."
-    assert lines[3:] == ["Next:", "  horae queue -s running  who has the GPUs"]
+    assert lines[3:] == ["Next:", "  horae nodes  how many GPUs are taken, and where"]
 
 
 @pytest.mark.parametrize("reason", [one for one in Reason if one not in (Reason.NONE, Reason.GIVEN_UP)])
@@ -141,7 +166,9 @@ def test_every_reason_has_a_next_step(fake: FakeService, horae: Horae, reason: R
 
 def test_the_job_that_gpus_are_set_aside_for_is_named(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs/train-1"] = detail(reason="ReservedForLarger")
+    fake.answers["GET /v1/jobs/big-9/why"] = [{"state": "waiting"}, (404, {"error": "There is no job 'big-9'."})]
     assert "horae why big-9" in horae("why", "train-1").out
+    assert "horae why big-9" not in horae("why", "train-1").out, "nobody is sent to a job that is not theirs to see"
 
 
 @pytest.mark.parametrize(
@@ -318,6 +345,18 @@ def test_waiting_does_not_begin_without_a_service(home: Path, horae: Horae) -> N
     assert horae("wait", "a-1").code == 1
 
 
+def test_ctrl_c_while_waiting_leaves_the_job_alone_and_says_so(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("horae.cli.live.waiting.time.sleep", interrupted)
+    fake.answers["GET /v1/jobs/a-1/why"] = {"state": "running"}
+    answer = horae("wait", "a-1")
+    assert (answer.code, answer.out, answer.err) == (130, "", "interrupted; jobs that have not ended go on\n")
+
+
 def test_waiting_has_an_end(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs/a-1/why"] = {"state": "running"}
     begin_s = time.monotonic()
@@ -346,11 +385,14 @@ def test_a_request_says_what_became_of_each_job(fake: FakeService, horae: Horae,
     assert horae(command, "a-1", "-o", "json").json == {"jobs": {"a-1": "done"}}
 
 
-def test_many_are_cancelled_at_once(fake: FakeService, horae: Horae) -> None:
-    fake.answers["POST /v1/jobs/cancel"] = {"jobs": {"a-1": "done", "b-2": "is finished already"}}
-    answer = horae("cancel", "a-1", "b-2", "a-1")
-    assert fake.last.body == {"ids": ["a-1", "b-2"]}
-    assert (answer.code, answer.out) == (1, "a-1: cancelled\nb-2: is finished already\n")
+@pytest.mark.parametrize(("command", "said"), [("cancel", "cancelled"), ("hold", "held"), ("release", "released")])
+def test_many_are_asked_for_at_once(fake: FakeService, horae: Horae, command: str, said: str) -> None:
+    fake.answers[f"POST /v1/jobs/{command}"] = {"jobs": {"a-1": "done", "b-2": "is finished already"}}
+    answer = horae(command, "a-1", "b-2", "a-1")
+    assert [(asked.line, asked.body) for asked in fake.asked] == [
+        (f"POST /v1/jobs/{command}", {"ids": ["a-1", "b-2"]})
+    ], "all or none"
+    assert (answer.code, answer.out) == (1, f"a-1: {said}\nb-2: is finished already\n")
 
 
 def test_an_app_is_acted_on_after_a_yes(fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,6 +462,8 @@ def test_nodes_are_listed_drained_and_resumed(fake: FakeService, horae: Horae) -
         assert "a-1 (2), b-2 (1)" in out
     for words in (["nodes", "-o", "json"], ["nodes", "list", "-o", "json"], ["nodes", "-o", "json", "list"]):
         assert horae(*words).json == {"nodes": [node]}
+    (record,) = csv.DictReader(io.StringIO(horae("nodes", "-o", "csv").out))
+    assert record == {"node": "v100", "gpu_type": "v100", "gpus": "4", "used": "3", "state": "up", "jobs": "a-1 b-2"}
     assert "takes no new jobs" in horae("nodes", "drain", "v100").out
     assert fake.last.body == {"evict": False}
     horae("nodes", "drain", "v100", "--evict")

@@ -1,9 +1,17 @@
 """`horae demo`, with fewer jobs: real processes, real preemptions, the same losses."""
 
+import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.cli.conftest import Horae
 
 from horae.cli.live import demo
@@ -54,6 +62,81 @@ def test_a_loss_that_differs_is_an_error(horae: Horae, tmp_path: Path, monkeypat
 
 
 @pytest.mark.usefixtures("small")
+def test_who_leaves_while_jobs_are_being_submitted_leaves_none_behind(
+    horae: Horae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = demo._submit
+
+    def interrupted(*where: Any) -> None:
+        submit(*where)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "_submit", interrupted)
+    answer = horae("demo", "--state", tmp_path / "state")
+    assert answer.code == 130
+    assert (
+        answer.err == f"interrupted; the service and its jobs have ended, and what they wrote is in {tmp_path}/state\n"
+    )
+    assert ends(tmp_path / "state") == {"one-1", "two-2", "three-3"}
+
+
+def test_ctrl_c_twice_ends_the_service_and_every_job(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "horae", "demo", "--state", str(tmp_path / "state")]
+    demo = subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    assert demo.stdout
+    assert "Service at" in demo.stdout.readline()
+    assert "12 jobs" in demo.stdout.readline()
+    while not list(tmp_path.glob("state/jobs/*/1/runner.json")):
+        time.sleep(0.05)
+    os.killpg(demo.pid, signal.SIGINT)
+    time.sleep(0.1)
+    os.killpg(demo.pid, signal.SIGINT)
+    _, said = demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    assert said.count("\n") == 1
+    assert said.startswith("interrupted;")
+    assert processes_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_the_live_table_has_one_line_a_job_on_any_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "is_wide", lambda wanted: wanted <= columns)
+    jobs = [
+        {"id": f"{one.name}-{k}", "queue": one.queue, "gpus": one.gpus, "state": "launching" if k % 2 else "waiting",
+         "on": ["v100[0,1,2,3]"], "progress": 0.5, "loss": 0.12345, "preemptions": 10, "reason": "AwaitingBids"}
+        for k, one in enumerate(demo.JOBS)
+    ]  # fmt: skip
+    console = Console(width=columns, file=io.StringIO())
+    console.print(demo._live_table(jobs))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue().strip().splitlines()
+    assert len(shown) == len(jobs) + 2, "the heads and the line below them"
+    assert ("loss" in shown[0]) is (columns == 200)
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Processes that name a folder in their words or their variables."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            said = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in said:
+            found.append(said.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def ends(state: Path) -> set[str]:
+    """Jobs that were cancelled."""
+    store = Store(f"sqlite:///{state}/journal.db")
+    try:
+        return {record.job for _, record in store.tail() if isinstance(record, JobCancelled)}
+    finally:
+        store.close()
+
+
+@pytest.mark.usefixtures("small")
 def test_who_leaves_early_leaves_no_job_behind_and_the_folder_is_not_used_again(
     horae: Horae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,13 +149,7 @@ def test_who_leaves_early_leaves_no_job_behind_and_the_folder_is_not_used_again(
     monkeypatch.setattr(demo, "_watch", interrupted)
     assert horae("demo", "--state", tmp_path / "state").code == 130
     assert len(seen[0]) == 3
-    store = Store(f"sqlite:///{tmp_path}/state/journal.db")
-    assert {record.job for _, record in store.tail() if isinstance(record, JobCancelled)} == {
-        "one-1",
-        "two-2",
-        "three-3",
-    }
-    store.close()
+    assert ends(tmp_path / "state") == {"one-1", "two-2", "three-3"}
     again = horae("demo", "--state", tmp_path / "state")
     assert again.code == 1
     assert "holds a service already" in again.err

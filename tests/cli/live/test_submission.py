@@ -100,7 +100,9 @@ def test_folders_are_sent_in_full(taken: FakeService, horae: Horae) -> None:
     Path("sub").mkdir()
     Path("job.yaml").write_text("run: x\nworkdir: sub\ncheckpoint: {dir: saved}\n")
     job = sent(taken, horae, "job.yaml")
-    assert (job["workdir"], job["checkpoint"]["dir"]) == (str(Path("sub").resolve()), str(Path("saved").resolve()))
+    assert (job["workdir"], job["checkpoint"]["dir"]) == (str(Path("sub").resolve()), str(Path("sub/saved").resolve()))
+    Path("job.yaml").write_text("run: x\nworkdir: sub\ncheckpoint: {dir: /saved}\n")
+    assert sent(taken, horae, "job.yaml")["checkpoint"]["dir"] == "/saved"
 
 
 def test_the_answer_is_the_plan_and_what_to_do_next(taken: FakeService, horae: Horae) -> None:
@@ -174,6 +176,12 @@ def test_what_cannot_be_right_is_not_sent(fake: FakeService, horae: Horae, words
     [
         ("run: x\nresourcs: {gpus: 2}\n", "job.yaml: resourcs is not a key of a job. Did you mean 'resources'?"),
         ("run: x\nresources: 3\n", "job.yaml: resources: it must be a map"),
+        ("run: x\ngpus: 2\n", "job.yaml: gpus is not a key of a job. Did you mean 'resources.gpus'?"),
+        ("run: x\nenvs: {text: 3}\n", "job.yaml: envs.text: it must be text."),
+        ("run: []\n", "There is nothing to run"),
+        ("run: [x, 3]\n", "job.yaml: run.1: it must be text."),
+        ('run: [x, "a\\0b"]\n', "job.yaml: run.1: it holds characters that no program can be given."),
+        ('run: [x, "\\uDCFF"]\n', "job.yaml: run.1: it holds characters that no program can be given."),
         ("- run: x\n", "job.yaml is not a map"),
         ("run: [", "job.yaml is not YAML"),
         ("name: x\n", "There is nothing to run"),
@@ -182,6 +190,12 @@ def test_what_cannot_be_right_is_not_sent(fake: FakeService, horae: Horae, words
 def test_a_wrong_file_is_told_by_name(fake: FakeService, horae: Horae, text: str, said: str) -> None:
     Path("job.yaml").write_text(text)
     assert said in refused(horae, fake, "job.yaml", "--gpus", "1").err
+
+
+def test_a_misspelt_choice_of_gpus_is_told_as_such(fake: FakeService, horae: Horae) -> None:
+    Path("job.yaml").write_text("run: x\nresources: {gpus: {anyof: [v100:2]}}\n")
+    said = refused(horae, fake, "job.yaml").err
+    assert said == "error: job.yaml: resources.gpus.anyof is not a key of a job. Did you mean 'any_of'?\n"
 
 
 @pytest.mark.parametrize("words", [["python", "train.py"], ["--array", "0", "--", "x"], ["--steps", "many", "--", "x"]])

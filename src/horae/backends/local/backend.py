@@ -147,9 +147,9 @@ class LocalBackend:
         """The file with what an attempt printed."""
         return self._folders.of((job, attempt)).log
 
-    def secret_values(self, task: Task) -> tuple[str, ...]:
-        """What the secrets of a task hold now; those that cannot be read are left out."""
-        return tuple(_texts(self._secrets / name for name in task.secrets) if self._secrets else ())
+    def secrets(self, names: Iterable[str]) -> dict[str, str]:
+        """What secrets of these names hold now; those that cannot be read are left out."""
+        return dict(_texts(self._secrets, names)) if self._secrets else {}
 
     def close(self) -> None:
         """Leave; what runs goes on and is taken up by the next backend on the same folder."""
@@ -334,8 +334,8 @@ def _attempt_of(event: Event) -> Attempt | None:
             return None
 
 
-def _texts(paths: Iterable[Path]) -> Iterator[str]:
-    """What files hold, of those that can be read."""
-    for path in paths:
+def _texts(folder: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What files of a folder hold, of those that can be read."""
+    for name in names:
         with suppress(OSError, UnicodeDecodeError):
-            yield path.read_text(encoding="utf-8")
+            yield name, (folder / name).read_text(encoding="utf-8")

@@ -57,10 +57,14 @@ def make_order(
 
 
 def checkpoint_folder(task: Task, folder: Path) -> Path:
-    """Where a job's checkpoints lie: where it says, seen from its working folder, or beside its attempts."""
+    """Where a job's checkpoints lie, in all its attempts: beside these, or where it says.
+
+    That is seen from its working folder; one that each attempt has for itself would hide what the last one saved.
+    """
+    own = folder.parent / "checkpoint"
     if not task.checkpoint_dir:
-        return folder.parent / "checkpoint"
-    return (Path(task.workdir) if task.workdir else folder / "work") / task.checkpoint_dir
+        return own
+    return (Path(task.workdir) if task.workdir else own) / task.checkpoint_dir
 
 
 def task_of(order: Mapping[str, Any]) -> Task:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.output import Output, print_csv, print_json, print_rich
+from horae.cli.output import Output, note, print_csv, print_json, print_rich
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,6 +21,7 @@ UrlOption = Annotated[
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)]
 JobsArgument = Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Ids of the jobs.", show_default=False)]
 
+_INTERRUPTED = 130
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -37,6 +39,16 @@ def answer(
             print_csv(records)
         case Output.TABLE:
             print_rich(*for_people())
+
+
+@contextmanager
+def interruptible(after: str) -> Iterator[None]:
+    """Let Ctrl-C end a command in one line that says how things are after it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"interrupted; {after}")
+        raise SystemExit(_INTERRUPTED) from None
 
 
 def pass_down(ctx: typer.Context, url: str | None, output: Output) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +19,13 @@ import typer
 
 from horae.cli.files import check_outputs
 from horae.cli.live.address import Address
+from horae.cli.live.answers import interruptible
 from horae.cli.live.bars import bar
 from horae.cli.live.client import Service, records_of, service_at
 from horae.cli.live.past import read_past
 from horae.cli.live.report import fairness_tables, write_files
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, print_csv, print_json, print_rich, table
+from horae.cli.output import Output, is_wide, print_csv, print_json, print_rich, table
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ _LOOK_S = 0.5
 #: How long jobs that are cancelled are waited for.
 STOP_S = 10.0
 _OVER = ("finished", "failed", "cancelled")
+#: Characters of a line that has room for all columns, and those that are left out where it has not.
+_WIDE, _WIDE_ONLY = 120, ("on", "loss")
 
 
 @dataclass(frozen=True)
@@ -96,12 +101,17 @@ def command(
     folder = state or Path(tempfile.mkdtemp(prefix="horae-demo-"))
     if (folder / "journal.db").exists():
         raise DemoFailed(f"{folder} holds a service already: name a new folder with --state, or leave it out.")
-    page = html or folder / "demo.html"
+    with interruptible(f"the service and its jobs have ended, and what they wrote is in {folder}"):
+        _demonstrate(folder, html or folder / "demo.html", output)
+
+
+def _demonstrate(folder: Path, page: Path, output: Output) -> None:
     with _serving(folder) as server, service_at(_address(server, _admin(server))) as at:
         _say(output, f"Service at {server.url}, state in {folder}")
-        ids = _submit(at, server)
-        _say(output, f"{len(ids)} jobs of 3 teams submitted; GPUs are leased for {LEASE_S} s at a time.")
-        jobs = _watched(at, ids, output)
+        with _leaving_none(at):
+            ids = _submit(at, server)
+            _say(output, f"{len(ids)} jobs of 3 teams submitted; GPUs are leased for {LEASE_S} s at a time.")
+            jobs = _watch(at, output)
         losses = _check(jobs, ids, folder)
         past = read_past(at)
     from horae.report.metrics import measure
@@ -171,27 +181,40 @@ def script() -> Path:
 # ------------------------------------------------------------------------ watching
 
 
-def _watched(at: Service, ids: Mapping[str, DemoJob], output: Output) -> list[dict[str, Any]]:
-    """Look on until all have ended; who leaves before leaves no jobs behind."""
+@contextmanager
+def _leaving_none(at: Service) -> Iterator[None]:
+    """Whoever leaves before the end leaves no jobs behind; one in a hurry, who says so twice, neither."""
     try:
-        return _watch(at, ids, output)
+        yield
     except BaseException:
-        at.post("/v1/jobs/cancel", {"ids": list(ids)})
-        # Their runners see to the end by themselves once they are told; the service tells them at its next decision.
-        _wait_for_stops(at)
+        with _unhurried():
+            _end_all(at)
         raise
 
 
-def _wait_for_stops(at: Service) -> None:
+@contextmanager
+def _unhurried() -> Iterator[None]:
+    """Let no signal cut short what takes a few seconds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_all(at: Service) -> None:
+    """Cancel what there is, until there is nothing. Runners see to the end of their jobs once they are told."""
     until = time.monotonic() + STOP_S
-    while time.monotonic() < until:
-        jobs = records_of(at.get("/v1/jobs", {"all": True, "limit": 0}), "jobs")
-        if all(job["state"] in _OVER for job in jobs):
-            return
+    while (live := records_of(at.get("/v1/jobs", {"limit": 0}), "jobs")) and time.monotonic() < until:
+        at.post("/v1/jobs/cancel", {"ids": [job["id"] for job in live]})
         time.sleep(_LOOK_S)
 
 
-def _watch(at: Service, ids: Mapping[str, DemoJob], output: Output) -> list[dict[str, Any]]:
+def _watch(at: Service, output: Output) -> list[dict[str, Any]]:
     """Look on until all have ended: a live table on a terminal, a line now and then elsewhere."""
     began = time.monotonic()
     with _display(output) as show:
@@ -226,22 +249,24 @@ def _display(output: Output) -> Iterator[Callable[[Sequence[Mapping[str, Any]]],
 
 
 def _live_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
-    heads = ("job", "team", "gpus", "state", "on", "progress", "loss", "preempted", "why it waits")
-    rows = [
-        (
-            job["id"],
-            job["queue"],
-            job["gpus"],
-            job["state"],
-            " ".join(job["on"]),
-            f"{bar(job['progress'], 20)} {job['progress']:4.0%}",
-            "" if job["loss"] is None else f"{job['loss']:.4f}",
-            str(job["preemptions"]),
-            job["reason"] if job["state"] in ("waiting", "placed") else "",
-        )
-        for job in jobs
-    ]
-    return table(heads, rows)
+    """One line a job, also on a terminal of 80 characters, which has no room for everything."""
+    wide = is_wide(_WIDE)
+    rows = [{head: cell for head, cell in _cells(job, wide).items() if wide or head not in _WIDE_ONLY} for job in jobs]
+    return table(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def _cells(job: Mapping[str, Any], wide: bool) -> dict[str, str]:
+    return {
+        "job": job["id"],
+        "team": job["queue"],
+        "gpus": str(job["gpus"]),
+        "state": job["state"],
+        "on": " ".join(job["on"]),
+        "progress": f"{bar(job['progress'], 20)} {job['progress']:4.0%}" if wide else f"{job['progress']:.0%}",
+        "loss": "" if job["loss"] is None else f"{job['loss']:.4f}",
+        "preempted": str(job["preemptions"]),
+        "why it waits": job["reason"] if job["state"] in ("waiting", "placed") else "",
+    }
 
 
 def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:

@@ -8,16 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from horae.cli.live.answers import JobArgument, UrlOption, answer, visible
+from horae.cli.live.answers import JobArgument, UrlOption, answer, interruptible, visible
 from horae.cli.live.client import Service, records_of, service
 from horae.cli.live.endings import ENDED, job_path, job_state
 from horae.cli.live.moments import ago
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, note, table
+from horae.cli.output import Output, table
 from horae.core.errors import UserError
 
 _LOOK_S = 1.0
-_INTERRUPTED = 130
 
 
 def command(
@@ -54,7 +53,7 @@ def _table(job: str, events: list[dict[str, Any]]) -> list[Any]:
 def _follow(at: Service, job: str, output: Output) -> None:
     """Tell each event once; the state is asked for first, so that the last events are not missed."""
     told = 0
-    try:
+    with interruptible(f"the job goes on, and `horae events -f {job}` tells more of it"):
         while True:
             state = job_state(at, job)
             for event in _events(at, job)[told:]:
@@ -63,9 +62,6 @@ def _follow(at: Service, job: str, output: Output) -> None:
             if state in ENDED:
                 return
             time.sleep(_LOOK_S)
-    except KeyboardInterrupt:
-        note(f"interrupted; the job goes on, and `horae events -f {job}` tells more of it")
-        raise SystemExit(_INTERRUPTED) from None
 
 
 def _tell(event: dict[str, Any], output: Output) -> None:

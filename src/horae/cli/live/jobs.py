@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from horae.cli.live.answers import JobArgument, UrlOption, answer, command_line, next_steps, visible
 from horae.cli.live.bars import bar
-from horae.cli.live.client import service
-from horae.cli.live.endings import ENDED, find_job
+from horae.cli.live.client import NotThere, Service, service
+from horae.cli.live.endings import ENDED, find_job, job_state
 from horae.cli.live.moments import ago, short
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, table
@@ -28,18 +28,18 @@ _DOING = {
 _MORE = {
     "NotYetConsidered": ("horae why {job}", "again in a moment"),
     "Held": ("horae release {job}", "let it run"),
-    "NoFreeGpus": ("horae queue -s running", "who has the GPUs"),
+    "NoFreeGpus": ("horae nodes", "how many GPUs are taken, and where"),
     "Fragmented": ("horae nodes", "where GPUs are free"),
     "OverQuota": ("horae share", "what each queue has and may have"),
     "ReservedForLarger": ("horae why {head}", "about the job they are set aside for"),
     "BackingOff": ("horae events {job}", "what went wrong"),
     "ClusterTooSmall": ("horae nodes", "which nodes there are"),
     "BehindShare": ("horae share", "what each queue has and is entitled to"),
-    "Leased": ("horae queue -s running", "who has the GPUs"),
+    "Leased": ("horae nodes", "how many GPUs are taken, and where"),
     "AwaitingBids": ("horae why {job}", "again in a moment"),
     "AtRung": ("horae queue --app {app}", "who has yet to come"),
 }
-_QUEUE = ("horae queue", "who goes first")
+_QUEUE = ("horae queue", "how many are ahead of it")
 #: Facts of a job, in the order in which people ask for them.
 _FACTS = ("name", "user", "queue", "app", "attempt", "preemptions", "failures", "loss")
 
@@ -48,15 +48,15 @@ def status(job: JobArgument, url: UrlOption = None, output: OutputOption = Outpu
     """Show everything about a job."""
     with service(url) as at:
         record = find_job(at, job)
-    answer(output, record, [record], lambda: _everything(record))
+        answer(output, record, [record], lambda: _everything(at, record))
 
 
 def why(job: JobArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Say why a job waits: the one reason its last decision gave, the numbers behind it, and the next step."""
     with service(url) as at:
         record = find_job(at, job)
-    told = _why(record)
-    answer(output, told, [told], lambda: [*_reason(record, told), *_step(record, told)])
+        told = _why(record)
+        answer(output, told, [told], lambda: [*_reason(record, told), *_step(at, record, told)])
 
 
 def _why(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,8 +87,8 @@ def _ended(record: Mapping[str, Any], state: str) -> str:
     return f"{verb} {ago(record.get('ended'))}, after running for {short(float(record.get('ran_s') or 0))}"
 
 
-def _step(record: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
-    """What to do next."""
+def _step(at: Service, record: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+    """What to do next. Whoever asks may not see other people's jobs, and is not sent to them."""
     job, state = str(record["id"]), str(record["state"])
     if state == "failed":
         return next_steps((f"horae logs {job}", "what it printed"), (f"horae events {job}", "what befell it"))
@@ -99,12 +99,19 @@ def _step(record: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
     line, what = _MORE.get(str(told.get("reason")), _QUEUE)
     numbers = told.get("numbers") or {}
     head, app = (visible(numbers.get(name) or "") for name in ("head", "app"))
-    if ("{head}" in line and not head) or ("{app}" in line and not app):
+    if ("{head}" in line and not _is_seen(at, head)) or ("{app}" in line and not app):
         line, what = _QUEUE
     return next_steps((line.format(job=job, head=head, app=app), what))
 
 
-def _everything(record: Mapping[str, Any]) -> list[RenderableType]:
+def _is_seen(at: Service, job: str) -> bool:
+    try:
+        return bool(job_state(at, job))
+    except NotThere:
+        return False
+
+
+def _everything(at: Service, record: Mapping[str, Any]) -> list[RenderableType]:
     task = record.get("task") if isinstance(record.get("task"), Mapping) else {}
     assert isinstance(task, Mapping)
     shown: list[RenderableType] = [table((str(record["id"]), str(record["state"])), list(_facts(record, task)))]
@@ -112,7 +119,7 @@ def _everything(record: Mapping[str, Any]) -> list[RenderableType]:
     if attempts:
         shown.append(_attempts(attempts))
     told = _why(record)
-    return [*shown, *_reason(record, told), *_step(record, told)]
+    return [*shown, *_reason(record, told), *_step(at, record, told)]
 
 
 def _facts(record: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -129,6 +136,8 @@ def _facts(record: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[tuple
         if record.get(key):
             yield key, f"{ago(record[key])} ({record[key]})"
     yield "ran", short(float(record.get("ran_s") or 0))
+    if record.get("left_s") is not None:
+        yield "left", f"{short(float(record['left_s']))}, at its speed so far and if it keeps its GPUs"
     yield "GPU time", short(float(record.get("gpu_seconds") or 0))
     for key in _FACTS:
         if record.get(key) not in (None, ""):

@@ -9,13 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from horae.cli.live.address import NoService
-from horae.cli.live.answers import JobArgument, UrlOption
+from horae.cli.live.answers import JobArgument, UrlOption, interruptible
 from horae.cli.live.client import NotThere, Service, service
 from horae.cli.live.endings import NOT_FOUND, exit_code, find_job, job_path
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, print_csv, print_json
-
-_INTERRUPTED = 130
 
 
 def command(
@@ -30,7 +28,9 @@ def command(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print what a job printed; with -o json one object, or with -f one on each line.
+    """Print what a job printed: of a long log the last 16 MiB, with -f all.
+
+    With -o json it is one object, with -f one on each line.
 
     Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled.
     """
@@ -67,7 +67,7 @@ def _print(at: Service, record: dict[str, Any], about: dict[str, Any], output: O
 def _follow(at: Service, job: str, about: dict[str, Any], output: Output) -> str:
     """Print lines as they come, attempt after attempt; returns the state in which the job ended."""
     last = None
-    try:
+    with interruptible(f"the job goes on, and `horae logs -f {job}` follows it again"):
         for message in at.follow(f"{job_path(job)}/logs", {**about, "follow": True}):
             if message.event == "end":
                 return str(message.data.get("state", ""))
@@ -80,9 +80,6 @@ def _follow(at: Service, job: str, about: dict[str, Any], output: Output) -> str
             last = number
             if "line" in message.data:
                 _write(f"{message.data['line']}\n")
-    except KeyboardInterrupt:
-        note(f"interrupted; the job goes on, and `horae logs -f {job}` follows it again")
-        raise SystemExit(_INTERRUPTED) from None
     raise NoService(f"The service stopped sending: `horae logs -f {job}` follows the job again.")
 
 

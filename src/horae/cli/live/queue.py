@@ -18,7 +18,7 @@ from horae.cli.live.endings import ENDED
 from horae.cli.live.jobs import gpus_text
 from horae.cli.live.moments import seconds_since, short
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, table
+from horae.cli.output import Output, filled, is_wide
 from horae.cli.spans import read_span
 from horae.core.errors import UserError, did_you_mean
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _LOOK_S = 1.0
+#: Characters of a line that has room for bars.
+_WIDE = 110
 _COLUMNS = ("id", "user", "queue", "state", "gpus", "on", "ahead", "progress", "time", "reason")
 
 
@@ -97,7 +99,7 @@ def overview(records: list[dict[str, Any]], total: int) -> list[RenderableType]:
     counts = Counter(str(record.get("state")) for record in records)
     summary = ", ".join(f"{number:,} {state}" for state, number in counts.items())
     more = f"; {total - len(records):,} earlier ones are left out (--limit)" if total > len(records) else ""
-    return [table(_COLUMNS, [_row(record) for record in records]), f"{summary}{more}"]
+    return [filled(_COLUMNS, [_row(record) for record in records]), f"{summary}{more}"]
 
 
 def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
@@ -119,14 +121,14 @@ def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _progress(record: Mapping[str, Any]) -> str:
     share = float(record.get("progress") or 0)
-    return f"{bar(share, 8)} {100 * share:3.0f}%"
+    return f"{bar(share, 8)} {100 * share:3.0f}%" if is_wide(_WIDE) else f"{100 * share:.0f}%"
 
 
 def _time(record: Mapping[str, Any], state: str) -> str:
-    """How long a job has run; or, if it never did, how long it has waited, unless it has its GPUs by now."""
-    ran_s = float(record.get("ran_s") or 0)
+    """How long a job has run, and has to if that is known; or, if it never did, how long it waits unless it starts."""
+    ran_s, left_s = float(record.get("ran_s") or 0), record.get("left_s")
     if state in ENDED or ran_s:
-        return f"ran {short(ran_s)}"
+        return f"ran {short(ran_s)}{'' if left_s is None else f', {short(left_s)} left'}"
     if record.get("on"):
         return "starting"
     return f"waited {short(seconds_since(record.get('submitted')) or 0)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -71,14 +71,9 @@ def _request(what: str, jobs: Sequence[str], app: str | None, yes: bool, url: st
 
 
 def _asked(at: Service, what: str, jobs: Sequence[str]) -> dict[str, str]:
-    """All jobs of a cancellation are in one request: it is done for all, or for none if one is unknown."""
-    paths = {job: job_path(job) for job in jobs}
-    if what == "cancel" and len(jobs) > 1:
-        return _answers(at.post("/v1/jobs/cancel", {"ids": list(jobs)}))
-    return {job: said for path in paths.values() for job, said in _answers(at.post(f"{path}/{what}")).items()}
-
-
-def _answers(said: dict[str, Any]) -> dict[str, str]:
+    """All jobs are in one request: it is done for all, or for none if one is unknown."""
+    paths = [job_path(job) for job in jobs]
+    said = at.post(f"{paths[0]}/{what}") if len(paths) == 1 else at.post(f"/v1/jobs/{what}", {"ids": list(jobs)})
     return {str(job): str(one) for job, one in dict(said.get("jobs") or {}).items()}
 
 

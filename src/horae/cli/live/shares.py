@@ -9,11 +9,13 @@ from horae.cli.live.answers import UrlOption, answer, visible
 from horae.cli.live.bars import bar
 from horae.cli.live.client import records_of, service
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, table
+from horae.cli.output import Output, filled, is_wide
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+#: Characters of a line that has room for bars.
+_WIDE = 110
 _COLUMNS = ("queue", "weight", "quota", "running", "waiting", "entitled", "used", "share", "normalised", "used of all")
 
 
@@ -33,7 +35,7 @@ def command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
 def _tree(records: list[dict[str, Any]]) -> list[RenderableType]:
     """Queues below their parents, those of one parent by name."""
     ordered = sorted(records, key=lambda record: _parts(record))
-    return [table(_COLUMNS, [_row(record) for record in ordered])]
+    return [filled(_COLUMNS, [_row(record) for record in ordered])]
 
 
 def _parts(record: Mapping[str, Any]) -> list[str]:
@@ -55,7 +57,7 @@ def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
         f"{_number(record, 'used_gpus'):g}",
         f"{100 * used:.0f}%",
         f"{100 * _number(record, 'used_share_normalised'):.0f}%",
-        bar(used, 20, mark=entitled),
+        bar(used, 20, mark=entitled) if is_wide(_WIDE) else "",
     )
 
 

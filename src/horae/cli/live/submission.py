@@ -228,18 +228,19 @@ def _variables(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _settle_folders(job: dict[str, Any]) -> None:
-    """Folders in full: the service has another current one."""
+    """Folders in full: the service has another current one. Checkpoints are seen from the working folder."""
     workdir = job.get("workdir") or "."
-    if isinstance(workdir, str):
-        job["workdir"] = _full(workdir)
+    if not isinstance(workdir, str):
+        return
+    job["workdir"] = _full(workdir)
     saves = job.get("checkpoint")
     if isinstance(saves, Mapping) and isinstance(saves.get("dir"), str) and saves["dir"]:
-        job["checkpoint"] = {**saves, "dir": _full(saves["dir"])}
+        job["checkpoint"] = {**saves, "dir": _full(saves["dir"], job["workdir"])}
 
 
-def _full(folder: str) -> str:
+def _full(folder: str, within: str = ".") -> str:
     try:
-        return str(Path(folder).expanduser().absolute().resolve())
+        return str((Path(within) / Path(folder).expanduser()).absolute().resolve())
     except (OSError, RuntimeError, ValueError):
         raise UserError(f"The folder {folder!r} cannot be found; write it in full.") from None
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from horae.cli.live.address import NoService
-from horae.cli.live.answers import UrlOption, answer, visible
+from horae.cli.live.answers import UrlOption, answer, interruptible, visible
 from horae.cli.live.client import NotThere, Service, service
 from horae.cli.live.endings import ENDED, NOT_FOUND, exit_code, job_state, worst
 from horae.cli.options import OutputOption
@@ -65,12 +65,13 @@ def _watch(at: Service, jobs: Sequence[str], limit_s: float | None, tell: Callab
     """The last state of each job. One is looked at, at a time: those that end meanwhile are told when it has ended."""
     end_s = None if limit_s is None else time.monotonic() + limit_s
     states: dict[str, str] = {}
-    for job in jobs:
-        states[job] = _state(at, job)
-        while states[job] not in (*ENDED, _UNKNOWN) and (end_s is None or time.monotonic() < end_s):
-            time.sleep(_LOOK_S if end_s is None else max(0.0, min(_LOOK_S, end_s - time.monotonic())))
-            states[job] = _state_again(at, job)
-        tell(f"{visible(job)}: {states[job]}")
+    with interruptible("jobs that have not ended go on"):
+        for job in jobs:
+            states[job] = _state(at, job)
+            while states[job] not in (*ENDED, _UNKNOWN) and (end_s is None or time.monotonic() < end_s):
+                time.sleep(_LOOK_S if end_s is None else max(0.0, min(_LOOK_S, end_s - time.monotonic())))
+                states[job] = _state_again(at, job)
+            tell(f"{visible(job)}: {states[job]}")
     return states
 
 

@@ -56,11 +56,11 @@ class Service:
         task = self.daemon.tasks.get(job)
         return who.sees_all or (task is not None and task.user == who.user)
 
-    def shows(self, who: Person, one: Told) -> bool:
-        """Whether somebody may hear of something: of their jobs and apps, and of the cluster."""
+    def shows(self, who: Person, one: Told, at_s: float) -> bool:
+        """Whether somebody may hear of what happened at a moment: to their jobs and apps, and to the cluster."""
         if one.job:
             return self.sees(who, one.job)
-        return not one.app or who.sees_all or self.operations.owns_of(who, one.app)
+        return not one.app or who.sees_all or self.operations.sees_app(who, one.app, at_s)
 
     def check_room(self, who: Person) -> None:
         """Refuse somebody who waits for too much at once already."""

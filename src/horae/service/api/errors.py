@@ -17,7 +17,7 @@ from horae.core.errors import UserError, in_plain_words
 from horae.crash import write_report
 from horae.service.daemon import Closed
 from horae.service.database import StoreTrouble
-from horae.service.job_file import complaint
+from horae.service.job_file import complaint, most_telling
 from horae.service.people import Forbidden, NotFound
 
 #: No sentence is longer, whatever was asked for.
@@ -69,7 +69,9 @@ async def _user_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _bad_form(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
+    first = most_telling(error.errors())
+    if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", "json"):
+        return problem(422, "The request's body is not said to be JSON: send it with `Content-Type: application/json`.")
     return problem(422, _form_sentence(first, _holds_jobs(request)))
 
 

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from horae.core.job import MAX_SECONDS, MAX_STEPS
 from horae.core.queues import Queue
-from horae.service.job_file import plain_text, seconds
+from horae.service.job_file import QueuePath, plain_text, seconds
 
 #: A moment in UTC, ISO 8601; null where it never came.
 Moment = str | None
@@ -48,6 +48,8 @@ class _JobFields(TypedDict, total=False):
     progress: float
     loss: float | None
     ran_s: float
+    #: At the speed it had so far, if it keeps its GPUs; null unless it runs and reports.
+    left_s: float | None
     gpu_seconds: float
 
 
@@ -213,7 +215,7 @@ class ShareList(TypedDict):
 class QueueForm(_Asked):
     """Settings of a queue."""
 
-    path: str = Field(max_length=200, pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
+    path: QueuePath
     weight: float = Field(1.0, gt=0, le=1e6)
     rule: Literal["fairness", "fifo"] = "fairness"
     gpus_min: int = Field(0, ge=0, le=1_000_000)

@@ -139,14 +139,18 @@ def why(service: ServiceGiven, who: PersonGiven, job: JobId) -> dict[str, Any]:
 
 @router.get("/jobs/{job}/events", response_model=forms.EventList)
 def events(service: ServiceGiven, who: PersonGiven, job: JobId) -> dict[str, Any]:
-    """What happened to a job, in sentences: who preempted it and why, where it was launched, how it ended."""
+    """What happened to a job, in sentences: who preempted it and why, where it was launched, how it ended.
+
+    If its app bids for itself, what the app was offered and answered while the job had not ended is told, too.
+    """
     views, teller = service.views(), service.teller()
-    views.find(who, job)
+    row = views.find(who, job)
+    app, life = views.standing.spec(row).app_id, views.life(row)
     told = [
-        {"seq": seq, "at": views.moment(record.at_s), "kind": one.kind, "job": job, "what": one.what}
-        for seq, record in service.daemon.store.job_records(job)
+        {"seq": seq, "at": views.moment(record.at_s), "kind": one.kind, "job": one.job, "what": one.what}
+        for seq, record in service.daemon.store.job_records(job, app)
         for one in teller.tell(record)
-        if one.job == job
+        if one.job == job or (one.app == app and life[0] <= record.at_s <= life[1])
     ]
     return {"events": told}
 
@@ -155,6 +159,18 @@ def events(service: ServiceGiven, who: PersonGiven, job: JobId) -> dict[str, Any
 def cancel_many(service: ServiceGiven, who: PersonGiven, asked: forms.JobIds) -> forms.Done:
     """Cancel many jobs; if one of them is not there, none is cancelled."""
     return forms.Done(jobs=service.operations.request(who, "cancel", asked.ids))
+
+
+@router.post("/jobs/hold", response_model=forms.Done)
+def hold_many(service: ServiceGiven, who: PersonGiven, asked: forms.JobIds) -> forms.Done:
+    """Hold many jobs; if one of them is not there, none is held."""
+    return forms.Done(jobs=service.operations.request(who, "hold", asked.ids))
+
+
+@router.post("/jobs/release", response_model=forms.Done)
+def release_many(service: ServiceGiven, who: PersonGiven, asked: forms.JobIds) -> forms.Done:
+    """Release many jobs; if one of them is not there, none is released."""
+    return forms.Done(jobs=service.operations.request(who, "release", asked.ids))
 
 
 @router.post("/jobs/{job}/{what}", response_model=forms.Done)

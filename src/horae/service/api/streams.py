@@ -93,7 +93,7 @@ def _lines(service: Service, job: str, log: Log, finished: bool) -> list[str]:
 
 
 def _masked(service: Service, job: str, text: str) -> str:
-    return masked(text, service.daemon.backend.secret_values(service.daemon.tasks[job]))
+    return masked(text, service.daemon.backend.secrets(service.daemon.tasks[job].secrets).values())
 
 
 def _standing(service: Service, job: str) -> tuple[int, State]:
@@ -138,7 +138,7 @@ def _page(service: Service, who: Person, after: int) -> tuple[list[dict[str, Any
         {"seq": seq, "at": views.moment(record.at_s), "kind": one.kind, "job": one.job, "what": one.what}
         for seq, record in records
         for one in teller.tell(record)
-        if service.shows(who, one)
+        if service.shows(who, one, record.at_s)
     ]
     return told, records[-1][0] if records else upto
 
