@@ -15,6 +15,7 @@ from rich.console import Console
 from tests.cli.conftest import Horae
 
 from horae.cli.live import demo
+from horae.cli.live.bars import bar
 from horae.cli.live.client import Service
 from horae.cli.live.demo import DemoJob
 from horae.core.events import JobCancelled
@@ -112,6 +113,7 @@ def test_the_live_table_has_one_line_a_job_on_any_terminal(columns: int, monkeyp
     shown = console.file.getvalue().strip().splitlines()
     assert len(shown) == len(jobs) + 2, "the heads and the line below them"
     assert ("loss" in shown[0]) is (columns == 200)
+    assert all(bar(0.5, 5 if columns == 80 else 20) in line for line in shown[2:])
 
 
 def processes_in(folder: Path) -> list[str]:

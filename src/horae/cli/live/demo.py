@@ -262,9 +262,9 @@ def _cells(job: Mapping[str, Any], wide: bool) -> dict[str, str]:
         "gpus": str(job["gpus"]),
         "state": job["state"],
         "on": " ".join(job["on"]),
-        "progress": f"{bar(job['progress'], 20)} {job['progress']:4.0%}" if wide else f"{job['progress']:.0%}",
+        "progress": f"{bar(job['progress'], 20 if wide else 5)} {job['progress']:4.0%}",
         "loss": "" if job["loss"] is None else f"{job['loss']:.4f}",
-        "preempted": str(job["preemptions"]),
+        "stopped": str(job["preemptions"]),
         "why it waits": job["reason"] if job["state"] in ("waiting", "placed") else "",
     }
 
