@@ -239,12 +239,12 @@ def test_anothers_job_is_as_good_as_none(alice: httpx.Client, bob: httpx.Client,
     for what in ("cancel", "hold", "release"):
         error_of(bob.post(f"/v1/jobs/{what}", json={"ids": [own, job]}), 404)
     assert in_state(bob, own, "running"), "none of them is cancelled or held"
-    assert bob.post("/v1/jobs/hold", json={"ids": [own]}).json() == {"jobs": {own: "done"}}
-    assert bob.post("/v1/jobs/release", json={"ids": [own]}).json() == {"jobs": {own: "done"}}
     assert job not in bob.get("/v1/jobs", params={"all": True}).text
     assert bob.get("/v1/jobs", params={"user": "alice"}).json()["jobs"] == []
     assert job not in bob.get("/v1/nodes").text
     assert own in bob.get("/v1/nodes").text
+    assert bob.post("/v1/jobs/hold", json={"ids": [own]}).json() == {"jobs": {own: "done"}}
+    assert bob.post("/v1/jobs/release", json={"ids": [own]}).json() == {"jobs": {own: "done"}}
     for client, gone in ((alice, job), (bob, own)):
         client.post(f"/v1/jobs/{gone}/cancel")
 
