@@ -166,15 +166,18 @@ def test_a_notice_that_a_thread_of_the_script_gets_is_seen(tmp_path: Path) -> No
     go = threading.Event()
     early = threading.Thread(target=go.wait)
     early.start()
+
+    def save(path: Path) -> None:
+        path.touch()
+        assert early.ident is not None
+        signal.pthread_kill(early.ident, signal.SIGUSR1)
+        go.set()
+        early.join()
+
     with pytest.raises(SystemExit) as left:
-        for step in quiet(10, Path.touch, tmp_path):
-            if step == 4:
-                assert early.ident is not None
-                signal.pthread_kill(early.ident, signal.SIGUSR1)
-                go.set()
-                early.join()
+        list(quiet(10, save, tmp_path, every_s=1e-9))
     assert left.value.code == STOPPED
-    assert saved(tmp_path)["step"] == 5
+    assert saved(tmp_path)["step"] == 2
 
 
 def test_a_loop_in_another_thread_ends_the_process_on_notice(tmp_path: Path) -> None:
@@ -463,8 +466,11 @@ def test_a_total_may_be_any_whole_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"total": -1}, {"total": 1.5}, {"total": math.inf}, {"total": math.nan}, {"total": 1, "every_s": 0}]
-    + [{"total": 1, "save": print}],
+    [
+        *({"total": total} for total in (-1, 1.5, math.inf, math.nan)),
+        {"total": 1, "every_s": 0},
+        {"total": 1, "save": print},
+    ],
 )
 def test_mistakes_are_told(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"a run has|save and load go together"):

@@ -60,8 +60,8 @@ class Checkpoints:
             load(path)
         except Exception as trouble:
             trouble.add_note(
-                f"horae: {path}, the checkpoint of step {saved.step}, could not be loaded. It is left as it is: load it "
-                f"with the script and the settings that saved it, or remove {self.folder / 'saved.json'} to start anew"
+                f"horae: {path}, the checkpoint of step {saved.step}, could not be loaded. It is kept: use the "
+                f"script and the settings that saved it, or remove {self.folder / 'saved.json'} to start anew"
             )
             raise
 
