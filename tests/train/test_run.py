@@ -406,7 +406,7 @@ def test_patience_is_spent_once_and_comes_back_with_the_service(service: Service
     wait_for(lambda: reporter._patience_s == PATIENCE_S)
 
 
-@pytest.mark.parametrize("loss", [float("nan"), float("inf"), "high", None, object()])
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), 10**400, "high", None, object()])
 def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path, loss: Any) -> None:
     run = Run(1)
     for _ in run:

@@ -206,6 +206,6 @@ def _number(loss: Number | None) -> float | None:
     """A loss as JSON can say it: not what is infinite, and not what is no number at all."""
     try:
         value = math.nan if loss is None else float(loss)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
     return value if math.isfinite(value) else None
