@@ -150,6 +150,24 @@ def test_processes_that_do_not_know_each_other_are_told(monkeypatch: pytest.Monk
         Run(3, model=torch.nn.Linear(2, 2))
 
 
+def test_a_model_of_which_no_process_has_all_is_told(tmp_path: Path) -> None:
+    """Rank 0 would save its shard, and every process would go on with that one."""
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from horae.train.torch import Run
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        model = torch.nn.Linear(4, 4)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(ValueError, match=r"model is spread over the processes .* in its gather\(\)"):
+            Run(3, model=model)
+    finally:
+        distributed.destroy_process_group()
+
+
 def test_a_checkpoint_without_a_part_is_told(tmp_path: Path) -> None:
     from horae.train.torch import Run, State
 

@@ -78,6 +78,11 @@ class State:
                 f"this is one of {os.environ['WORLD_SIZE']} processes: call torch.distributed.init_process_group() "
                 "before Run(), so that all of them stop after the same step"
             )
+        if sharded := [name for name, part in parts.items() if self.together and _is_sharded(part)]:
+            raise ValueError(
+                f"{sharded[0]} is spread over the processes (FSDP or tensor parallel), and rank 0 would save its own "
+                "shard alone: use horae.train.Run, and bring the shards together in its gather()"
+            )
         self.rank = distributed.get_rank() if self.together else 0
         # A group of our own, on the CPU: no question has to wait for a GPU, or meets the gradients on their way.
         self._group = distributed.new_group(backend="gloo") if self.together else None
@@ -125,6 +130,14 @@ def _inside(part: Stateful) -> Stateful:
     """The model itself, so that a checkpoint fits whether or not it is wrapped."""
     inner: Stateful = part.module if isinstance(part, DistributedDataParallel) else part
     return inner
+
+
+def _is_sharded(part: Stateful) -> bool:
+    """Whether no process has all of it. Known by their marks: to import the classes would take seconds."""
+    if not isinstance(part, torch.nn.Module):
+        return False
+    wrapped = any(type(module).__name__ == "FullyShardedDataParallel" for module in part.modules())
+    return wrapped or any(hasattr(tensor, "full_tensor") for tensor in part.parameters())
 
 
 def _generators() -> dict[str, Any]:
