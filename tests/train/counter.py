@@ -4,6 +4,7 @@ import argparse
 import json
 import multiprocessing
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,8 @@ options.add_argument("--step-s", type=float, default=0.0)
 options.add_argument("--every-s", type=float, default=60.0)
 options.add_argument("--as-folder", action="store_true")
 options.add_argument("--no-save", action="store_true")
-options.add_argument("--worker", action="store_true")
+options.add_argument("--worker", choices=("fork", "spawn", "forkserver"))
+options.add_argument("--thread", action="store_true")
 options.add_argument("--folder")
 #: Makes a checkpoint large, so that writing it takes time.
 options.add_argument("--padding", type=int, default=0)
@@ -40,22 +42,33 @@ def load(path: Path) -> None:
     print("loaded", len(done), flush=True)
 
 
-functions = {} if chosen.no_save else {"save": save, "load": load}
-run = train.Run(chosen.steps, **functions, every_s=chosen.every_s, folder=chosen.folder)
-if chosen.worker:
-    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
-    worker.start()
-for step in run:
-    assert step == len(done), (step, len(done))
-    print("step", step, flush=True)
-    done.append(step)
-    run.report(1 / (step + 1))
-    time.sleep(chosen.step_s)
+def train_all() -> None:
+    for step in run:
+        assert step == len(done), (step, len(done))
+        print("step", step, flush=True)
+        done.append(step)
+        run.report(1 / (step + 1))
+        time.sleep(chosen.step_s)
+        assert worker is None or worker.is_alive()
+
+
+# Workers that are not forked import this script again.
+if __name__ == "__main__":
+    functions = {} if chosen.no_save else {"save": save, "load": load}
+    run = train.Run(chosen.steps, **functions, every_s=chosen.every_s, folder=chosen.folder)
+    worker = None
     if chosen.worker:
-        assert worker.is_alive()
-if chosen.worker:
-    worker.terminate()
-    worker.join(10)
-    print("worker", worker.exitcode)
-assert done == list(range(chosen.steps))
-print("all done", "numpy" in sys.modules)
+        worker = multiprocessing.get_context(chosen.worker).Process(target=time.sleep, args=(60,))
+        worker.start()
+    if chosen.thread:
+        thread = threading.Thread(target=train_all)
+        thread.start()
+        thread.join()
+    else:
+        train_all()
+    if worker:
+        worker.terminate()
+        worker.join(10)
+        print("worker", worker.exitcode)
+    assert done == list(range(chosen.steps))
+    print("all done", "numpy" in sys.modules)

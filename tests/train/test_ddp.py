@@ -120,6 +120,54 @@ def test_alone_the_adapter_needs_no_process_group(tmp_path: Path) -> None:
     assert losses(2, -1) == ([9, 0], whole)
 
 
+def test_what_a_part_has_in_its_state_is_its_own_affair(tmp_path: Path) -> None:
+    """A rate that NumPy computed is a number of NumPy's; what was saved must load."""
+    np = pytest.importorskip("numpy")
+
+    def parts() -> tuple[Any, dict[str, Any]]:
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: np.cos(step / 10))
+        return scheduler, {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+
+    from horae.train.torch import Run
+
+    schedulers = []
+    for total in (3, 6):
+        scheduler, named = parts()
+        for _ in Run(total, folder=tmp_path, **named):
+            named["optimizer"].step()
+            scheduler.step()
+        schedulers.append(scheduler.last_epoch)
+    assert schedulers == [3, 6]
+
+
+def test_processes_that_do_not_know_each_other_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from horae.train.torch import Run
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match=r"one of 2 processes: call torch.distributed.init_process_group\(\)"):
+        Run(3, model=torch.nn.Linear(2, 2))
+
+
+def test_a_model_of_which_no_process_has_all_is_told(tmp_path: Path) -> None:
+    """Rank 0 would save its shard, and every process would go on with that one."""
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from horae.train.torch import Run
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        model = torch.nn.Linear(4, 4)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(ValueError, match=r"model is spread over the processes .* in its gather\(\)"):
+            Run(3, model=model)
+    finally:
+        distributed.destroy_process_group()
+
+
 def test_a_checkpoint_without_a_part_is_told(tmp_path: Path) -> None:
     from horae.train.torch import Run, State
 

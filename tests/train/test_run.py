@@ -1,11 +1,14 @@
 """A training script's loop: real processes, real signals, and a server that plays the service."""
 
 import json
+import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,9 @@ def service() -> Iterator[Service]:
 def _signals_as_they_were() -> Iterator[None]:
     """A run in this process leaves no trace of its own."""
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -111,7 +116,7 @@ def test_it_leaves_on_notice_and_goes_on_where_it_was(tmp_path: Path, number: in
     lines, _ = ended(count(*shape, env=env), 0)
     assert lines[:2] == [f"loaded {held['step']}", f"step {held['step']}"]
     assert saved(tmp_path) == {"step": 100, "total": 100, "loss": 0.01}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-100", "saved.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["horae-100", "saved.json"]
 
 
 def test_horae_may_choose_another_signal(tmp_path: Path) -> None:
@@ -145,14 +150,44 @@ def test_without_save_it_leaves_all_the_same(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_forked_workers_outlive_the_notice_and_can_be_terminated(tmp_path: Path) -> None:
-    process = count("--worker", "--steps", 30, "--step-s", 0.02, env=inside_horae(tmp_path))
+@pytest.mark.parametrize("kind", ["fork", "spawn", "forkserver"])
+def test_workers_outlive_the_notice_and_can_be_terminated(tmp_path: Path, kind: str) -> None:
+    process = count("--worker", kind, "--steps", 30, "--step-s", 0.02, env=inside_horae(tmp_path))
     first_steps(process)
     members = (Path(f"/proc/{process.pid}/task/{process.pid}/children")).read_text().split()
     for member in members:
         os.kill(int(member), signal.SIGUSR1)
     lines, _ = ended(process, 0)
     assert f"worker {-signal.SIGTERM}" in lines
+
+
+def test_a_notice_that_a_thread_of_the_script_gets_is_seen(tmp_path: Path) -> None:
+    """One from before the run does not inherit that the signal is blocked."""
+    go = threading.Event()
+    early = threading.Thread(target=go.wait)
+    early.start()
+
+    def save(path: Path) -> None:
+        path.touch()
+        assert early.ident is not None
+        signal.pthread_kill(early.ident, signal.SIGUSR1)
+        go.set()
+        early.join()
+
+    with pytest.raises(SystemExit) as left:
+        list(quiet(10, save, tmp_path, every_s=1e-9))
+    assert left.value.code == STOPPED
+    assert saved(tmp_path)["step"] == 2
+
+
+def test_a_loop_in_another_thread_ends_the_process_on_notice(tmp_path: Path) -> None:
+    """An exception would end the thread alone, and the job would count as finished."""
+    process = count("--thread", "--step-s", 0.02, env=inside_horae(tmp_path))
+    first_steps(process)
+    process.send_signal(signal.SIGUSR1)
+    ended(process, STOPPED)
+    assert 3 <= saved(tmp_path)["step"] < 100
+    assert ended(count("--thread", env=inside_horae(tmp_path)), 0)[0][-1] == "all done False"
 
 
 def test_the_signal_to_terminate_works_again_after_the_loop(tmp_path: Path) -> None:
@@ -177,7 +212,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
             process.wait(chance.uniform(0, 0.06))
         process.kill()
         assert process.communicate()[1] == ""
-        writing += (tmp_path / "saving").exists()
+        writing += (tmp_path / "horae-saving").exists()
         held = saved(tmp_path)["step"] if (tmp_path / "saved.json").exists() else 0
         assert held >= reached
         reached = held
@@ -185,7 +220,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     assert writing > 5
     lines, _ = ended(count("--steps", reached + 3, "--as-folder", env=env), 0)
     assert lines[0] == f"loaded {reached}"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"checkpoint-{reached + 3}", "saved.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"horae-{reached + 3}", "saved.json"]
 
 
 def test_a_save_that_fails_leaves_the_last_checkpoint(tmp_path: Path) -> None:
@@ -197,18 +232,42 @@ def test_a_save_that_fails_leaves_the_last_checkpoint(tmp_path: Path) -> None:
         if len(calls) == 2:
             raise OSError("No space left on device")
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as trouble:
         list(quiet(10, save, tmp_path, every_s=1e-9))
+    assert re.search(r"step 2 could not be saved in .*, where \d+ MB are free", trouble.value.__notes__[0])
     assert saved(tmp_path)["step"] == 1
-    assert (tmp_path / "checkpoint-1" / "checkpoint").read_text() == "state"
-    assert not (tmp_path / "saving").exists()
+    assert (tmp_path / "horae-1" / "checkpoint").read_text() == "state"
+    assert not (tmp_path / "horae-saving").exists()
+
+
+def test_a_folder_that_takes_nothing_is_told_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "a disk that is not there")
+    steps: list[int] = []
+    with pytest.raises(OSError, match="link") as trouble:
+        steps.extend(quiet(3, Path.touch, tmp_path / "link"))
+    assert steps == []
+    assert "nothing can be saved in" in trouble.value.__notes__[0]
+
+
+def test_a_checkpoint_that_does_not_load_is_named_and_left(tmp_path: Path) -> None:
+    list(quiet(3, Path.touch, tmp_path))
+
+    def load(path: Path) -> None:
+        raise RuntimeError("size mismatch for weight")
+
+    with pytest.raises(RuntimeError, match="size mismatch") as trouble:
+        list(Run(3, print, load, folder=tmp_path))
+    note = trouble.value.__notes__[0]
+    assert f"{tmp_path / 'horae-3' / 'checkpoint'}, the checkpoint of step 3, could not be loaded" in note
+    assert f"remove {tmp_path / 'saved.json'} to start anew" in note
+    assert saved(tmp_path)["step"] == 3
 
 
 def test_a_library_may_append_to_the_name(tmp_path: Path) -> None:
     list(quiet(1, lambda path: path.with_suffix(".npz").write_text("state"), tmp_path))
     found: list[Path] = []
     list(Run(1, print, found.append, folder=tmp_path, rank=1))
-    assert found == [tmp_path / "checkpoint-1" / "checkpoint.npz"]
+    assert found == [tmp_path / "horae-1" / "checkpoint.npz"]
 
 
 @pytest.mark.parametrize("names", [[], ["a", "b"]])
@@ -230,21 +289,17 @@ def test_a_broken_record_is_an_error_and_not_a_new_beginning(tmp_path: Path, tex
 
 def test_a_checkpoint_that_is_gone_is_an_error_and_not_a_new_beginning(tmp_path: Path) -> None:
     (tmp_path / "saved.json").write_text('{"step": 7, "total": 9, "loss": null}')
-    with pytest.raises(FileNotFoundError, match=r"checkpoint-7 is gone, .* remove saved.json to start anew"):
+    with pytest.raises(FileNotFoundError, match=r"horae-7 is gone, .* remove saved.json to start anew"):
         list(quiet(9, print, tmp_path))
 
 
 def test_files_of_the_user_stay(tmp_path: Path) -> None:
-    for name in ("result.json", "checkpoint-best"):
-        (tmp_path / name).touch()
-    (tmp_path / "checkpoint-1").mkdir()
+    """Those of other libraries, too: `checkpoint-500` is what many of them call a checkpoint."""
+    theirs = ["checkpoint-500", "horae-best", "result.json", "saving"]
+    for name in (*theirs, "horae-1"):
+        (tmp_path / name).mkdir()
     list(quiet(2, Path.touch, tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "checkpoint-2",
-        "checkpoint-best",
-        "result.json",
-        "saved.json",
-    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*theirs, "horae-2", "saved.json"])
 
 
 def quiet(total: int, save: Any, folder: Path, **more: Any) -> Run:
@@ -351,7 +406,7 @@ def test_patience_is_spent_once_and_comes_back_with_the_service(service: Service
     wait_for(lambda: reporter._patience_s == PATIENCE_S)
 
 
-@pytest.mark.parametrize("loss", [float("nan"), float("inf"), "high", None, object()])
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), 10**400, "high", None, object()])
 def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path, loss: Any) -> None:
     run = Run(1)
     for _ in run:
@@ -402,7 +457,21 @@ def test_a_save_that_is_due_is_not_a_stop(tmp_path: Path) -> None:
 # Mistakes
 
 
-@pytest.mark.parametrize("arguments", [{"total": -1}, {"total": 1, "every_s": 0}, {"total": 1, "save": print}])
+def test_a_total_may_be_any_whole_number(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    for total in (2, 2.0, np.int64(2)):
+        list(quiet(total, Path.touch, tmp_path / str(type(total))))
+        assert saved(tmp_path / str(type(total)))["total"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *({"total": total} for total in (-1, 1.5, math.inf, math.nan)),
+        {"total": 1, "every_s": 0},
+        {"total": 1, "save": print},
+    ],
+)
 def test_mistakes_are_told(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"a run has|save and load go together"):
         Run(**arguments)

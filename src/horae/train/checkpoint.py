@@ -1,8 +1,8 @@
 """The checkpoint of a job: a folder that holds the newest one, and saved.json, which says what it is.
 
     saved.json        {"step": 400, "total": 1000, "loss": 0.31}
-    checkpoint-400/   one file or folder, written by the script
-    saving/           the next one, while it is being written
+    horae-400/        one file or folder, written by the script
+    horae-saving/     the next one, while it is being written
 
 A checkpoint counts once saved.json names it, and saved.json is replaced in one piece after the
 checkpoint is safely on disk. Whenever a process dies, the last one that counted is still whole.
@@ -17,7 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-_PREFIX = "checkpoint-"
+#: No name that other libraries give to what they save in the same folder: what is old is removed.
+_PREFIX = "horae-"
+_SCRATCH = f"{_PREFIX}saving"
 
 
 class Saved(NamedTuple):
@@ -46,7 +48,24 @@ class Checkpoints:
         except (ValueError, KeyError, TypeError, AttributeError) as trouble:
             raise ValueError(f"{self.folder / 'saved.json'} cannot be read; remove it to start anew") from trouble
 
-    def path(self, saved: Saved) -> Path:
+    def check(self) -> None:
+        """Better to fail now than after hours, when there is something to save."""
+        scratch = self._scratch()
+        scratch.rmdir()
+
+    def read(self, load: Callable[[Path], object], saved: Saved) -> None:
+        """Let the script load a checkpoint."""
+        path = self._path(saved)
+        try:
+            load(path)
+        except Exception as trouble:
+            trouble.add_note(
+                f"horae: {path}, the checkpoint of step {saved.step}, could not be loaded. It is kept: use the "
+                f"script and the settings that saved it, or remove {self.folder / 'saved.json'} to start anew"
+            )
+            raise
+
+    def _path(self, saved: Saved) -> Path:
         """The file or folder that the script wrote for this checkpoint."""
         place = self._place(saved)
         if not place.is_dir():
@@ -58,14 +77,16 @@ class Checkpoints:
 
     def write(self, save: Callable[[Path], object], saved: Saved) -> None:
         """Let the script write a checkpoint, and only then let go of the one before."""
-        scratch = self.folder / "saving"
-        _remove(scratch)
-        scratch.mkdir(parents=True)
+        scratch = self._scratch()
         try:
             save(scratch / "checkpoint")
             _what_is_in(scratch)
             _sync_tree(scratch)
-        except BaseException:
+        except BaseException as trouble:
+            trouble.add_note(
+                f"horae: the checkpoint of step {saved.step} could not be saved in {self.folder}, where "
+                f"{_free_mb(self.folder)} MB are free; the one before it, if there was one, is whole"
+            )
             _remove(scratch)
             raise
         # One may be there that never counted: its process died before saved.json was replaced.
@@ -78,10 +99,21 @@ class Checkpoints:
     def tidy(self, saved: Saved | None) -> None:
         """Remove what does not count: older checkpoints, and what was left half written."""
         keep = self._place(saved) if saved else None
-        _remove(self.folder / "saving")
+        _remove(self.folder / _SCRATCH)
         for path in self.folder.glob(f"{_PREFIX}*"):
             if path != keep and path.name.removeprefix(_PREFIX).isdecimal():
                 _remove(path)
+
+    def _scratch(self) -> Path:
+        """An empty folder for the next checkpoint."""
+        scratch = self.folder / _SCRATCH
+        try:
+            _remove(scratch)
+            scratch.mkdir(parents=True)
+        except OSError as trouble:
+            trouble.add_note(f"horae: nothing can be saved in {self.folder}; choose another folder for checkpoints")
+            raise
+        return scratch
 
     def _place(self, saved: Saved) -> Path:
         return self.folder / f"{_PREFIX}{saved.step}"
@@ -121,6 +153,12 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _free_mb(folder: Path) -> int:
+    import shutil
+
+    return shutil.disk_usage(folder).free // 1_000_000
 
 
 def _remove(path: Path) -> None:

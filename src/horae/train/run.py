@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -51,11 +53,14 @@ class Run:
         gather: Callable[[], object] | None = None,
         rank: int | None = None,
     ) -> None:
-        if total < 0 or not every_s > 0:
-            raise ValueError(f"a run has 0 steps or more and saves after a positive time, not {total} and {every_s}")
+        if not (0 <= total < math.inf and total == int(total) and every_s > 0):
+            raise ValueError(
+                f"a run has a whole number of steps and saves after a positive time, not {total} and {every_s}"
+            )
         if (save is None) != (load is None):
             raise ValueError("save and load go together: give both, or neither")
-        self.total = total
+        # What counts in NumPy's numbers is welcome, and JSON knows only Python's.
+        self.total = int(total)
         #: Steps that are done.
         self.done = 0
         self._save, self._load, self._every_s = save, load, every_s
@@ -108,17 +113,19 @@ class Run:
             self._reporter.offer(self._report())
         self._save_later()
         if self._agree(self.stopping):
-            raise SystemExit(STOPPED)
+            _exit()
 
     def _restore(self) -> None:
         if not self._checkpoints or not self._load:
             return
         self._saved = self._checkpoints.newest()
         if self._saved:
-            self._load(self._checkpoints.path(self._saved))
+            self._checkpoints.read(self._load, self._saved)
             self.done, self._loss = self._saved.step, self._saved.loss
         if self._first:
             self._checkpoints.tidy(self._saved)
+        if self._first and self.done < self.total:
+            self._checkpoints.check()
 
     def _after_step(self) -> None:
         if self.done >= self.total:
@@ -160,7 +167,7 @@ class Run:
     def _leave(self) -> NoReturn:
         # A launcher may take the others down as soon as one process has left: wait until rank 0 has saved.
         self._agree(True)
-        raise SystemExit(STOPPED)
+        _exit()
 
     def _finish(self) -> None:
         self._store()
@@ -169,6 +176,16 @@ class Run:
 
     def _report(self) -> Report:
         return Report(self.done, self.total, _number(self._loss))
+
+
+def _exit() -> NoReturn:
+    """Ask to be run again."""
+    if threading.current_thread() is not threading.main_thread():
+        # An exception would end this thread alone, and the process would say that all is done.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(STOPPED)
+    raise SystemExit(STOPPED)
 
 
 def _checkpoints(folder: Path | str | None, env: Mapping[str, str]) -> Checkpoints | None:
@@ -189,6 +206,6 @@ def _number(loss: Number | None) -> float | None:
     """A loss as JSON can say it: not what is infinite, and not what is no number at all."""
     try:
         value = math.nan if loss is None else float(loss)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
     return value if math.isfinite(value) else None

@@ -14,6 +14,7 @@ that was never stopped, to the last bit. All processes must see the same checkpo
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Iterator, Mapping
@@ -72,6 +73,16 @@ class State:
     def __init__(self, parts: Mapping[str, Stateful]) -> None:
         self._parts = {name: _inside(part) for name, part in parts.items()}
         self.together = distributed.is_available() and distributed.is_initialized()
+        if not self.together and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            raise RuntimeError(
+                f"this is one of {os.environ['WORLD_SIZE']} processes: call torch.distributed.init_process_group() "
+                "before Run(), so that all of them stop after the same step"
+            )
+        if sharded := [name for name, part in parts.items() if self.together and _is_sharded(part)]:
+            raise ValueError(
+                f"{sharded[0]} is spread over the processes (FSDP or tensor parallel), and rank 0 would save its own "
+                "shard alone: use horae.train.Run, and bring the shards together in its gather()"
+            )
         self.rank = distributed.get_rank() if self.together else 0
         # A group of our own, on the CPU: no question has to wait for a GPU, or meets the gradients on their way.
         self._group = distributed.new_group(backend="gloo") if self.together else None
@@ -104,8 +115,9 @@ class State:
 
     def load(self, path: Path) -> None:
         """Take everything from it; a process that was not there when it was written keeps its own generators."""
-        # Tensors go to the CPU first: each part copies them to where it lives.
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        # Tensors go to the CPU first: each part copies them to where it lives. The file is the script's own, and what
+        # a part has in its state is its own affair: NumPy's numbers, such as a rate, would not load as mere weights.
+        found = torch.load(path, map_location="cpu", weights_only=False)
         for name, part in self._parts.items():
             if name not in found["parts"]:
                 raise KeyError(f"the checkpoint holds {', '.join(found['parts'])}, and no {name!r}")
@@ -120,14 +132,21 @@ def _inside(part: Stateful) -> Stateful:
     return inner
 
 
+def _is_sharded(part: Stateful) -> bool:
+    """Whether no process has all of it. Known by their marks: to import the classes would take seconds."""
+    if not isinstance(part, torch.nn.Module):
+        return False
+    wrapped = any(type(module).__name__ == "FullyShardedDataParallel" for module in part.modules())
+    return wrapped or any(hasattr(tensor, "full_tensor") for tensor in part.parameters())
+
+
 def _generators() -> dict[str, Any]:
-    """The state of every generator of this process, in types that can be loaded without trust."""
+    """The state of every generator of this process."""
     states = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
     if "numpy" in sys.modules:
-        kind, keys, *rest = sys.modules["numpy"].random.get_state()
-        states["numpy"] = (kind, keys.tolist(), *rest)
+        states["numpy"] = sys.modules["numpy"].random.get_state()
     return states
 
 
