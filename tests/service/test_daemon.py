@@ -580,10 +580,28 @@ def test_what_changes_nothing_is_said_and_not_written(cell: Cell) -> None:
     assert written == ["JobHeld", "JobReleased", "JobCancelled"]
 
 
-@pytest.mark.parametrize("said", [{"max_duration": 0}, {"queue": "../x"}, {"queue": "a/."}, {"workdir": "here"}])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"max_duration": 0},
+        {"queue": "../x"},
+        {"queue": "a/."},
+        {"workdir": "here"},
+        {"weight": 1e-300},
+        {"estimate": {"steps": 1e-300}},
+        {"estimate": {"duration": 1e-300}},
+    ],
+)
 def test_what_makes_no_sense_is_refused(said: dict[str, object]) -> None:
     with pytest.raises(BadJobFile):
         read_job({"run": "true", **said})
+
+
+@pytest.mark.parametrize("rate", [1e-300, 1e15])
+def test_steps_and_a_throughput_that_no_job_has_are_refused(cell: Cell, rate: float) -> None:
+    with pytest.raises(BadJobFile, match=r"the job takes \S+ s on v100: steps over throughput must be 0\.001 to"):
+        cell.submit(estimate={"steps": 100, "throughput": {"v100": rate}})
+    cell.submit(estimate={"steps": 1e15, "throughput": {"v100": 1000}})
 
 
 def test_a_job_that_says_only_the_least_gpus_wants_these() -> None:
