@@ -241,6 +241,7 @@ def test_anothers_job_is_as_good_as_none(alice: httpx.Client, bob: httpx.Client,
     assert in_state(bob, own, "running"), "none of them is cancelled or held"
     assert bob.post("/v1/jobs/hold", json={"ids": [own]}).json() == {"jobs": {own: "done"}}
     assert bob.post("/v1/jobs/release", json={"ids": [own]}).json() == {"jobs": {own: "done"}}
+    in_state(bob, own, "running")
     assert job not in bob.get("/v1/jobs", params={"all": True}).text
     assert bob.get("/v1/jobs", params={"user": "alice"}).json()["jobs"] == []
     assert job not in bob.get("/v1/nodes").text
