@@ -44,3 +44,7 @@ def test_what_a_checkpoint_holds_says_nothing_of_the_speed(end: Event) -> None:
 def test_the_time_to_leave_after_all_is_done_is_not_worked(took_s: float) -> None:
     done = JobProgressed(100.0, "a", 1, WORK)
     assert learnt(ON_ITS_WAY, done, JobFinished(100.0 + took_s, "a", 1)) == 10.0
+
+
+def test_a_report_of_next_to_nothing_is_no_speed() -> None:
+    assert learnt(JobProgressed(10.0, "a", 1, 1e-300)) is None

@@ -100,6 +100,19 @@ def test_a_job_that_is_simply_gone_runs_again(cell: Cell) -> None:
     assert cell.world.begun == [(job, 1), (job, 2)]
 
 
+def test_a_job_whose_node_goes_while_it_is_being_stopped_runs_elsewhere(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, nodes=(Node("one", "v100", 1), Node("two", "v100", 1)))
+    cell.world.default = Part(lasts_s=10.0, stop_s=5.0)
+    job = cell.submit()
+    node = cell.world.lives[job, 1].start.places[0].node
+    cell.ask(lambda: cell.operations.drain(ADMIN, node, evict=True))
+    cell.to(1)
+    assert cell.state(job) == "stopping"
+    cell.backend.lose(node)
+    cell.to(20)
+    assert cell.state(job) == "finished"
+
+
 def test_a_node_that_came_back_smaller_gets_no_job_that_it_has_no_gpus_for(tmp_path: Path) -> None:
     cell = Cell(tmp_path, gpus=4)
     both, one, large = (cell.submit(resources={"gpus": gpus}) for gpus in (2, 1, 4))
@@ -580,10 +593,28 @@ def test_what_changes_nothing_is_said_and_not_written(cell: Cell) -> None:
     assert written == ["JobHeld", "JobReleased", "JobCancelled"]
 
 
-@pytest.mark.parametrize("said", [{"max_duration": 0}, {"queue": "../x"}, {"queue": "a/."}, {"workdir": "here"}])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"max_duration": 0},
+        {"queue": "../x"},
+        {"queue": "a/."},
+        {"workdir": "here"},
+        {"weight": 1e-300},
+        {"estimate": {"steps": 1e-300}},
+        {"estimate": {"duration": 1e-300}},
+    ],
+)
 def test_what_makes_no_sense_is_refused(said: dict[str, object]) -> None:
     with pytest.raises(BadJobFile):
         read_job({"run": "true", **said})
+
+
+@pytest.mark.parametrize("rate", [1e-300, 1e15])
+def test_steps_and_a_throughput_that_no_job_has_are_refused(cell: Cell, rate: float) -> None:
+    with pytest.raises(BadJobFile, match=r"the job takes \S+ s on v100: steps over throughput must be 0\.001 to"):
+        cell.submit(estimate={"steps": 100, "throughput": {"v100": rate}})
+    cell.submit(estimate={"steps": 1e15, "throughput": {"v100": 1000}})
 
 
 def test_a_job_that_says_only_the_least_gpus_wants_these() -> None:

@@ -121,6 +121,17 @@ def test_total_throughput_and_cost_equal_the_plain_program(p: Problem) -> None:
     assert answer.objective == pytest.approx(best(p, p.speed / p.price, nothing), rel=1e-6)
 
 
+@pytest.mark.parametrize("name", ["cost", "cost-deadline"])
+def test_steps_may_be_as_small_as_anybody_counts_them(name: str) -> None:
+    """The objective is in steps, and what a solver takes for infinite is absolute."""
+    speed, steps_left = np.array([[2.0, 1.0], [3.0, 2.0], [1.0, 4.0]]), np.full(3, 100.0)
+    few, many = (problem(speed * by, [2, 1], steps_left=steps_left * by) for by in (1.0, 1e25))
+    answer, steps = solve(name, many)
+    plain, throughput = solve(name, few)
+    assert answer.objective == pytest.approx(plain.objective * 1e25)
+    assert steps == pytest.approx(throughput * 1e25)
+
+
 @settings(max_examples=60, deadline=None)
 @given(problems())
 def test_only_deadlines_that_cannot_be_met_are_relaxed_and_by_name(p: Problem) -> None:

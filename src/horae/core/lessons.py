@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from horae.core.job import MAX_SECONDS
 from horae.core.table import JobTable
 from horae.core.throughputs import Origin, Setting, Throughput
 
@@ -55,7 +56,9 @@ class Lessons:
             return
         if known.origin is Origin.MEASURED:
             steps_per_s = (steps_per_s + known.steps_per_s) / 2
-        if steps_per_s > 0 and abs(steps_per_s - known.steps_per_s) > _SAME_SPEED * known.steps_per_s:
+        # One that would never end has not moved: it has only reported something.
+        moved = steps_per_s * MAX_SECONDS >= jobs.work[row]
+        if moved and abs(steps_per_s - known.steps_per_s) > _SAME_SPEED * known.steps_per_s:
             first = not throughputs.knows(setting.job_class)
             throughputs.put(setting, steps_per_s, Origin.MEASURED)
             self.learnt[setting] = steps_per_s

@@ -68,8 +68,13 @@ class Snapshot:
 
     @cached_property
     def gpus(self) -> Ints:
-        """GPUs each job asked for."""
-        return self.table.gpus[self.rows]
+        """GPUs each job asked for; of a job that can do with fewer, as many as there are where it can run."""
+        asked, least = self.table.gpus[self.rows], self.table.gpus_min[self.rows]
+        if not (least < asked).any():
+            return asked
+        most = np.where(self.table.rates[self.rows] > 0, self.open_gpus, 0).max(axis=1)
+        gpus: Ints = np.maximum(least, np.minimum(asked, most))
+        return gpus
 
     @cached_property
     def submit_s(self) -> Floats:
@@ -99,7 +104,10 @@ class Snapshot:
     @cached_property
     def rates(self) -> Floats:
         """Work per second of each job (rows) on its GPUs of each type (columns); 0 where it cannot run."""
-        return self.table.rates[self.rows]
+        rates, asked = self.table.rates[self.rows], self.table.gpus[self.rows]
+        if np.array_equal(self.gpus, asked):
+            return rates
+        return rates * (self.gpus / asked)[:, None]
 
     @cached_property
     def kind(self) -> Ints:
@@ -190,9 +198,13 @@ class Snapshot:
 
     @cached_property
     def work_left(self) -> Floats:
-        """Work left of each job, by what the engine knows."""
+        """Work left of each job, by what the engine knows; none, if it takes longer than anybody believed."""
+        return self._left(self.rows)
+
+    def _left(self, rows: Ints) -> Floats:
         table = self.table
-        return along(self.now_s, self.rows, table.work_left, table.rate, table.since_s, -1.0)
+        left = along(self.now_s, rows, table.work_left, table.rate, table.since_s, -1.0)
+        return np.maximum(left, 0.0, out=left)
 
     @cached_property
     def remaining_s(self) -> Floats:
@@ -210,7 +222,7 @@ class Snapshot:
     def measured(self, measure: Measure, rows: Ints) -> Floats:
         """What jobs are compared by, of some rows, as it stands now."""
         table = self.table
-        work_left = along(self.now_s, rows, table.work_left, table.rate, table.since_s, -1.0)
+        work_left = self._left(rows)
         served = along(self.now_s, rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
         columns = {"work_left": work_left, "gpu_seconds": served}
         columns |= {"best_rate": table.best_rate[rows], "gpus": table.gpus[rows].astype(np.float64)}

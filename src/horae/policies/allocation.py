@@ -65,7 +65,7 @@ class AllocationPolicy(ABC):
         if self.space_sharing and not pairs_known:
             raise BadSetting(
                 "space-sharing=true needs speeds of two jobs on the same GPUs, and none are known: "
-                "name a table that has them with --throughputs FILE, or leave it out."
+                "leave it out, or, in a simulation, name a table that has them with --throughputs FILE."
             )
 
     @abstractmethod

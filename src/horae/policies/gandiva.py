@@ -25,7 +25,8 @@ class Gandiva:
 
     The packing of Gandiva (OSDI '18, section 3) as Gavel compares itself with it (section 7): types
     are not told apart, jobs and pairs take equal turns, a pair stays together as long as its two
-    throughputs, each over that of the job alone, sum to at least 1.
+    throughputs, each over that of the job alone, sum to at least 1. Only jobs whose speeds side by side
+    are known somewhere share; in a running service none are, and all jobs take equal turns.
     """
 
     objective: ClassVar = "equal turns of jobs and of random pairs that gain by sharing"

@@ -297,6 +297,9 @@ class Daemon:
             # Jobs over their time are found again.
             self._carried = [event for event in news if not isinstance(event, JobCancelled)]
             return False
+        if any(isinstance(event, NodeLost) for event in news):
+            # Whoever was being stopped there will never say that it is gone, unless it is asked again.
+            self._stop_again()
         return True
 
     def _unknown(self, events: Sequence[Event]) -> tuple[Event, ...]:

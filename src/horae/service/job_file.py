@@ -23,10 +23,13 @@ from pydantic import (
 from horae.backends.task import Task
 from horae.core.cluster import Cluster
 from horae.core.errors import UserError, did_you_mean, in_plain_words
-from horae.core.job import DEFAULT_QUEUE, MAX_SECONDS, JobSpec
+from horae.core.job import DEFAULT_QUEUE, MAX_SECONDS, MAX_STEPS, JobSpec
 
 #: What a job that tells nothing of its length is believed to take, and the steps its progress is counted in.
 GUESSED_S, GUESSED_STEPS = 3600.0, 1e6
+#: What jobs may say of their length and weight: policies weigh one job's against another's, and numbers that are
+#: farther apart than these would not be told from nothing beside each other.
+LEAST_S, LEAST_WEIGHT = 0.001, 1e-6
 #: Limits of what one request may hold.
 MOST_WORDS, MOST_TEXT, MOST_VARIABLES = 1000, 100_000, 200
 
@@ -196,8 +199,8 @@ class Recovery(_Form):
 class Estimate(_Form):
     """What the user knows of the job's length; measured speeds replace it."""
 
-    steps: Annotated[float, Field(gt=0, le=1e15)] | None = None
-    duration: Seconds | None = None
+    steps: Annotated[float, Field(ge=1, le=MAX_STEPS)] | None = None
+    duration: Annotated[Seconds, Field(ge=LEAST_S)] | None = None
     throughput: dict[str, Annotated[float, Field(gt=0, le=1e15)]] = Field(default_factory=dict, max_length=62)
 
 
@@ -215,11 +218,11 @@ class JobFile(_Form):
     secrets: list[Variable] = Field(default_factory=list, max_length=MOST_VARIABLES)
     workdir: Annotated[Text, AfterValidator(_folder)] = ""
     setup: Text = ""
-    max_duration: Annotated[Seconds, Field(gt=0)] | None = None
+    max_duration: Annotated[Seconds, Field(ge=LEAST_S)] | None = None
     min_runtime: Seconds = 0.0
     preemptible: bool = True
     deadline: Seconds | None = None
-    weight: float = Field(default=1.0, gt=0, le=1e6, description="Above 1 for admins alone.")
+    weight: float = Field(default=1.0, ge=LEAST_WEIGHT, le=1e6, description="Above 1 for admins alone.")
     checkpoint: Checkpoint = Checkpoint()
     recovery: Recovery = Recovery()
     estimate: Estimate = Estimate()
@@ -281,10 +284,21 @@ def _throughput(job: JobFile, work: float, types: tuple[str, ...], cluster: Clus
     """Steps/s by GPU type: as the user says, or as if all types were alike."""
     accepted = types or cluster.gpu_types
     told = {_known((kind,), cluster)[0]: rate for kind, rate in job.estimate.throughput.items()}
+    for kind, rate in told.items():
+        _check_length(work / rate, kind)
     if told and not set(told) & set(accepted):
         raise BadJobFile(f"estimate.throughput tells of no GPU type that the job accepts ({', '.join(accepted)}).")
     guess = max(told.values()) if told else work / (job.estimate.duration or job.max_duration or GUESSED_S)
     return {kind: told.get(kind, guess) for kind in accepted}
+
+
+def _check_length(length_s: float, kind: str) -> None:
+    """Refuse steps and a throughput that do not go together."""
+    if not LEAST_S <= length_s <= MAX_SECONDS:
+        raise BadJobFile(
+            f"By its estimate the job takes {length_s:.3g} s on {kind}: steps over throughput must be {LEAST_S:g} to "
+            f"{MAX_SECONDS:g} s."
+        )
 
 
 def task_of(job: JobFile, job_id: str, user: str, work: float) -> Task:

@@ -8,6 +8,7 @@ the program's answer holds there, and then the prices prove that none is higher.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -147,7 +148,9 @@ class Packing:
 
         The level is what they are worth.
         """
-        self._program.set_gain(gain)
+        # Steps/s may be worth anything, and what the solver takes to be nothing, or infinite, is absolute.
+        unit = _power_of_two(float((gain * self.kinds.speed).max()))
+        self._program.set_gain(gain / unit)
         self._let_rise(0.0, 0.0, 0.0)
         least = np.zeros(len(self.fastest)) if least is None else self._enough(least) * _STEP_BACK
         while True:
@@ -156,7 +159,7 @@ class Packing:
             self._program.solve()
             if self._floors.complete(least):
                 self._holds(least, exactly=True)
-                return self._found(self._program.value, least, self._program.prices, self._program.gap())
+                return self._found(self._program.value * unit, least, self._program.prices, self._program.gap())
 
     def _enough(self, least: Floats) -> Floats:
         """What whoever is to have at least something is to have."""
@@ -265,6 +268,11 @@ def pack(problem: Problem, wants: Floats | None, answer: Callable[[Packing], Rea
         except BesideItself as found:
             jobs = packing.classes.first[found.classes]
             apart[jobs] = apart.max() + 1 + np.arange(len(jobs))
+
+
+def _power_of_two(value: float) -> float:
+    """A unit near a value, by which numbers are divided without rounding; 1 for nothing."""
+    return math.ldexp(1.0, math.frexp(value)[1])
 
 
 def _root(demand: Demand, start: float, weight: Floats, over: Floats, member: Ints, worth: float) -> float:

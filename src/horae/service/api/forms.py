@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from horae.core.job import MAX_SECONDS, MAX_STEPS
 from horae.core.queues import Queue
-from horae.service.job_file import QueuePath, plain_text, seconds
+from horae.service.job_file import LEAST_WEIGHT, QueuePath, plain_text, seconds
 
 #: A moment in UTC, ISO 8601; null where it never came.
 Moment = str | None
@@ -216,7 +216,7 @@ class QueueForm(_Asked):
     """Settings of a queue."""
 
     path: QueuePath
-    weight: float = Field(1.0, gt=0, le=1e6)
+    weight: float = Field(1.0, ge=LEAST_WEIGHT, le=1e6)
     rule: Literal["fairness", "fifo"] = "fairness"
     gpus_min: int = Field(0, ge=0, le=1_000_000)
     gpus_max: int | None = Field(None, ge=0, le=1_000_000)
