@@ -42,6 +42,7 @@ from horae.core.events import (
     JobHeld,
     JobProgressed,
     JobReleased,
+    JobsRetired,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -151,6 +152,7 @@ kinds: dict[type, st.SearchStrategy] = {
             texts,
         ),
     ),
+    JobsRetired: st.builds(JobsRetired, seconds, seconds),
 }
 spans = st.sampled_from(Span)
 columns = st.lists(st.integers(0, 1000), max_size=4).map(lambda rows: np.array(rows, np.int64))
@@ -769,3 +771,11 @@ def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
         Store(url)
     assert "hunter2" not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+def test_what_jobs_that_have_left_ran_is_dropped(store: Store) -> None:
+    names = [f"a-{number}" for number in range(1200)]
+    store.append((), [Task(name, "ann", name, ("true",), 1.0) for name in names])
+    store.drop_tasks(names[:1100])
+    assert sorted(store.tasks()) == sorted(names[1100:])
+    store.drop_tasks(["never-was-1"])

@@ -57,6 +57,7 @@ _PARTS: dict[_Path, Any] = {
     ("heed_starts",): bool,
     ("vacated",): bool,
     ("dropped_reports",): int,
+    ("past", "counts"): tuple[int, int],
     ("learnt",): tuple[tuple[Setting, float], ...],
     ("measured_from",): dict[int, tuple[float, float]],
     ("queue_paths",): tuple[str, ...],

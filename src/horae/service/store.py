@@ -23,6 +23,7 @@ from horae.core.events import (
     BidReceived,
     Event,
     JobProgressed,
+    JobsRetired,
     JobSubmitted,
     NodeDraining,
     NodeJoined,
@@ -252,6 +253,12 @@ class Store:
                 ]
         return {task.job: task for task in map(decode_task, bodies)}
 
+    def drop_tasks(self, jobs: Iterable[str]) -> None:
+        """Jobs that have left will not run again: what they ran need not be known."""
+        with writing(self._engine) as connection:
+            for names in _chunks(sorted(set(jobs))):
+                connection.execute(delete(tables.tasks).where(tables.tasks.c.job.in_(names)))
+
     # ---------------------------------------------------------------- tokens
 
     def add_token(self, token: TokenRecord) -> None:
@@ -302,7 +309,7 @@ def _names(record: Record) -> Iterable[str]:
             asked = (ask.app for ask in record.asks if ask.asked_s == record.at_s)
             apps = map(_app_name, (*asked, *record.unanswered))
             return dict.fromkeys((*(one.job for one in record.given_up), *stopped, *record.withdrawn, *taken, *apps))
-        case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved() | SettingsChanged():
+        case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved() | SettingsChanged() | JobsRetired():
             return ()
         case AgentChanged():
             return (_app_name(record.app),)
