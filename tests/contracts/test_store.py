@@ -779,3 +779,13 @@ def test_what_jobs_that_have_left_ran_is_dropped(store: Store) -> None:
     store.drop_tasks(names[:1100])
     assert sorted(store.tasks()) == sorted(names[1100:])
     store.drop_tasks(["never-was-1"])
+
+
+def test_compaction_spares_what_names_a_job_that_is_still_there(store: Store) -> None:
+    names = [f"job-{number}" for number in range(1300)]
+    store.append([JobHeld(1.0, name) for name in names])
+    store.append([JobReleased(2.0, "job-7"), JobHeld(50.0, "late-1")])
+    store.save_checkpoint(1302, b"engine")
+    assert store.compact(2000, keep_since_s=10.0, jobs=("job-7", "never-was")) == 1299
+    assert [seq for seq, _ in store.job_records("job-7")] == [8, 1301]
+    assert [seq for seq, _ in store.tail()] == [8, 1301, 1302]

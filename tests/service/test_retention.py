@@ -192,3 +192,20 @@ def test_folders_of_others_links_and_what_is_spoken_of_stay(tmp_path: Path) -> N
     backend._emptying.join()
     backend.close()
     end_all(state)
+
+
+def test_what_happened_to_a_job_that_is_still_there_is_told_however_long_ago(cell: Cell) -> None:
+    cell.world.parts["job-2"] = Part(lasts_s=LATER_S + 10.0)
+    old, long = cell.submit(), cell.submit()
+    cell.to(12.0)
+    for moment_s in (LATER_S, LATER_S + 20.0):
+        later(cell, moment_s)
+        cell.submit()
+        cell.daemon._save()
+    assert not list(cell.store.job_records(old))
+    teller = Teller(cell.daemon.standing, cell.daemon.tasks)
+    told = [one.kind for _, record in cell.store.job_records(long) for one in teller.tell(record) if one.job == long]
+    assert told == ["submitted", "launched", "started", "finished"]
+    history = read_history(cell.daemon.beginning, [record for _, record in cell.store.tail()], whole=False)
+    assert history.jobs[0].id == long
+    assert history.finished[0]

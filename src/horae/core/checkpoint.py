@@ -143,7 +143,8 @@ def _read(header: Mapping[str, Any], rest: bytes) -> dict[str, Any]:
         at += size
     for names, kind, shape in header["columns"]:
         count = math.prod(shape)
-        column = np.frombuffer(rest, kind, count, at).reshape(shape)
+        # A copy: a view would keep all the rest in memory for as long as somebody has it.
+        column = np.frombuffer(rest, kind, count, at).reshape(shape).copy()
         _put(state, names, column)
         at += column.nbytes
     return state

@@ -176,6 +176,10 @@ class JobTable:
         """Whether any job of an app has not ended."""
         return bool((self.ended_s[: len(self)][self.app[: len(self)] == app] == np.inf).any())
 
+    def submitted_before(self, moment_s: float) -> list[str]:
+        """Names of the jobs that came before a moment."""
+        return [self.specs[row].id for row in np.flatnonzero(self.submit_s[: len(self)] < moment_s).tolist()]
+
     def long_over(self, before_s: float) -> NDArray[np.int64]:
         """Rows of apps whose jobs have all ended before a moment; not that of the newest job."""
         over, app = self.ended_s[: len(self)] < before_s, self.app[: len(self)]

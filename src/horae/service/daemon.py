@@ -284,7 +284,8 @@ class Daemon:
             again, self._to_stop = self._to_stop, []
             self.meter.unstopped = ""
             self._perform(again)
-        if changed and not self._ahead:
+        # What was answered is shown already, and of many jobs that takes milliseconds.
+        if changed and self.shown != self.seq and not self._ahead:
             self._publish()
         records = self.seq - self._checkpointed + self._remembered // NUMBERS_A_RECORD
         if records >= CHECKPOINT_EVERY and not self._in_doubt:
@@ -347,7 +348,8 @@ class Daemon:
         except BaseException:
             self._refuse([request for request, _, _ in ready], Closed(_LEAVING))
             raise
-        self._publish()
+        if self.shown != self.seq:
+            self._publish()
         for request, _, answer in ready:
             request.answer.set_result(answer)
         return any(change.events for change in changes)
@@ -506,7 +508,8 @@ class Daemon:
         """Write a checkpoint, and drop what it makes superfluous. Without room for it, the journal alone will do."""
         try:
             self.store.save_checkpoint(self.seq, checkpoint.save(self.engine))
-            self.store.compact(self.seq, self.clock() - self._keep_s)
+            since_s = self.clock() - self._keep_s
+            self.store.compact(self.seq, since_s, self.engine.jobs.submitted_before(since_s))
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
         self._checkpointed, self._remembered = self.seq, 0
