@@ -12,9 +12,12 @@ from tests.simulation.trouble import same
 
 from horae.backends.fake import Part
 from horae.backends.local.backend import LocalBackend
-from horae.core.events import JobsRetired
-from horae.core.states import State
-from horae.service.beginning import recover
+from horae.core.cluster import Node
+from horae.core.commands import Decided
+from horae.core.events import Event, JobProgressed, JobsRetired, JobStarted, JobStopped, JobSubmitted
+from horae.core.job import JobSpec
+from horae.core.states import CANCELLED, STATES, State
+from horae.service.beginning import Beginning, recover
 from horae.service.daemon import DAY_S, KEEP_S, Change
 from horae.service.history import read_history
 from horae.service.people import NotFound
@@ -209,3 +212,30 @@ def test_what_happened_to_a_job_that_is_still_there_is_told_however_long_ago(cel
     history = read_history(cell.daemon.beginning, [record for _, record in cell.store.tail()], whole=False)
     assert history.jobs[0].id == long
     assert history.finished[0]
+
+
+def test_trials_that_were_given_up_are_so_in_the_report_of_an_old_journal() -> None:
+    beginning = Beginning((Node("v100", "v100", 2),), "fifo")
+    engine = beginning.engine()
+    records: list[Event | Decided] = []
+
+    def happen(*events: Event) -> None:
+        for event in events:
+            engine.apply(event)
+            records.append(event)
+        while engine.due(engine.now_s):
+            records.append(engine.decide(engine.now_s))
+
+    trials = [
+        JobSpec(f"trial-{number}", 0.0, 1, 100.0, app="search", app_scheduler="halving:eta=2,rungs=1")
+        for number in (1, 2)
+    ]
+    happen(*(JobSubmitted(0.0, trial) for trial in trials))
+    happen(*(JobStarted(1.0, trial.id, 1) for trial in trials))
+    happen(JobProgressed(60.0, "trial-1", 1, 60.0, loss=1.0), JobProgressed(60.0, "trial-2", 1, 60.0, loss=2.0))
+    happen(JobStopped(61.0, "trial-2", 1, 60.0))
+    assert STATES[engine.jobs.state[1]] is CANCELLED
+    history = read_history(beginning, records, whole=False)
+    assert history.state[1] == CANCELLED
+    assert history.given_up is not None
+    assert history.given_up.tolist() == [False, True]
