@@ -17,6 +17,7 @@ from horae.core.commands import Decided
 from horae.core.events import Event, JobProgressed, JobsRetired, JobStarted, JobStopped, JobSubmitted
 from horae.core.job import JobSpec
 from horae.core.states import CANCELLED, STATES, State
+from horae.service.api.access import _is_over
 from horae.service.beginning import Beginning, recover
 from horae.service.daemon import DAY_S, KEEP_S, Change
 from horae.service.history import read_history
@@ -83,6 +84,17 @@ def test_a_service_that_comes_back_has_forgotten_the_same(cell: Cell) -> None:
     cell.reopen()
     assert old not in cell.daemon.engine.jobs.rows
     assert other in cell.daemon.engine.jobs.rows, "the newest of before was there to count from"
+
+
+def test_the_token_of_a_job_that_was_forgotten_opens_nothing(cell: Cell) -> None:
+    old = cell.submit()
+    assert not _is_over(cell.daemon, old, 1)
+    cell.to(12.0)
+    cell.submit()
+    later(cell, LATER_S)
+    assert old not in cell.daemon.engine.jobs.rows
+    assert _is_over(cell.daemon, old, 1)
+    assert _is_over(cell.daemon, "never-was-1", 1)
 
 
 def test_numbers_go_on_where_they_were(cell: Cell) -> None:
@@ -189,7 +201,7 @@ def test_folders_of_others_links_and_what_is_spoken_of_stay(tmp_path: Path) -> N
     assert backend.discard(["old-1", "used-2", "never-ran-4"], [next_one]) == ["old-1", "never-ran-4"]
     backend._emptying.join()
     assert sorted(one.name for one in (state / "jobs").iterdir()) == ["link-3", "used-2"]
-    assert not list((state / "bin").iterdir())
+    (state / "bin").rmdir()
     assert (mine / "model").read_text() == "precious"
     assert backend.discard(["used-2"], []) == ["used-2"]
     backend._emptying.join()

@@ -632,7 +632,7 @@ class Engine:
 
         What never changes is shared; so are speeds, unless they are learnt.
         """
-        shared: list[object] = [self.gpus.cluster, *self.jobs.specs]
+        shared: list[object] = [self.gpus.cluster, self._given, *self.jobs.specs]
         if not self._lessons.wanted:
             shared.append(self._speeds)
         return deepcopy(self, {id(one): one for one in shared})

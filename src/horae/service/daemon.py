@@ -402,9 +402,10 @@ class Daemon:
             if self.store.try_writing() != self.seq or self._ahead:
                 self.engine, self.seq = recover(self.store, self.beginning)
                 self.tasks = self.store.tasks()
+                # Whoever is launched may report at once: its job must be known by then.
+                self._publish()
                 self._launch_again()
                 self._stop_again()
-                self._publish()
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
             return False

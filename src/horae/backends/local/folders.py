@@ -118,7 +118,7 @@ class Folders:
 
     def __init__(self, state: Path) -> None:
         self._jobs, self._markers, self._bin = state / "jobs", state / "attempts", state / "bin"
-        for folder in (state, self._jobs, self._markers, self._bin):
+        for folder in (state, self._jobs, self._markers):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def of(self, attempt: Attempt) -> AttemptFolder:
@@ -152,10 +152,10 @@ class Folders:
         """Put the folder of a job into the bin; False if that cannot be done now."""
         assert _JOB.fullmatch(job), f"{job!r} is no safe name for a folder"
         try:
-            (self._jobs / job).rename(self._bin / job)
-        except FileNotFoundError:
-            # It never ran, or went before its end was noted.
-            return True
+            self._bin.mkdir(mode=0o700, exist_ok=True)
+            # One that never ran has none, nor has one that went before that was noted.
+            if os.path.lexists(self._jobs / job):
+                (self._jobs / job).rename(self._bin / job)
         except OSError:
             return False
         return True
@@ -163,18 +163,23 @@ class Folders:
     @property
     def has_full_bin(self) -> bool:
         """Whether anything is on its way out."""
-        with os.scandir(self._bin) as entries:
-            return any(True for _ in entries)
+        return bool(self._discarded())
 
     def empty_bin(self) -> None:
         """Delete what is on its way out; what cannot be deleted stays, and is tried again the next time."""
-        for entry in list(os.scandir(self._bin)):
+        for entry in self._discarded():
             # A job may have put anything in the place of its folder; a link is never followed.
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
                 with suppress(OSError):
                     Path(entry.path).unlink()
+
+    def _discarded(self) -> list[os.DirEntry[str]]:
+        try:
+            return list(os.scandir(self._bin))
+        except OSError:
+            return []
 
     def orders(self, job: str) -> Iterator[dict[str, Any]]:
         """All orders of a job, the newest first."""
