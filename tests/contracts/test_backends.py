@@ -328,3 +328,25 @@ def test_an_attempt_that_cannot_be_launched_says_so_once(rig: Rig) -> None:
     assert rig.quiet()
     assert rig.backend.alive()["v100"] == ()
     assert rig.begun() == 0
+
+
+def test_a_job_is_discarded_once_its_attempts_are_forgotten(rig: Rig) -> None:
+    rig.start("finishes")
+    assert rig.backend.discard(["a-1"], []) == []
+    while JobFinished not in {type(event) for event in rig.events()}:
+        pass
+    assert rig.backend.discard(["a-1"], []) == []
+    rig.backend.forget("a-1", 1)
+    assert rig.backend.discard(["a-1", "never-ran-2"], []) == ["a-1", "never-ran-2"]
+    assert not rig.backend.log_path("a-1", 1).is_file()
+    assert rig.backend.discard(["a-1"], []) == ["a-1"], "asking twice changes nothing"
+
+
+def test_a_job_that_runs_is_not_discarded(rig: Rig) -> None:
+    rig.start("runs")
+    rig.up()
+    rig.reopen()
+    assert rig.backend.discard(["a-1"], []) == []
+    rig.backend.stop("a-1", 1)
+    while JobStopped not in {type(event) for event in rig.events()}:
+        pass

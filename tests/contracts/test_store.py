@@ -42,6 +42,7 @@ from horae.core.events import (
     JobHeld,
     JobProgressed,
     JobReleased,
+    JobsRetired,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -151,6 +152,7 @@ kinds: dict[type, st.SearchStrategy] = {
             texts,
         ),
     ),
+    JobsRetired: st.builds(JobsRetired, seconds, seconds),
 }
 spans = st.sampled_from(Span)
 columns = st.lists(st.integers(0, 1000), max_size=4).map(lambda rows: np.array(rows, np.int64))
@@ -769,3 +771,21 @@ def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
         Store(url)
     assert "hunter2" not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+def test_what_jobs_that_have_left_ran_is_dropped(store: Store) -> None:
+    names = [f"a-{number}" for number in range(1200)]
+    store.append((), [Task(name, "ann", name, ("true",), 1.0) for name in names])
+    store.drop_tasks(names[:1100])
+    assert sorted(store.tasks()) == sorted(names[1100:])
+    store.drop_tasks(["never-was-1"])
+
+
+def test_compaction_spares_what_names_a_job_that_is_still_there(store: Store) -> None:
+    names = [f"job-{number}" for number in range(1300)]
+    store.append([JobHeld(1.0, name) for name in names])
+    store.append([JobReleased(2.0, "job-7"), JobHeld(50.0, "late-1")])
+    store.save_checkpoint(1302, b"engine")
+    assert store.compact(2000, keep_since_s=10.0, jobs=("job-7", "never-was")) == 1299
+    assert [seq for seq, _ in store.job_records("job-7")] == [8, 1301]
+    assert [seq for seq, _ in store.tail()] == [8, 1301, 1302]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from horae.backends.protocol import RUN_AGAIN, Attempt, Start
+from horae.backends.task import Task
 from horae.core.cluster import Node
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeJoined, NodeLost
 
@@ -152,6 +153,16 @@ class FakeBackend:
         """Drop an attempt that is over; it never runs again."""
         if self.world.ends.pop((job, attempt), None):
             self.world.forgotten.add((job, attempt))
+
+    def discard(self, jobs: Iterable[str], kept: Iterable[Task]) -> list[str]:
+        """Drop what jobs saved, and that they ever ran."""
+        world = self.world
+        unforgotten = {job for job, _ in (*world.lives, *world.ends)}
+        gone = [job for job in jobs if job not in unforgotten]
+        for job in gone:
+            world.saved.pop(job, None)
+        world.forgotten = {attempt for attempt in world.forgotten if attempt[0] not in set(gone)}
+        return gone
 
     def log_path(self, job: str, attempt: int) -> Path:
         """Where a log would be; a fake job prints nothing."""

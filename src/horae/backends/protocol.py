@@ -74,6 +74,12 @@ class Backend(Protocol):
     def forget(self, job: str, attempt: int) -> None:
         """The end of an attempt is journalled: its records may go. A living one is kept."""
 
+    def discard(self, jobs: Iterable[str], kept: Iterable[Task]) -> list[str]:
+        """These jobs have left for good: what is kept of them, logs and all, may go; gives those of which it has.
+
+        A job stays as it is while an attempt of it is not forgotten, or a task that is kept speaks of its folder.
+        """
+
     def log_path(self, job: str, attempt: int) -> Path:
         """The file with what an attempt printed."""
 

@@ -75,6 +75,14 @@ def command(
         Path | None,
         typer.Option("--secrets", metavar="DIR", help="Files whose contents jobs may ask for by name."),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            "--keep",
+            metavar="TIME",
+            help="Forget jobs so long after their end, with records, logs and folders; as last time, or 90d.",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run jobs on this machine's GPUs: start the service, and keep it until Ctrl-C or SIGTERM.
@@ -102,6 +110,7 @@ def command(
         placement=placement,
         queues=_queues(queues),
         secrets=secrets,
+        keep_s=_seconds(keep) if keep is not None else None,
     )
     server = Server(asked)
     try:
@@ -111,6 +120,15 @@ def command(
         server.close()
     if _is_main_thread():
         _leave_at_once()
+
+
+def _seconds(keep: str) -> float:
+    from horae.service.job_file import seconds
+
+    try:
+        return float(seconds(keep))
+    except ValueError as error:
+        raise UserError(f"--keep: {error}.") from None
 
 
 def _excuse_slow_start() -> None:

@@ -57,6 +57,7 @@ _PARTS: dict[_Path, Any] = {
     ("heed_starts",): bool,
     ("vacated",): bool,
     ("dropped_reports",): int,
+    ("past", "counts"): tuple[int, int],
     ("learnt",): tuple[tuple[Setting, float], ...],
     ("measured_from",): dict[int, tuple[float, float]],
     ("queue_paths",): tuple[str, ...],
@@ -142,7 +143,8 @@ def _read(header: Mapping[str, Any], rest: bytes) -> dict[str, Any]:
         at += size
     for names, kind, shape in header["columns"]:
         count = math.prod(shape)
-        column = np.frombuffer(rest, kind, count, at).reshape(shape)
+        # A copy: a view would keep all the rest in memory for as long as somebody has it.
+        column = np.frombuffer(rest, kind, count, at).reshape(shape).copy()
         _put(state, names, column)
         at += column.nbytes
     return state

@@ -56,6 +56,8 @@ class Stop:
     attempt: int
     why: StopWhy
     by: str = ""
+    #: By which order the job waits then, for people: the code of its reason.
+    reason: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

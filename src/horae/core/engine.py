@@ -30,6 +30,7 @@ from horae.core.events import (
     JobHeld,
     JobProgressed,
     JobReleased,
+    JobsRetired,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -42,9 +43,11 @@ from horae.core.events import (
 )
 from horae.core.gpus import GpuLedger
 from horae.core.lessons import LEAST_MEASURED_S, Lessons
+from horae.core.past import Past
 from horae.core.plan import Memory, Placement, PlacementRule, Plan, Policy, Snapshot, Wishes
 from horae.core.queues import Queue, QueueTree, QueueUse
 from horae.core.reasons import Reason
+from horae.core.retirement import Retirement
 from horae.core.standing import Standing, shown
 from horae.core.states import (
     ALIVE,
@@ -94,21 +97,28 @@ class Engine:
         learn: bool = False,
         least_measured_s: float = LEAST_MEASURED_S,
     ) -> None:
+        self._make_policy = make_policy
+        self._placement = placement
+        #: Speeds that were known before anything happened, whether others are learnt, and over how long at least.
+        self._given, self._learning = throughputs or Throughputs(), (learn, least_measured_s)
+        self._begin(cluster, queues)
+        self._choose_policy(policy, settings)
+
+    def _begin(self, cluster: Cluster, queues: Iterable[Queue]) -> None:
+        """Have no jobs, and nothing known of any."""
         self.now_s = 0.0
         self.wake_s = np.inf
         self.gpus = GpuLedger(cluster)
         self.queues = QueueTree(queues)
-        self._speeds = Speeds((throughputs or Throughputs()).copy() if learn else throughputs or Throughputs())
+        self._speeds = Speeds(self._given.copy() if self._learning[0] else self._given)
         self.jobs = JobTable(cluster.gpu_types, self._speeds, self.queues)
         self.apps = AppBook(self.jobs)
         self.talk = Conversation()
         #: Speeds that jobs show replace what was estimated, where that is wanted.
-        self._lessons = Lessons(self.jobs, learn, least_measured_s)
+        self._lessons = Lessons(self.jobs, *self._learning)
         self.evidence: Evidence | None = None
         #: Reports that came from an older attempt, or twice, and were ignored.
         self.dropped_reports = 0
-        self._make_policy = make_policy
-        self._placement = placement
         #: Rows with GPUs set aside that are not free yet, and the span they will have.
         self._pending: dict[int, Span] = {}
         #: Rows whose attempt has to go whatever the policy says.
@@ -124,7 +134,6 @@ class Engine:
         #: Whether the policy wants to be asked when a job begins to work.
         self._heed_starts = False
         self._vacated = False
-        self._choose_policy(policy, settings)
 
     # ---------------------------------------------------------------- events
 
@@ -150,6 +159,8 @@ class Engine:
                 self._change_agent(event.app, event.present)
             case BidReceived():
                 self._hear_bid(event)
+            case JobsRetired():
+                self._retire(event.before_s)
             case _:
                 assert_never(event)
 
@@ -480,7 +491,30 @@ class Engine:
     def _choose_policy(self, name: str, settings: Mapping[str, str]) -> None:
         self.policy = self._make_policy(name, settings)
         self.policy_name, self.policy_settings = name, dict(settings)
+        self._remember({"scalars": {}})
+
+    def _remember(self, contents: Mapping[str, Any]) -> None:
+        """Give the policy a memory that holds this."""
         self.memory = Memory(self.policy.memory, len(self.gpus.cluster.gpu_types))
+        self.memory.restore(contents)
+
+    # ------------------------------------------------------------- retirement
+
+    def retires(self, before_s: float) -> bool:
+        """Whether any job would leave, of those that ended before a moment."""
+        return len(self.jobs.long_over(before_s)) > 0
+
+    def _retire(self, before_s: float) -> None:
+        """Go on as an engine that never had those jobs, but for what policies learnt from them."""
+        gone = self.jobs.long_over(before_s)
+        if not len(gone):
+            return
+        past = self.jobs.past.joined_by(self.jobs, gone)
+        state = Retirement.of(self.jobs, gone).without(self.state(), self.policy.memory)
+        self._begin(self.gpus.cluster, ())
+        self._stand({**state, "past": past.state()})
+        # The policy itself is as it was: it might not be made again, if a file of its settings is gone.
+        self._remember(state["memory"])
 
     # -------------------------------------------------------------- decisions
 
@@ -513,9 +547,9 @@ class Engine:
         strays = tuple(Stop(job, attempt, StopWhy.STRAY) for job, attempt in self._strays)
         return tuple(self._stop(row, why) for row, why in self.evicted.items()) + strays
 
-    def _stop(self, row: int, why: StopWhy, by: int = -1) -> Stop:
+    def _stop(self, row: int, why: StopWhy, by: int = -1, reason: int = _NOT_WAITING) -> Stop:
         taker = self.jobs.specs[by].id if by >= 0 else ""
-        return Stop(self.jobs.specs[row].id, int(self.jobs.attempt[row]), why, taker)
+        return Stop(self.jobs.specs[row].id, int(self.jobs.attempt[row]), why, taker, reason)
 
     def _plan(self, evictions: tuple[Stop, ...]) -> Decided:
         """Ask the policy, place its wishes, and write the difference down as a record."""
@@ -527,8 +561,9 @@ class Engine:
         plan = self._placement.fit(snapshot, wishes)
         moved = {placement.row for placement in plan.placed} if plan.stopped else set()
         withdrawn = tuple(row for row, _ in plan.stopped if row in self._pending)
+        reasons = dict(zip(plan.reason_rows.tolist(), plan.reason_codes.tolist(), strict=True)) if plan.stopped else {}
         stops = tuple(
-            self._stop(row, _MOVED if row in moved else _PREEMPTED, by)
+            self._stop(row, _MOVED if row in moved else _PREEMPTED, by, reasons.get(row, _NOT_WAITING))
             for row, by in plan.stopped
             if row not in self._pending
         )
@@ -597,7 +632,7 @@ class Engine:
 
         What never changes is shared; so are speeds, unless they are learnt.
         """
-        shared: list[object] = [self.gpus.cluster, *self.jobs.specs]
+        shared: list[object] = [self.gpus.cluster, self._given, *self.jobs.specs]
         if not self._lessons.wanted:
             shared.append(self._speeds)
         return deepcopy(self, {id(one): one for one in shared})
@@ -817,6 +852,7 @@ class Engine:
             "heed_starts": self._heed_starts,
             "vacated": self._vacated,
             "dropped_reports": self.dropped_reports,
+            "past": self.jobs.past.state(),
             "learnt": tuple(self.learnt.items()),
             "measured_from": dict(self._lessons.measured_from),
             "queue_paths": tuple(self.queues.paths),
@@ -834,16 +870,22 @@ class Engine:
         given or estimated, and how policies are made.
         """
         assert not self.jobs.specs, f"an engine with {len(self.jobs)} jobs cannot take another's state"
+        self._stand(state)
+        self._choose_policy(*state["policy"])
+        self._remember(state["memory"])
+
+    def _stand(self, state: Mapping[str, Any]) -> None:
+        """Take over everything but the policy and its memory."""
         self.now_s, self.wake_s = state["now_s"], state["wake_s"]
         self.queues.restore(state["queue_paths"], state["queues"])
         self.gpus.restore(state["gpus"])
         self._lessons.restore(state["learnt"], state["measured_from"])
         self.jobs.restore(self.gpus.cluster.gpu_types, state["specs"], state["jobs"], state["active"])
         self.apps.restore(state["apps"])
+        if "past" in state:
+            self.jobs.past = Past.restored(state["past"])
         if "talk" in state:
             self.talk.restore(state["talk"])
-        self._choose_policy(*state["policy"])
-        self.memory.restore(state["memory"])
         self._pending, self._backoff = dict(state["pending"]), dict(state["backoff"])
         self.evicted, self._strays = dict(state["evicted"]), list(state["strays"])
         self._launched, self._stopped = dict(state["launched"]), dict(state["stopped"])

@@ -177,6 +177,17 @@ class BidReceived:
     answer: Answer
 
 
+@dataclass(frozen=True, slots=True)
+class JobsRetired:
+    """Jobs that ended before a moment leave for good, app by app: those of an app of which any has not stay.
+
+    The newest job stays in any case: the next one is numbered after it.
+    """
+
+    at_s: float
+    before_s: float
+
+
 Event = (
     JobSubmitted
     | JobCancelled
@@ -195,6 +206,7 @@ Event = (
     | SettingsChanged
     | AgentChanged
     | BidReceived
+    | JobsRetired
 )
 
 #: At one instant a driver applies completions first, then node changes, then arrivals.
@@ -203,6 +215,6 @@ _NODES = (NodeJoined, NodeLost, NodeDraining, NodeObserved)
 PRECEDENCE: dict[type[Event], int] = {
     **dict.fromkeys(_ENDINGS, 0),
     **dict.fromkeys(_NODES, 1),
-    **dict.fromkeys((JobCancelled, JobHeld, JobReleased, SettingsChanged, AgentChanged), 2),
+    **dict.fromkeys((JobCancelled, JobHeld, JobReleased, SettingsChanged, AgentChanged, JobsRetired), 2),
     JobSubmitted: 3,
 }

@@ -179,7 +179,7 @@ class Snapshot:
     @property
     def departed(self) -> int:
         """How many jobs that came want nothing now: they have ended, or are held."""
-        return len(self.table) - len(self.table.active)
+        return self.table.past.jobs + len(self.table) - len(self.table.active)
 
     def has_finished(self, wanted: float) -> bool:
         """Whether so many jobs have finished. They are counted only once as many have departed at all."""
@@ -188,10 +188,11 @@ class Snapshot:
     @property
     def finished(self) -> int:
         """How many jobs have finished."""
-        return int(np.count_nonzero(self.table.state[: len(self.table)] == int(FINISHED)))
+        here = int(np.count_nonzero(self.table.state[: len(self.table)] == int(FINISHED)))
+        return self.table.past.finished + here
 
     def finished_before(self, when_s: float) -> Ints:
-        """Rows of the jobs that had finished before a moment, in order of submission."""
+        """Rows of the jobs that had finished before a moment, in order of submission, of those that have not left."""
         table, n = self.table, len(self.table)
         finished: Ints = np.flatnonzero((table.state[:n] == int(FINISHED)) & (table.ended_s[:n] < when_s))
         return finished
@@ -240,6 +241,9 @@ class MemorySpec:
     """What a policy wants remembered: columns by job (width 0: one number a job) and scalars."""
 
     columns: dict[str, int] = field(default_factory=dict)
+    #: Those of them that lie by the numbers of apps, and those that name a row: its number plus 1, 0 for none.
+    by_app: tuple[str, ...] = ()
+    naming_rows: tuple[str, ...] = ()
     #: Columns with one number for each GPU type.
     by_type: tuple[str, ...] = ()
     scalars: dict[str, float] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """The jobs as columns. A job keeps its row, in order of submission, for life.
 
-Rows never move, so that everything else (who holds a GPU, a policy's memory, a
-journal) can name a job by its row. `active` is the sorted list of rows that
+Rows do not move, unless jobs leave for good (`retirement.py`), so that everything else (who
+holds a GPU, a policy's memory, a journal) can name a job by its row. `active` is the sorted list of rows that
 still want something; a snapshot gathers only the columns a policy looks at.
 """
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from horae.core.cluster import Span
 from horae.core.compiled import FLOAT, FLOATS, INTS, compiled
 from horae.core.job import JobSpec
+from horae.core.past import Past
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
 from horae.core.states import State
@@ -96,7 +97,7 @@ def along(
 
 
 class JobTable:
-    """Every job ever submitted, one row each."""
+    """Every job that was submitted and has not left, one row each."""
 
     state: NDArray[np.uint8]
     reason: NDArray[np.uint8]
@@ -144,6 +145,8 @@ class JobTable:
 
     def __init__(self, gpu_types: tuple[str, ...], speeds: Speeds, queues: QueueTree) -> None:
         self.specs: list[JobSpec] = []
+        #: What is known of jobs that have left.
+        self.past = Past()
         self.rows: dict[str, int] = {}
         self.gpu_types = gpu_types
         self.speeds, self._queues = speeds, queues
@@ -173,6 +176,18 @@ class JobTable:
         """Whether any job of an app has not ended."""
         return bool((self.ended_s[: len(self)][self.app[: len(self)] == app] == np.inf).any())
 
+    def submitted_before(self, moment_s: float) -> list[str]:
+        """Names of the jobs that came before a moment."""
+        return [self.specs[row].id for row in np.flatnonzero(self.submit_s[: len(self)] < moment_s).tolist()]
+
+    def long_over(self, before_s: float) -> NDArray[np.int64]:
+        """Rows of apps whose jobs have all ended before a moment; not that of the newest job."""
+        over, app = self.ended_s[: len(self)] < before_s, self.app[: len(self)]
+        stays = np.zeros(len(self._apps), np.bool_)
+        stays[app[~over]] = True
+        stays[app[-1:]] = True
+        return np.flatnonzero(~stays[app])
+
     def add(self, spec: JobSpec, now_s: float) -> int:
         """Give a new job its row; it is active at once."""
         row = len(self.specs)
@@ -199,11 +214,15 @@ class JobTable:
         """Look up how fast a job runs on each GPU type, and so which types it can use."""
         spec = self.specs[row]
         rates = self.speeds.rates(spec, self.gpu_types)
-        # Elastic jobs never share: two jobs on the same GPUs must have the same number of them.
-        self.kind[row] = -1 if spec.elastic else self.speeds.kind(spec)
+        self.kind[row] = self._kind(spec)
         self.rates[row] = rates
         self.best_rate[row] = rates.max()
         self.types[row] = sum(1 << k for k, rate in enumerate(rates) if rate > 0)
+
+    def _kind(self, spec: JobSpec) -> int:
+        """Elastic jobs never share: two jobs on the same GPUs must have the same number of them."""
+        kind = self.speeds.kind(spec)
+        return -1 if spec.elastic else kind
 
     def rate_on(self, row: int, gpu_type: int, gpus: int, span: Span, neighbour: int = -1) -> float:
         """Work per second of a job on so many GPUs of one type, so far apart, shared with another row or not."""
@@ -335,10 +354,11 @@ class JobTable:
         for row, spec in enumerate(specs):
             self._group(row, spec)
             self._apps.setdefault(spec.app_id, len(self._apps))
-            self.speeds.kind(spec)
         room = max(64, len(specs))
         for name, (kind, start) in _COLUMNS.items():
             setattr(self, name, _extended(columns.get(name, np.empty(0)), np.full(room, start, kind)))
+        # Kinds are numbered as they come, and some may have left with their jobs.
+        self.kind[: len(specs)] = [self._kind(spec) for spec in specs]
         self.rates = _extended(columns["rates"], np.zeros((room, len(gpu_types))))
         self._active, self._active_count = _extended(active, np.empty(room, np.int64)), len(active)
 

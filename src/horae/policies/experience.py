@@ -7,7 +7,7 @@ from functools import cached_property
 
 from horae.core.plan import Memory, Snapshot
 from horae.core.table import JobTable
-from horae.policies.service import attained
+from horae.policies.service import attained_by_finished
 from horae.solve.gittins import ServiceDistribution
 
 #: What is remembered: when finished jobs were last looked at, and how many there were.
@@ -40,8 +40,8 @@ class Experience:
         for table, known_s, distribution in self._last:
             if table is now.table and known_s == when_s:
                 return distribution
-        rows = now.finished_before(when_s)
-        known = ServiceDistribution(attained(now, rows, self.normalise)) if len(rows) >= LEAST else None
+        service = attained_by_finished(now, when_s, self.normalise)
+        known = ServiceDistribution(service) if len(service) >= LEAST else None
         self._last[:] = [(now.table, when_s, known)]
         return known
 

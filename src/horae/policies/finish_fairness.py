@@ -26,6 +26,7 @@ Ints = NDArray[np.int64]
 #: What a policy that counts with rho has to remember.
 MEMORY = MemorySpec(
     columns={"app_known": 0, "app_begin_s": 0, "app_area": 0},
+    by_app=("app_known", "app_begin_s", "app_area"),
     scalars={"apps": 0.0, "apps_area": 0.0, "apps_looked_s": 0.0},
 )
 

@@ -35,6 +35,7 @@ class Gandiva:
     memory: ClassVar[MemorySpec] = MemorySpec(
         #: The row of the job that each is paired with, plus 1; 0 for none.
         columns={**MEMORY.columns, "mate": 0},
+        naming_rows=("mate",),
         by_type=MEMORY.by_type,
         scalars={**MEMORY.scalars, "looks": 0.0},
     )

@@ -26,6 +26,18 @@ def attained(now: Snapshot, rows: Ints, normalise: bool) -> Floats:
     return along(now.now_s, rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
 
 
+def attained_by_finished(now: Snapshot, before_s: float, normalise: bool) -> Floats:
+    """The same, of the jobs that had finished before a moment."""
+    here = attained(now, now.finished_before(before_s), normalise)
+    return np.concatenate((now.table.past.service(normalise, before_s), here))
+
+
+def attained_by_all(now: Snapshot, normalise: bool) -> Floats:
+    """The same, of all jobs that ever came."""
+    here = attained(now, np.arange(len(now.table)), normalise)
+    return np.concatenate((now.table.past.service(normalise), here))
+
+
 def pace(now: Snapshot, normalise: bool) -> Floats:
     """Service that each job gets in a second; the most it could get, where it does no work yet."""
     works = now.working_gpus > 0

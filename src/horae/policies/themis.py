@@ -54,6 +54,7 @@ class Themis:
     paper: ClassVar = "Themis, NSDI '20"
     memory: ClassVar[MemorySpec] = MemorySpec(
         columns={**MEMORY.columns, **COLUMNS},
+        by_app=MEMORY.by_app,
         scalars={**MEMORY.scalars, **dict.fromkeys((*_COUNTED, *_COUNTED_OUTSIDE), 0.0)},
     )
     f: float = setting(0.8, "offers go to the worst 1 - f of all apps, at least to one", least=0)

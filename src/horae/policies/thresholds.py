@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from horae.core.plan import Memory, Snapshot
 from horae.policies.feedback import LEAST_BOUND
-from horae.policies.service import attained
+from horae.policies.service import attained_by_all
 from horae.policies.settings import BadSetting
 from horae.solve.gittins import ServiceDistribution
 
@@ -54,7 +54,7 @@ def choose_bounds(now: Snapshot, memory: Memory, normalise: bool) -> Floats:
     """Bounds by what jobs of this cluster have had, with that of the last queue, which is infinite."""
     if now.has_finished(max(_ENOUGH, _MORE * memory.scalar("chosen_from"))):
         memory.put_scalar("chosen_from", now.finished)
-        so_far = ServiceDistribution(attained(now, np.arange(len(now.table)), normalise))
+        so_far = ServiceDistribution(attained_by_all(now, normalise))
         for name, bound in zip(_CHOSEN, _worthwhile(so_far.equal_parts(len(_CHOSEN) + 1).tolist()), strict=True):
             memory.put_scalar(name, bound)
     return np.array([*(memory.scalar(name) for name in _CHOSEN), math.inf])

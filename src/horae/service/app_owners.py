@@ -14,6 +14,7 @@ from horae.core.engine import Engine
 from horae.core.job import JobSpec
 from horae.core.standing import Standing
 from horae.core.states import ENDED, STATES
+from horae.core.table import JobTable
 from horae.service.people import Forbidden
 
 
@@ -39,8 +40,10 @@ class AppOwners:
     """Apps and their jobs, kept up as jobs come, so that no submission looks at all jobs. For the daemon's thread."""
 
     def __init__(self) -> None:
-        #: Rows of each app; from the front, those that have ended are dropped when somebody asks.
+        #: Rows of each app that has a name; from the front, those that have ended are dropped when somebody asks.
         self._rows: dict[str, deque[int]] = {}
+        #: The table that the rows are of, and how many of it are known: when jobs leave, there is a new one.
+        self._table: JobTable | None = None
         self._seen = 0
         #: Apps of jobs that were taken at this very moment, and that the engine does not have yet.
         self._claimed: dict[str, _App] = {}
@@ -48,15 +51,18 @@ class AppOwners:
 
     def catch_up(self, engine: Engine, now_s: float) -> None:
         """Learn of the jobs that came since."""
+        if engine.jobs is not self._table:
+            self._table, self._rows, self._seen = engine.jobs, {}, 0
         specs = engine.jobs.specs
         for row in range(self._seen, len(specs)):
-            self._rows.setdefault(specs[row].app_id, deque()).append(row)
+            if specs[row].app:
+                self._rows.setdefault(specs[row].app, deque()).append(row)
         self._seen = len(specs)
         if now_s != self._claimed_s:
             self._claimed, self._claimed_s = {}, now_s
 
     def knows(self, app: str) -> bool:
-        """Whether a name is, or was, an app's."""
+        """Whether a name is, or was not long ago, an app's."""
         return app in self._rows or app in self._claimed
 
     def owner(self, app: str, engine: Engine, tasks: Mapping[str, Task]) -> str | None:
@@ -78,11 +84,17 @@ class AppOwners:
         self._claimed.update(apps)
 
     def _living(self, app: str, engine: Engine, tasks: Mapping[str, Task]) -> _App | None:
-        rows, jobs = self._rows.get(app, deque()), engine.jobs
+        jobs, rows = engine.jobs, self._rows.get(app, deque())
         while rows and STATES[jobs.state[rows[0]]] in ENDED:
             rows.popleft()
-        first = jobs.specs[rows[0]] if rows else None
+        first = jobs.specs[rows[0]] if rows else self._alone(app, engine)
         return _App(tasks[first.id].user, first.app_scheduler) if first else None
+
+    def _alone(self, app: str, engine: Engine) -> JobSpec | None:
+        """The job of that name which is an app of its own, if it has not ended."""
+        jobs, row = engine.jobs, engine.jobs.rows.get(app, -1)
+        there = row >= 0 and not jobs.specs[row].app and STATES[jobs.state[row]] not in ENDED
+        return jobs.specs[row] if there else None
 
 
 class Tenures:
@@ -91,12 +103,16 @@ class Tenures:
     def __init__(self) -> None:
         #: Moments at which an app went to another user, and these users, in order.
         self._since: dict[str, tuple[list[float], list[str]]] = {}
+        #: The jobs that this was learnt from, and how many of them are known: when jobs leave, these are others.
+        self._jobs: object = None
         self._seen = 0
         self._lock = threading.Lock()
 
     def owner(self, app: str, at_s: float, standing: Standing, tasks: Mapping[str, Task]) -> str | None:
         """The user whose app it was at a moment, or had been last; None if it was nobody's yet."""
         with self._lock:
+            if standing.jobs is not self._jobs:
+                self._jobs, self._since, self._seen = standing.jobs, {}, 0
             for row in range(self._seen, len(standing)):
                 self._learn(standing.spec(row), tasks)
             self._seen = max(self._seen, len(standing))

@@ -31,6 +31,7 @@ from horae.core.events import (
     JobCancelled,
     JobFailed,
     JobFinished,
+    JobsRetired,
     JobStopped,
     LaunchFailed,
     NodeDraining,
@@ -55,8 +56,9 @@ Answer = TypeVar("Answer")
 GATHER_S, WATCH_S = 0.005, 0.05
 #: A checkpoint is written after so many records; one that holds a policy's memory counts for more, by its numbers.
 CHECKPOINT_EVERY, NUMBERS_A_RECORD = 5000, 1000
-#: Records that a checkpoint covers are kept for so long.
-KEEP_S = 90 * 86400.0
+#: Jobs that have ended, and records that a checkpoint covers, are kept for so long; what is older goes once a day.
+DAY_S = 86400.0
+KEEP_S = 90 * DAY_S
 #: After trouble with the journal, wait so long before the next try; after so long without any it is over: a disk
 #: without room for what was refused may have some for a trial.
 _TROUBLE_S, _CALM_S = 1.0, 10.0
@@ -107,11 +109,12 @@ class Daemon:
         clock: Clock,
         environment: Callable[[str, int], dict[str, str]],
         watch_s: float = WATCH_S,
+        keep_s: float = KEEP_S,
     ) -> None:
         self.store, self.backend, self.clock = store, backend, clock
         #: Variables that an attempt of a job is given: where the service is, and a token.
         self._environment = environment
-        self.beginning, self._watch_s = beginning, watch_s
+        self.beginning, self._watch_s, self._keep_s = beginning, watch_s, keep_s
         self.engine, self.seq = recover(store, beginning)
         # Counted over all lives of the daemon: one that keeps dying young must write checkpoints, too.
         self._checkpointed = (store.newest_checkpoint() or (0, b""))[0]
@@ -129,6 +132,8 @@ class Daemon:
         #: Trouble since the engine and the journal were last seen to agree; whether the engine has run ahead.
         self._in_doubt = self._ahead = False
         self._troubled_s = -math.inf
+        #: When what is old was last let go.
+        self._tidied_s = -math.inf
         self._news = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="horae-daemon", daemon=True)
@@ -279,11 +284,14 @@ class Daemon:
             again, self._to_stop = self._to_stop, []
             self.meter.unstopped = ""
             self._perform(again)
-        if changed and not self._ahead:
+        # What was answered is shown already, and of many jobs that takes milliseconds.
+        if changed and self.shown != self.seq and not self._ahead:
             self._publish()
         records = self.seq - self._checkpointed + self._remembered // NUMBERS_A_RECORD
         if records >= CHECKPOINT_EVERY and not self._in_doubt:
             self._save()
+        if now_s - self._tidied_s >= DAY_S and not self._in_doubt:
+            self._tidy(now_s)
 
     def _heed(self, reports: Sequence[Event]) -> bool:
         """What the backend says. What the journal cannot take is kept for later, never lost."""
@@ -343,7 +351,8 @@ class Daemon:
         except BaseException:
             self._refuse([request for request, _, _ in ready], Closed(_LEAVING))
             raise
-        self._publish()
+        if self.shown != self.seq:
+            self._publish()
         for request, _, answer in ready:
             request.answer.set_result(answer)
         return any(change.events for change in changes)
@@ -396,9 +405,10 @@ class Daemon:
             if self.store.try_writing() != self.seq or self._ahead:
                 self.engine, self.seq = recover(self.store, self.beginning)
                 self.tasks = self.store.tasks()
+                # Whoever is launched may report at once: its job must be known by then.
+                self._publish()
                 self._launch_again()
                 self._stop_again()
-                self._publish()
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
             return False
@@ -474,11 +484,36 @@ class Daemon:
         self.standing = self.engine.standing()
         self.shown = self.seq
 
+    def _tidy(self, now_s: float) -> None:
+        """Let go of what is older than is kept. From disk go the jobs that left the last time: nobody sees them now."""
+        self._tidied_s = now_s
+        try:
+            self._discard()
+            retired = JobsRetired(now_s, now_s - self._keep_s)
+            if self.engine.retires(retired.before_s):
+                self._record(Change((retired,)))
+                self._publish()
+                self._save()
+        except StoreTrouble as trouble:
+            self._note_trouble(trouble)
+
+    def _discard(self) -> None:
+        """Drop what is on disk of jobs that have left; what cannot be dropped now is tried again."""
+        rows = self.engine.jobs.rows
+        left = [job for job in self.tasks if job not in rows]
+        if not left:
+            return
+        gone = self.backend.discard(left, [task for job, task in self.tasks.items() if job in rows])
+        self.store.drop_tasks(gone)
+        for job in gone:
+            del self.tasks[job]
+
     def _save(self) -> None:
         """Write a checkpoint, and drop what it makes superfluous. Without room for it, the journal alone will do."""
         try:
             self.store.save_checkpoint(self.seq, checkpoint.save(self.engine))
-            self.store.compact(self.seq, self.clock() - KEEP_S)
+            since_s = self.clock() - self._keep_s
+            self.store.compact(self.seq, since_s, self.engine.jobs.submitted_before(since_s))
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
         self._checkpointed, self._remembered = self.seq, 0

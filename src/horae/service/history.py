@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from horae.core.commands import Decided
 from horae.core.engine import Engine
-from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, JobStopped
+from horae.core.events import Event, JobFinished, JobProgressed, JobsRetired, JobStarted, JobStopped
 from horae.core.history import Attempts, History, Recorder
 from horae.core.job import JobSpec
 from horae.core.telling import tell
@@ -30,6 +30,10 @@ def read_history(
     # What it would learn depends on every report, and most are not kept.
     engine, recorder, reports = beginning.engine(learn=False), Recorder(), _Reports()
     for record in records:
+        if isinstance(record, JobsRetired):
+            # Nobody leaves a report; but rows that later records name are none of its.
+            whole = False
+            continue
         if not whole and isinstance(record, Decided):
             record = of_known_jobs(record, engine.jobs.rows, engine.gpus.cluster.gpus)
         engine.apply(record)
@@ -46,6 +50,7 @@ def of_known_jobs(record: Decided, rows: Container[str], gpus: int) -> Decided:
     return Decided(
         record.at_s,
         planned=False,
+        given_up=tuple(one for one in record.given_up if one.job in rows),
         stops=tuple(stop for stop in record.stops if stop.job in rows),
         withdrawn=tuple(job for job in record.withdrawn if job in rows),
         placed=tuple(one for one in record.placed if one.job in rows and max(one.gpu_ids) < gpus),

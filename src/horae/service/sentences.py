@@ -1,7 +1,7 @@
 """What the journal says, in sentences for people: who preempted whom and why, what was launched where, how jobs ended.
 
 Progress reports and what nodes are seen to run are left out: there are too many of the ones, and nothing to
-do about the others.
+do about the others. So is that jobs have left, which ended long ago.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from horae.core.events import (
     JobHeld,
     JobProgressed,
     JobReleased,
+    JobsRetired,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -66,7 +67,7 @@ class Teller:
         match record:
             case Decided():
                 yield from self._decision(record)
-            case JobProgressed() | NodeObserved():
+            case JobProgressed() | NodeObserved() | JobsRetired():
                 pass
             case NodeJoined() | NodeLost() | NodeDraining() | SettingsChanged():
                 yield _cluster_news(record)
@@ -130,9 +131,8 @@ class Teller:
             # One that is still open is repeated by every decision.
             if ask.asked_s == record.at_s:
                 yield _asked(ask)
-        reasons = dict(zip(record.reason_rows.tolist(), record.reason_codes.tolist(), strict=True))
         for stop in record.stops:
-            yield Told(stop.why.replace(" ", "-"), stop.job, self._stop(stop, reasons))
+            yield Told(stop.why.replace(" ", "-"), stop.job, self._stop(stop))
         for job in record.withdrawn:
             yield Told("withdrawn", job, "The GPUs that were set aside for it are not, any more.")
         for placed in record.placed:
@@ -140,12 +140,12 @@ class Teller:
         for launch in record.launches:
             yield Told("launched", launch.job, self._launch(launch))
 
-    def _stop(self, stop: Stop, reasons: Mapping[int, int]) -> str:
+    def _stop(self, stop: Stop) -> str:
         """Why an attempt has to go, for whom, and the rule behind it."""
         begin = f"Attempt {stop.attempt} was told to stop: "
         match stop.why:
             case StopWhy.PREEMPTED:
-                return f"{begin}preempted{self._for(stop.by)}.{self._rule(stop.job, reasons)}"
+                return f"{begin}preempted{self._for(stop.by)}.{_rule(stop)}"
             case StopWhy.MOVED:
                 return f"{begin}it moves to other GPUs{self._for(stop.by)}."
             case StopWhy.HELD | StopWhy.CANCELLED:
@@ -170,13 +170,6 @@ class Teller:
         user = self._user(job)
         return f" by job {job}{f' of {user}' if user else ''}, which gets its GPUs"
 
-    def _rule(self, job: str, reasons: Mapping[int, int]) -> str:
-        """The order by which the job waits after the decision that stopped it, if it waits by one."""
-        row = self.standing.row(job)
-        code = reasons.get(-1 if row is None else row, int(Reason.NONE))
-        rule = RULES.get(Reason(code))
-        return f" {rule}." if rule else ""
-
     def _placed(self, placed: Placed) -> str:
         return f"{self._gpus(placed.gpu_ids)} are set aside for it; it starts when the last of them is free."
 
@@ -190,7 +183,9 @@ class Teller:
 
     def _share(self, job: str, work_done: float) -> str:
         row = self.standing.row(job)
-        share = work_done / self.standing.spec(row).work if row is not None and np.isfinite(work_done) else 0.0
+        if row is None:
+            return "some part of its work"
+        share = work_done / self.standing.spec(row).work if np.isfinite(work_done) else 0.0
         return f"{min(max(share, 0.0), 1.0):.0%} of its work"
 
     def _user(self, job: str) -> str:
@@ -200,6 +195,12 @@ class Teller:
 
 def _by(who: str) -> str:
     return f" by {who}" if who else ""
+
+
+def _rule(stop: Stop) -> str:
+    """The order by which the job waits after the decision that stopped it, if it waits by one."""
+    rule = RULES.get(Reason(stop.reason))
+    return f" {rule}." if rule else ""
 
 
 def _given_up(one: GivenUp) -> Told:

@@ -25,7 +25,7 @@ from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.service.beginning import Beginning, Unmade
 from horae.service.clock import Clock, wall_clock
-from horae.service.daemon import Daemon, Prepare
+from horae.service.daemon import DAY_S, KEEP_S, Daemon, Prepare
 from horae.service.operations import Operations
 from horae.service.people import Person, Role
 from horae.service.rehearsal import rehearse
@@ -60,6 +60,8 @@ class Asked:
     placement: str | None = None
     queues: tuple[Queue, ...] = ()
     secrets: Path | None = None
+    #: Seconds for which jobs that have ended are kept.
+    keep_s: float | None = None
 
 
 class Server:
@@ -96,13 +98,14 @@ class Server:
         def environment(job: str, attempt: int) -> dict[str, str]:
             return {"HORAE_URL": self.url, "HORAE_TOKEN": tokens.of_job(job, attempt)}
 
-        self.daemon = Daemon(self.store, backend, first, clock, environment)
+        keep_s = _keep_s(asked.keep_s, before.get("keep_s", KEEP_S))
+        self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s)
         self._ending.callback(self.daemon.close, LEAVE_S)
         if self.daemon.engine.gpus.occupied:
             _check_folder(self.state, before.get("state", str(self.state)), asked.database)
         self.daemon.start(_reconfiguring(self.daemon, asked))
         self._serve(tokens, listener)
-        now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state)}
+        now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         if now != before:
             self.store.serve(now)
 
@@ -273,6 +276,13 @@ def _gpus(asked: str | None, last: str | None) -> tuple[str | None, dict[Node, t
     """The GPUs to serve: virtual ones, as asked for or, where there are no real ones, as last; or real ones."""
     devices = find_gpus() if asked is None else {}
     return (None if devices else last) if asked is None else asked, devices
+
+
+def _keep_s(asked: float | None, last: float) -> float:
+    """For how long to keep jobs that have ended: as asked, or as last, so that nothing goes because of a word less."""
+    if asked is not None and asked < DAY_S:
+        raise CannotServe("Jobs that have ended are kept for a day at least: use --keep 1d, or more.")
+    return last if asked is None else asked
 
 
 def _begin(asked: Asked, store: Store, nodes: tuple[Node, ...]) -> Beginning:

@@ -23,6 +23,7 @@ from horae.core.events import (
     BidReceived,
     Event,
     JobProgressed,
+    JobsRetired,
     JobSubmitted,
     NodeDraining,
     NodeJoined,
@@ -212,13 +213,13 @@ class Store:
             row = connection.execute(query if before is None else query.where(kept.c.seq < before)).first()
         return (row.seq, bytes(row.body)) if row else None
 
-    def compact(self, before_seq: int, keep_since_s: float) -> int:
+    def compact(self, before_seq: int, keep_since_s: float, jobs: Iterable[str] = ()) -> int:
         """Drop records before a number that recovery can do without; gives how many.
 
         Recovery starts from a checkpoint, at worst from the older of the two, so what comes after
         that is never dropped. Of the rest, whatever is older than `keep_since_s` goes, but for what
-        says which nodes there are and how things are set, and of the reports on progress those that
-        later ones supersede.
+        says which nodes there are and how things are set, and for what names one of some jobs, which
+        came earlier and are still there; and of the reports on progress those that later ones supersede.
         """
         journal = tables.journal
         with writing(self._engine) as connection:
@@ -227,7 +228,11 @@ class Store:
             end = min(before_seq, covered + 1, _last(connection, journal.c.seq))
             first_kept = select(journal.c.seq).where(journal.c.at_s >= keep_since_s).order_by(journal.c.seq).limit(1)
             old = journal.c.seq < min(end, connection.scalar(first_kept) or end)
-            dropped = _drop(connection, old & journal.c.kind.not_in(_NEVER_OLD))
+            spared = _naming(connection, jobs)
+            aged = connection.scalars(select(journal.c.seq).where(old & journal.c.kind.not_in(_NEVER_OLD))).all()
+            dropped = 0
+            for numbers in _chunks([seq for seq in aged if seq not in spared]):
+                dropped += _drop(connection, journal.c.seq.in_(numbers))
             reports = _reports(connection, self._compacted, end)
             for numbers in _chunks([seq for seq in superseded(reports) if seq < end]):
                 dropped += _drop(connection, journal.c.seq.in_(numbers))
@@ -251,6 +256,12 @@ class Store:
                     )
                 ]
         return {task.job: task for task in map(decode_task, bodies)}
+
+    def drop_tasks(self, jobs: Iterable[str]) -> None:
+        """Jobs that have left will not run again: what they ran need not be known."""
+        with writing(self._engine) as connection:
+            for names in _chunks(sorted(set(jobs))):
+                connection.execute(delete(tables.tasks).where(tables.tasks.c.job.in_(names)))
 
     # ---------------------------------------------------------------- tokens
 
@@ -302,7 +313,7 @@ def _names(record: Record) -> Iterable[str]:
             asked = (ask.app for ask in record.asks if ask.asked_s == record.at_s)
             apps = map(_app_name, (*asked, *record.unanswered))
             return dict.fromkeys((*(one.job for one in record.given_up), *stopped, *record.withdrawn, *taken, *apps))
-        case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved() | SettingsChanged():
+        case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved() | SettingsChanged() | JobsRetired():
             return ()
         case AgentChanged():
             return (_app_name(record.app),)
@@ -327,6 +338,16 @@ def _drop(connection: Connection, which: ColumnElement[bool]) -> int:
     journal, named = tables.journal, tables.journal_jobs
     connection.execute(delete(named).where(named.c.seq.in_(select(journal.c.seq).where(which))))
     return connection.execute(delete(journal).where(which)).rowcount
+
+
+def _naming(connection: Connection, jobs: Iterable[str]) -> set[int]:
+    """Numbers of the records that name jobs."""
+    named = tables.journal_jobs
+    return {
+        seq
+        for names in _chunks(sorted(set(jobs)))
+        for seq in connection.scalars(select(named.c.seq).where(named.c.job.in_(names)))
+    }
 
 
 def _reports(connection: Connection, since: int, end: int) -> Iterator[tuple[int, JobProgressed]]:

@@ -99,17 +99,16 @@ class Views:
         if not who.sees_all and wanted.user not in (None, who.user):
             chosen[:] = False
         rows = np.flatnonzero(chosen)
-        if user is None and wanted.app is None:
-            return rows
-        return rows[[self._is_of(row, user, wanted.app) for row in rows.tolist()]]
+        if wanted.app is not None:
+            rows = rows[[self.standing.spec(row).app == wanted.app for row in rows.tolist()]]
+        if user is not None:
+            tasks, spec = self.tasks, self.standing.spec
+            rows = rows[[tasks[spec(row).id].user == user for row in rows.tolist()]]
+        return rows
 
     def _queues_in(self, path: str) -> list[int]:
         """Numbers of a queue and those below it."""
         return [n for n, one in enumerate(self.standing.queue_paths) if one == path or one.startswith(f"{path}/")]
-
-    def _is_of(self, row: int, user: str | None, app: str | None) -> bool:
-        spec = self.standing.spec(row)
-        return (user is None or self.tasks[spec.id].user == user) and (app is None or spec.app == app)
 
     # ------------------------------------------------------------ nodes, shares
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -73,6 +74,8 @@ class LocalBackend:
         self._rising: dict[Attempt, _Known] = {}
         #: Attempts without a runner that is followed, and not over: what became of them is to be found out.
         self._unclear: dict[Attempt, _Known] = {}
+        self._emptying = threading.Thread()
+        self._empty_bin()
         for attempt in self._folders.remembered():
             self._clear_up(self._take_up(attempt))
 
@@ -142,6 +145,19 @@ class LocalBackend:
         del self._known[known.attempt]
         self._unclear.pop(known.attempt, None)
         self._news = [event for event in self._news if _attempt_of(event) != known.attempt]
+
+    def discard(self, jobs: Iterable[str], kept: Iterable[Task]) -> list[str]:
+        """Take away the folders of jobs: logs, own working folders and checkpoints, and nothing that is elsewhere."""
+        needed = {job for job, _ in self._known} | self._folders.spoken_of(kept)
+        gone = [job for job in jobs if job not in needed and self._folders.discard(job)]
+        self._empty_bin()
+        return gone
+
+    def _empty_bin(self) -> None:
+        """Delete what was discarded, beside everything else: checkpoints are large, and jobs many."""
+        if not self._emptying.is_alive() and self._folders.has_full_bin:
+            self._emptying = threading.Thread(target=self._folders.empty_bin, name="horae-bin", daemon=True)
+            self._emptying.start()
 
     def log_path(self, job: str, attempt: int) -> Path:
         """The file with what an attempt printed."""

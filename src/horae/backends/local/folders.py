@@ -3,6 +3,7 @@
 <state>/jobs/<job>/checkpoint/     what the job saves, by default
 <state>/jobs/<job>/<attempt>/      order.json, runner.json, exit.json, log.txt, lock, stop; work/
 <state>/attempts/<job>@<attempt>   a marker, so that a restart need not look through all that ever ran
+<state>/bin/<job>/                 what was a job's folder, on its way out
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from horae.backends.local import runner
 from horae.backends.local.processes import Process
 from horae.backends.protocol import Attempt
+from horae.backends.task import Task
 
 _JOB = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -113,7 +117,7 @@ class Folders:
     """All attempts on disk."""
 
     def __init__(self, state: Path) -> None:
-        self._jobs, self._markers = state / "jobs", state / "attempts"
+        self._jobs, self._markers, self._bin = state / "jobs", state / "attempts", state / "bin"
         for folder in (state, self._jobs, self._markers):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -139,11 +143,56 @@ class Folders:
         """Take the marker away. Log and exit stay: the attempt never runs again."""
         (self._markers / f"{attempt[0]}@{attempt[1]}").unlink(missing_ok=True)
 
+    def spoken_of(self, tasks: Iterable[Task]) -> set[str]:
+        """Jobs whose folders tasks name: to go on from where another job ended, for one."""
+        folder = re.compile(re.escape(f"{self._jobs}/") + r"([^/\s]+)")
+        return {job for task in tasks for text in _texts(task) for job in folder.findall(text)}
+
+    def discard(self, job: str) -> bool:
+        """Put the folder of a job into the bin; False if that cannot be done now."""
+        assert _JOB.fullmatch(job), f"{job!r} is no safe name for a folder"
+        try:
+            self._bin.mkdir(mode=0o700, exist_ok=True)
+            # One that never ran has none, nor has one that went before that was noted.
+            if os.path.lexists(self._jobs / job):
+                (self._jobs / job).rename(self._bin / job)
+        except OSError:
+            return False
+        return True
+
+    @property
+    def has_full_bin(self) -> bool:
+        """Whether anything is on its way out."""
+        return bool(self._discarded())
+
+    def empty_bin(self) -> None:
+        """Delete what is on its way out; what cannot be deleted stays, and is tried again the next time."""
+        for entry in self._discarded():
+            # A job may have put anything in the place of its folder; a link is never followed.
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    Path(entry.path).unlink()
+
+    def _discarded(self) -> list[os.DirEntry[str]]:
+        try:
+            return list(os.scandir(self._bin))
+        except OSError:
+            return []
+
     def orders(self, job: str) -> Iterator[dict[str, Any]]:
         """All orders of a job, the newest first."""
         attempts = [int(entry.name) for entry in os.scandir(self._jobs / job) if entry.name.isdigit()]
         found = (self.of((job, number)).order() for number in sorted(attempts, reverse=True))
         return (order for order in found if order)
+
+
+def _texts(task: Task) -> Iterator[str]:
+    """Whatever in a task may be, or hold, a path."""
+    workdir = f"{task.workdir}/" if task.workdir else ""
+    paths = (os.path.normpath(path) for path in (task.workdir, f"{workdir}{task.checkpoint_dir}") if path)
+    return chain(paths, (task.workdir, task.checkpoint_dir, task.setup), task.run, task.env.values())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -115,11 +115,14 @@ async def check_attempt(
 
 
 def _is_over(daemon: Daemon, job: str, attempt: int) -> bool:
-    """Whether an attempt, which there was, is known to have ended. One that has just begun may not be shown yet."""
+    """Whether an attempt, which there was, is known to have ended; its job may even have been forgotten.
+
+    An attempt that has just begun may not be shown yet, but its job is.
+    """
     at = daemon.standing
     row = at.row(job)
     if row is None:
-        return False
+        return True
     newest = int(at.columns["attempt"][row])
     return newest > attempt or (newest == attempt and at.state(row) not in ALIVE)
 
