@@ -34,11 +34,12 @@ class Cell:
         nodes: Sequence[Node] = (),
         placement: str = "best-effort",
         url: str = "",
+        keep_s: float | None = None,
         **settings: str,
     ) -> None:
         self.folder, self.world, self.now_s = folder, World(default=Part(lasts_s=10.0)), 0.0
         self.nodes = tuple(nodes) or (Node("v100", "v100", gpus),)
-        self._url = url or f"sqlite:///{folder / 'journal.db'}"
+        self._keep_s, self._url = keep_s, url or f"sqlite:///{folder / 'journal.db'}"
         self._beginning = Beginning(self.nodes, policy, settings, placement, tuple(queues))
         self.reopen()
 
@@ -46,7 +47,9 @@ class Cell:
         """Begin, or come back after a crash."""
         self.store = Store(self._url, own=True, patience_s=1.0)
         self.backend = FakeBackend(self.nodes, self.world)
-        self.daemon = Daemon(self.store, self.backend, self._beginning, lambda: self.now_s, lambda job, attempt: {})
+        self.daemon = Daemon(
+            self.store, self.backend, self._beginning, lambda: self.now_s, lambda job, attempt: {}, keep_s=self._keep_s
+        )
         self.daemon._take_up()
         self.operations = Operations(self.daemon)
 

@@ -31,7 +31,7 @@ LATER_S = KEEP_S + 2 * DAY_S
 
 @pytest.fixture
 def cell(tmp_path: Path) -> Iterator[Cell]:
-    made = Cell(tmp_path)
+    made = Cell(tmp_path, keep_s=KEEP_S)
     yield made
     made.store.close()
 
@@ -130,6 +130,20 @@ def test_what_jobs_ran_is_dropped_a_day_after_them(cell: Cell) -> None:
     assert set(cell.store.tasks()) == set(cell.daemon.tasks) == {newest}
 
 
+def test_what_jobs_wrote_stays_unless_somebody_said_for_how_long(tmp_path: Path) -> None:
+    for keep_s in (None, KEEP_S):
+        (folder := tmp_path / str(keep_s)).mkdir()
+        cell = Cell(folder, keep_s=keep_s)
+        old = cell.submit()
+        cell.to(12.0)
+        newest = cell.submit()
+        later(cell, LATER_S)
+        later(cell, LATER_S + DAY_S)
+        assert set(cell.store.tasks()) == {newest}
+        assert ((old, 1) in cell.world.forgotten) is (keep_s is None)
+        cell.store.close()
+
+
 def test_what_the_backend_does_not_let_go_is_tried_again(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     old = cell.submit()
     cell.to(12.0)
@@ -182,6 +196,7 @@ def test_who_preempted_whom_by_what_order_is_told_the_same_when_rows_are_others(
 
 
 def test_how_long_is_as_last_time_unless_asked_and_a_day_at_least() -> None:
+    assert _keep_s(None, None) is None
     assert _keep_s(None, 5 * DAY_S) == 5 * DAY_S
     assert _keep_s(2 * DAY_S, 5 * DAY_S) == 2 * DAY_S
     with pytest.raises(CannotServe, match="--keep 1d"):

@@ -80,7 +80,7 @@ def command(
         typer.Option(
             "--keep",
             metavar="TIME",
-            help="Forget jobs so long after their end, with records, logs and folders; as last time, or 90d.",
+            help="Forget jobs so long after their end, and delete logs and folders; else 90d, and these stay.",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,

@@ -109,12 +109,14 @@ class Daemon:
         clock: Clock,
         environment: Callable[[str, int], dict[str, str]],
         watch_s: float = WATCH_S,
-        keep_s: float = KEEP_S,
+        keep_s: float | None = None,
     ) -> None:
         self.store, self.backend, self.clock = store, backend, clock
         #: Variables that an attempt of a job is given: where the service is, and a token.
         self._environment = environment
-        self.beginning, self._watch_s, self._keep_s = beginning, watch_s, keep_s
+        self.beginning, self._watch_s = beginning, watch_s
+        #: How long jobs that have ended are kept; what they wrote goes with them only if somebody said how long.
+        self._keep_s, self._discards = (KEEP_S, False) if keep_s is None else (keep_s, True)
         self.engine, self.seq = recover(store, beginning)
         # Counted over all lives of the daemon: one that keeps dying young must write checkpoints, too.
         self._checkpointed = (store.newest_checkpoint() or (0, b""))[0]
@@ -498,12 +500,13 @@ class Daemon:
             self._note_trouble(trouble)
 
     def _discard(self) -> None:
-        """Drop what is on disk of jobs that have left; what cannot be dropped now is tried again."""
+        """Drop what is left of jobs that have left, and of what they wrote; what cannot go now is tried again."""
         rows = self.engine.jobs.rows
         left = [job for job in self.tasks if job not in rows]
         if not left:
             return
-        gone = self.backend.discard(left, [task for job, task in self.tasks.items() if job in rows])
+        kept = [task for job, task in self.tasks.items() if job in rows]
+        gone = self.backend.discard(left, kept) if self._discards else left
         self.store.drop_tasks(gone)
         for job in gone:
             del self.tasks[job]

@@ -25,7 +25,7 @@ from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.service.beginning import Beginning, Unmade
 from horae.service.clock import Clock, wall_clock
-from horae.service.daemon import DAY_S, KEEP_S, Daemon, Prepare
+from horae.service.daemon import DAY_S, Daemon, Prepare
 from horae.service.operations import Operations
 from horae.service.people import Person, Role
 from horae.service.rehearsal import rehearse
@@ -60,7 +60,7 @@ class Asked:
     placement: str | None = None
     queues: tuple[Queue, ...] = ()
     secrets: Path | None = None
-    #: Seconds for which jobs that have ended are kept.
+    #: Seconds for which jobs that have ended are kept, with all that they wrote.
     keep_s: float | None = None
 
 
@@ -98,7 +98,7 @@ class Server:
         def environment(job: str, attempt: int) -> dict[str, str]:
             return {"HORAE_URL": self.url, "HORAE_TOKEN": tokens.of_job(job, attempt)}
 
-        keep_s = _keep_s(asked.keep_s, before.get("keep_s", KEEP_S))
+        keep_s = _keep_s(asked.keep_s, before.get("keep_s"))
         self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s)
         self._ending.callback(self.daemon.close, LEAVE_S)
         if self.daemon.engine.gpus.occupied:
@@ -278,7 +278,7 @@ def _gpus(asked: str | None, last: str | None) -> tuple[str | None, dict[Node, t
     return (None if devices else last) if asked is None else asked, devices
 
 
-def _keep_s(asked: float | None, last: float) -> float:
+def _keep_s(asked: float | None, last: float | None) -> float | None:
     """For how long to keep jobs that have ended: as asked, or as last, so that nothing goes because of a word less."""
     if asked is not None and asked < DAY_S:
         raise CannotServe("Jobs that have ended are kept for a day at least: use --keep 1d, or more.")
