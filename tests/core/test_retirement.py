@@ -161,11 +161,12 @@ def test_only_who_ended_before_that_moment_leaves() -> None:
 
 def test_an_app_leaves_as_a_whole() -> None:
     cell = Cell()
+    cell.submit(0.0, job("second", work=1e6, app="search"))
     done(cell, "first", 0.0, app="search")
     done(cell, "alone", 0.0)
-    cell.submit(20.0, job("second", work=1e6, app="search"), job("newest"))
+    cell.submit(20.0, job("newest"))
     cell.tell(JobsRetired(1000.0, 1000.0))
-    assert left(cell) == ["first", "second", "newest"]
+    assert left(cell) == ["second", "first", "newest"]
     cell.at(2000.0, JobFinished(2000.0, "second", 1))
     cell.tell(JobsRetired(3000.0, 3000.0))
     assert left(cell) == ["newest"]

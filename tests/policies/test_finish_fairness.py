@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders import Cell, Script, job, run, times
 from horae.core.commands import Decided
 from horae.core.engine import Engine
-from horae.core.events import Event, JobHeld, JobProgressed, JobSubmitted
+from horae.core.events import Event, JobFinished, JobHeld, JobProgressed, JobSubmitted
 from horae.core.job import JobSpec
 from horae.core.loss import LossCurve
 from horae.core.plan import Memory, Snapshot
@@ -178,3 +178,18 @@ def test_trials_that_pause_are_work_left_all_the_same() -> None:
     assert cell.running == ["a1"], "a0 waits at the rung for a1, lease or not"
     now = Snapshot(250.0, np.array([1]), cell.engine.jobs, cell.engine.gpus, cell.engine.queues)
     assert rho(now, look(now, cell.engine.memory), 1200.0) == pytest.approx([(250 + 1750) / 2000])
+
+
+def test_an_app_that_comes_again_is_owed_nothing_for_the_time_it_was_away() -> None:
+    cell = Cell("1x1", "themis", {"lease": "60"})
+    cell.submit(0.0, job("first", work=10.0, app="nightly"))
+    cell.submit(5.0, job("overlaps", work=10.0, app="nightly"))
+    cell.at(10.0, JobFinished(10.0, "first", 1))
+    cell.at(20.0, JobFinished(20.0, "overlaps", 1))
+    cell.submit(100_000.0, job("honest", work=1000.0), job("again", work=1000.0, app="nightly"))
+    table = cell.engine.jobs
+    assert [table.apps[number] for number in table.app[:4]] == ["nightly", "nightly", "honest", "nightly"]
+    assert len(set(table.app[:4].tolist())) == 3, "one that comes after its end is another"
+    apps = look(snapshot(cell.engine), cell.engine.memory)
+    assert apps.elapsed_s.tolist() == [0.0, 0.0]
+    assert rho(snapshot(cell.engine), apps, 60.0).max() < 2.2, "not a day's wait for a thousand seconds of work"

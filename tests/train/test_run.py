@@ -28,17 +28,6 @@ def service() -> Iterator[Service]:
         yield one
 
 
-@pytest.fixture(autouse=True)
-def _signals_as_they_were() -> Iterator[None]:
-    """A run in this process leaves no trace of its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    yield
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def count(*arguments: object, env: dict[str, str]) -> subprocess.Popen[str]:
     return start(COUNTER, *arguments, env=env)
 

@@ -37,10 +37,6 @@ class AppBook:
     def add(self, row: int) -> None:
         """A job came. The first of an app that names a scheduler chooses for those that follow."""
         spec, app = self._table.specs[row], int(self._table.app[row])
-        if app in self._scheduler and self._over(app, before_s=float(self._table.submit_s[row])):
-            # Who comes later under the name of an app that has ended is another, and has nothing to do with its losses.
-            del self._scheduler[app], self._trials[app]
-            self._news.pop(app, None)
         if spec.app_scheduler and app not in self._scheduler:
             self._scheduler[app] = make_app_scheduler(spec.app_scheduler)
             self._trials[app] = []
@@ -48,10 +44,6 @@ class AppBook:
             self._rungs[row] = self._scheduler[app].rungs(len(self._trials[app]), spec.work)
             self._losses[row] = []
             self._trials[app].append(row)
-
-    def _over(self, app: int, before_s: float) -> bool:
-        """Whether all trials of an app had ended before some moment; told by times, which a restored table has, too."""
-        return all(self._table.ended_s[row] < before_s for row in reversed(self._trials[app]))
 
     def report_at(self, row: int, work_done: float) -> tuple[float, ...]:
         """Amounts of work at which an attempt should report its loss: rungs that it has not, and every so often."""

@@ -150,7 +150,10 @@ class JobTable:
         self.rows: dict[str, int] = {}
         self.gpu_types = gpu_types
         self.speeds, self._queues = speeds, queues
-        self._apps: dict[str, int] = {}
+        #: Names of apps by number, the number that a name has now, and rows of each app, less some that have ended.
+        self._app_names: list[str] = []
+        self._app_numbers: dict[str, int] = {}
+        self._app_rows: list[list[int]] = []
         #: Rows by class and by whatever else a learnt rate depends on.
         self._alike: dict[str, dict[tuple[int, tuple[str, ...], tuple[float, ...]], list[int]]] = {}
         self._beside: tuple[tuple[str, ...], NDArray[np.float64]] = ((), np.zeros((0, 0, 0)))
@@ -169,8 +172,8 @@ class JobTable:
 
     @property
     def apps(self) -> tuple[str, ...]:
-        """Names of the apps, by number."""
-        return tuple(self._apps)
+        """Names of the apps, by number: one that comes again after its end is another, with a number of its own."""
+        return tuple(self._app_names)
 
     def app_goes_on(self, app: int) -> bool:
         """Whether any job of an app has not ended."""
@@ -183,7 +186,7 @@ class JobTable:
     def long_over(self, before_s: float) -> NDArray[np.int64]:
         """Rows of apps whose jobs have all ended before a moment; not that of the newest job."""
         over, app = self.ended_s[: len(self)] < before_s, self.app[: len(self)]
-        stays = np.zeros(len(self._apps), np.bool_)
+        stays = np.zeros(len(self._app_names), np.bool_)
         stays[app[~over]] = True
         stays[app[-1:]] = True
         return np.flatnonzero(~stays[app])
@@ -205,10 +208,29 @@ class JobTable:
             self.deadline_s[row] = now_s + spec.deadline_s
         self.queue[row] = self._queues.number(spec.queue)
         self._group(row, spec)
-        self.app[row] = self._apps.setdefault(spec.app_id, len(self._apps))
+        self._join_app(row, self._app_of(spec, now_s))
         self.set_rates(row)
         self.activate(row)
         return row
+
+    def _app_of(self, spec: JobSpec, now_s: float) -> int:
+        """Number of the app that a job belongs to: a new one if all jobs of that name had ended before this moment."""
+        number = self._app_numbers.get(spec.app_id, -1)
+        if number < 0:
+            return len(self._app_names)
+        rows = self._app_rows[number]
+        while rows and self.ended_s[rows[-1]] < now_s:
+            rows.pop()
+        return number if rows else len(self._app_names)
+
+    def _join_app(self, row: int, number: int) -> None:
+        """Jobs join in order, so that a number which is not known yet is the next one."""
+        name = self.specs[row].app_id
+        if number == len(self._app_names):
+            self._app_names.append(name)
+            self._app_rows.append([])
+        self._app_numbers[name] = self.app[row] = number
+        self._app_rows[number].append(row)
 
     def set_rates(self, row: int) -> None:
         """Look up how fast a job runs on each GPU type, and so which types it can use."""
@@ -353,10 +375,11 @@ class JobTable:
         self.rows = {spec.id: row for row, spec in enumerate(specs)}
         for row, spec in enumerate(specs):
             self._group(row, spec)
-            self._apps.setdefault(spec.app_id, len(self._apps))
         room = max(64, len(specs))
         for name, (kind, start) in _COLUMNS.items():
             setattr(self, name, _extended(columns.get(name, np.empty(0)), np.full(room, start, kind)))
+        for row, app in enumerate(self.app[: len(specs)].tolist()):
+            self._join_app(row, app)
         # Kinds are numbered as they come, and some may have left with their jobs.
         self.kind[: len(specs)] = [self._kind(spec) for spec in specs]
         self.rates = _extended(columns["rates"], np.zeros((room, len(gpu_types))))
