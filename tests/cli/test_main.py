@@ -9,10 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
 from horae import __version__
 from horae.cli import policies
-from horae.cli.main import _take_debug
+from horae.cli.late import LateGroup
+from horae.cli.main import _take_debug, app
 
 from .conftest import Horae
 
@@ -44,6 +47,26 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
+
+
+def test_a_command_imports_no_other() -> None:
+    script = (
+        "import sys; from horae.cli.main import main; main(['queue', '--help']);"
+        "print(sorted(name for name in sys.modules if name.startswith('horae.cli.')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "'horae.cli.live.queue'" in done.stderr
+    for other in ("sweep", "simulate", "serve", "live.demo", "live.submission"):
+        assert f"'horae.cli.{other}'" not in done.stderr
+
+
+def test_every_command_is_there_and_says_of_itself_what_the_list_says() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, LateGroup)
+    for name, late in group.late.items():
+        made = group.commands[name]
+        assert made.name == name
+        assert late.help == (made.help if isinstance(made, TyperGroup) else made.short_help)
 
 
 def test_help_needs_none_of_the_heavy_libraries() -> None:

@@ -5,82 +5,81 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 from horae import __version__
-from horae.cli import auction, audit, catalogue, compare, policies, serve, simulate, skew, solve, sweep, trace
-from horae.cli.live import (
-    demo,
-    events,
-    jobs,
-    logs,
-    nodes,
-    queue,
-    replay,
-    report,
-    requests,
-    settings,
-    shares,
-    submission,
-    tokens,
-    waiting,
-)
-from horae.cli.usage import PlainUsage, is_help, usage_sentence
+from horae.cli.late import Late, LateGroup
+from horae.cli.usage import is_help, usage_sentence
 from horae.core.errors import UserError
 
 INTERRUPTED = 130
 
+
+class _Commands(LateGroup):
+    """All commands, as `horae --help` lists them."""
+
+    late: ClassVar[Mapping[str, Late]] = {
+        "simulate": Late("horae.cli.simulate:command", "One policy on one trace."),
+        "compare": Late("horae.cli.compare:command", "Many policies on one workload, side by side."),
+        "sweep": Late("horae.cli.sweep:command", "Policies as load, cluster size or a setting changes, as curves."),
+        "audit": Late(
+            "horae.cli.audit:command",
+            "One policy on one workload, judged: fairness, waste, envy, and whether lies pay.",
+        ),
+        "trace": Late("horae.cli.trace:app", "Import, generate and inspect traces."),
+        "solve": Late(
+            "horae.cli.solve:command", "One allocation problem: who spends which share of its time on which GPU type."
+        ),
+        "auction": Late(
+            "horae.cli.auction:command",
+            "One auction of free GPUs: who wins, pays and keeps what, and who has the rest.",
+        ),
+        "policies": Late("horae.cli.policies:command", "What each policy does, its parameters, its paper."),
+        "catalogue": Late(
+            "horae.cli.catalogue:command", "GPU types and models, and how fast the one should train the other."
+        ),
+        "skew": Late("horae.cli.skew:command", "From observed speeds, whose GPUs should be close together."),
+        "serve": Late(
+            "horae.cli.serve:command", "Run real jobs on this machine's GPUs: the service that the live commands ask."
+        ),
+        "submit": Late(
+            "horae.cli.live.submission:command",
+            "Have a job run, or many.",
+            "horae.cli.live.submission:CommandBehindDashes",
+        ),
+        "queue": Late("horae.cli.live.queue:command", "Who runs, who waits, and why."),
+        "status": Late("horae.cli.live.jobs:status", "Everything about a job."),
+        "why": Late("horae.cli.live.jobs:why", "Why a job waits, and what to do."),
+        "logs": Late("horae.cli.live.logs:command", "What a job printed."),
+        "events": Late("horae.cli.live.events:command", "What befell a job: who preempted it, and why."),
+        "wait": Late("horae.cli.live.waiting:command", "Stay until jobs have ended."),
+        "cancel": Late("horae.cli.live.requests:cancel", "End jobs."),
+        "hold": Late("horae.cli.live.requests:hold", "Keep jobs from running."),
+        "release": Late("horae.cli.live.requests:release", "Let jobs that are held run."),
+        "share": Late("horae.cli.live.shares:command", "What each queue is entitled to, and uses."),
+        "nodes": Late("horae.cli.live.nodes:app", "List the nodes; take one out of service and back."),
+        "report": Late("horae.cli.live.report:app", "Reports on what a service has run: usage, fairness."),
+        "replay": Late("horae.cli.live.replay:command", "What happened, run again under another policy."),
+        "demo": Late("horae.cli.live.demo:command", "A service, a dozen real training jobs, and how fair it was."),
+        "settings": Late("horae.cli.live.settings:app", "Show or change the policy and the queues."),
+        "token": Late("horae.cli.live.tokens:app", "Make, list and revoke tokens (for admins)."),
+    }
+
+
 app = typer.Typer(
     help="Horae schedules shared GPUs: run jobs, simulate a policy, compare many, look into traces.",
     epilog="Start with: horae compare --generate plain --cluster 8x4, or with: horae serve",
+    cls=_Commands,
     # Plain help: rich would double the time that `horae --help` takes.
     rich_markup_mode=None,
     no_args_is_help=True,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-app.command("simulate", short_help="One policy on one trace.")(simulate.command)
-app.command("compare", short_help="Many policies on one workload, side by side.")(compare.command)
-app.command("sweep", short_help="Policies as load, cluster size or a setting changes, as curves.")(sweep.command)
-app.command("audit", short_help="One policy on one workload, judged: fairness, waste, envy, and whether lies pay.")(
-    audit.command
-)
-app.add_typer(trace.app, name="trace")
-app.command("solve", short_help="One allocation problem: who spends which share of its time on which GPU type.")(
-    solve.command
-)
-app.command("auction", short_help="One auction of free GPUs: who wins, pays and keeps what, and who has the rest.")(
-    auction.command
-)
-app.command("policies", short_help="What each policy does, its parameters, its paper.")(policies.command)
-app.command("catalogue", short_help="GPU types and models, and how fast the one should train the other.")(
-    catalogue.command
-)
-app.command("skew", short_help="From observed speeds, whose GPUs should be close together.")(skew.command)
-app.command("serve", short_help="Run real jobs on this machine's GPUs: the service that the live commands ask.")(
-    serve.command
-)
-app.command("submit", cls=submission.CommandBehindDashes, short_help="Have a job run, or many.")(submission.command)
-app.command("queue", short_help="Who runs, who waits, and why.")(queue.command)
-app.command("status", cls=PlainUsage, short_help="Everything about a job.")(jobs.status)
-app.command("why", cls=PlainUsage, short_help="Why a job waits, and what to do.")(jobs.why)
-app.command("logs", cls=PlainUsage, short_help="What a job printed.")(logs.command)
-app.command("events", cls=PlainUsage, short_help="What befell a job: who preempted it, and why.")(events.command)
-app.command("wait", cls=PlainUsage, short_help="Stay until jobs have ended.")(waiting.command)
-app.command("cancel", cls=PlainUsage, short_help="End jobs.")(requests.cancel)
-app.command("hold", cls=PlainUsage, short_help="Keep jobs from running.")(requests.hold)
-app.command("release", cls=PlainUsage, short_help="Let jobs that are held run.")(requests.release)
-app.command("share", short_help="What each queue is entitled to, and uses.")(shares.command)
-app.add_typer(nodes.app, name="nodes")
-app.add_typer(report.app, name="report")
-app.command("replay", cls=PlainUsage, short_help="What happened, run again under another policy.")(replay.command)
-app.command("demo", short_help="A service, a dozen real training jobs, and how fair it was.")(demo.command)
-app.add_typer(settings.app, name="settings")
-app.add_typer(tokens.app, name="token")
 
 
 def _print_version(wanted: bool) -> None:

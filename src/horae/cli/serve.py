@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from horae.cli.live.address import default_state
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, print_csv
 from horae.core.errors import UserError
@@ -21,11 +22,6 @@ from horae.core.errors import UserError
 if TYPE_CHECKING:
     from horae.core.queues import Queue
     from horae.service.server import Server
-
-
-def default_state() -> Path:
-    """Where a service keeps everything unless it is told otherwise."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "horae"
 
 
 def command(

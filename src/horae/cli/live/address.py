@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from horae.cli.serve import default_state
 from horae.core.errors import UserError
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
@@ -32,6 +31,11 @@ class Address:
     url: str
     local: bool
     token: str
+
+
+def default_state() -> Path:
+    """Where a service keeps everything unless it is told otherwise."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "horae"
 
 
 def find_address(url: str | None) -> Address:
