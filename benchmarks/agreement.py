@@ -25,7 +25,9 @@ from horae.cli.live.past import Past, read_past
 from horae.core.history import History
 from horae.service.calibration import Calibration, calibrate
 from horae.service.history import Floats
+from horae.service.job_file import class_of
 from horae.service.server import Asked, Server
+from horae.service.tokens import operator
 from horae.simulate.run import simulate
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -129,7 +131,8 @@ def run_live(plan: Plan, state: Path, believed: Calibration | None = None) -> Pa
         began = time.monotonic()
         for job in plan.jobs:
             time.sleep(max(0.0, began + job.at_s - time.monotonic()))
-            speeds = believed.speeds_of(job.kind, KINDS[job.kind].gpus) if believed else {}
+            # What was not measured is a mistake here: the simulation would know more than the service did.
+            speeds = believed.speeds[class_of(operator(), job.kind), KINDS[job.kind].gpus] if believed else {}
             at.post("/v1/jobs", [job.form(speeds)])
         _wait(at, began + _PATIENCE_S)
         return read_past(at)

@@ -239,6 +239,11 @@ class JobFile(_Form):
         return ("bash", "-c", self.run) if isinstance(self.run, str) else tuple(self.run)
 
 
+def class_of(user: str, name: str) -> str:
+    """The class of jobs of one user that say, by this name, that they are alike: nobody's speeds are another's."""
+    return f"{user}/{name}"
+
+
 def spec_of(job: JobFile, job_id: str, user: str, now_s: float, cluster: Cluster) -> JobSpec:
     """What the engine has to know of a job. Progress is in steps, or in millionths where nobody knows any.
 
@@ -255,7 +260,7 @@ def spec_of(job: JobFile, job_id: str, user: str, now_s: float, cluster: Cluster
         unit="steps",
         gpus_min=job.resources.gpus_min,
         gpus_max=job.resources.gpus_max,
-        job_class=f"{user}/{job.job_class or job.app}" if job.job_class or job.app else job_id,
+        job_class=class_of(user, job.job_class or job.app) if job.job_class or job.app else job_id,
         gpu_types=types,
         throughput=_throughput(job, work, types, cluster),
         weight=job.weight,
