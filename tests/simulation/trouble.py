@@ -24,7 +24,7 @@ from horae.core.events import (
 )
 from horae.core.invariants import check
 from horae.core.job import JobSpec
-from horae.core.loss import LossCurve
+from horae.core.loss_curve import LossCurve
 from horae.core.queues import Queue
 from horae.core.states import State
 from horae.core.throughputs import Origin, Setting, Throughputs

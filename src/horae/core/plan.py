@@ -10,15 +10,15 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.bidding import Ask, Bidding
 from horae.core.cluster import Cluster, Machines, Span
 from horae.core.commands import MemoryWrite
-from horae.core.conversation import Ask, Conversation
-from horae.core.gpus import GpuLedger
-from horae.core.measures import Measure, values
+from horae.core.compared_by import ComparedBy, values
+from horae.core.gpu_ledger import GpuLedger
+from horae.core.job_table import JobTable, along
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
 from horae.core.states import FINISHED, LAUNCHING, PLACED, RUNNING
-from horae.core.table import JobTable, along
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,14 +39,14 @@ class Snapshot:
         gpus: GpuLedger,
         queues: QueueTree,
         flat: bool = False,
-        talk: Conversation | None = None,
+        talk: Bidding | None = None,
     ) -> None:
         self.now_s = now_s
         self.rows = rows
         self.table, self.gpu_ledger, self.queues = table, gpus, queues
         self._flat = flat
         #: Who has an agent of their own, and what these were asked and answered.
-        self.talk = talk or Conversation()
+        self.talk = talk or Bidding()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -220,7 +220,7 @@ class Snapshot:
         table = self.table
         return along(self.now_s, self.rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
 
-    def measured(self, measure: Measure, rows: Ints) -> Floats:
+    def measured(self, measure: ComparedBy, rows: Ints) -> Floats:
         """What jobs are compared by, of some rows, as it stands now."""
         table = self.table
         work_left = self._left(rows)
@@ -381,7 +381,7 @@ class Wishes:
     #: Why a job waits when those ahead of it took the GPUs.
     waiting: Reason = Reason.NO_FREE_GPUS
     #: What jobs are compared by, for people.
-    measure: Measure = Measure.NOTHING
+    measure: ComparedBy = ComparedBy.NOTHING
     #: When to ask again even if nothing happens.
     wake_s: float = np.inf
     #: Whether to ask again, too, when a job that was launched begins to work.

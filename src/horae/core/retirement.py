@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.job_table import JobTable
 from horae.core.plan import MemorySpec
-from horae.core.table import JobTable
 
 Ints = NDArray[np.int64]
 Value = TypeVar("Value")

@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.gpus import NOBODY
+from horae.core.gpu_ledger import NOBODY
 from horae.core.plan import Pins, Placement, Plan, Snapshot, Wishes
 from horae.core.queues import QueueUse
 from horae.core.reasons import Reason

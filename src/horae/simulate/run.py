@@ -14,10 +14,10 @@ from horae.core.errors import UserError
 from horae.core.events import PRECEDENCE, Event, JobSubmitted
 from horae.core.history import History, Recorder
 from horae.core.job import JobSpec
+from horae.core.job_table import along
 from horae.core.plan import Particular
 from horae.core.queues import Queue
-from horae.core.table import along
-from horae.core.telling import tell
+from horae.core.run_history import history_of
 from horae.core.throughputs import Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import make_policy, with_seed
@@ -218,7 +218,7 @@ class Driver:
 
     def history(self, settings: Mapping[str, str]) -> History:
         """What happened, for reports."""
-        return tell(self.engine, self._recorder, self._world.rates(), settings)
+        return history_of(self.engine, self._recorder, self._world.rates(), settings)
 
 
 def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughputs) -> None:

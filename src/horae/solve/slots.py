@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import INT, INTS, TABLE, compiled, inner
+from horae.core.jit import INT, INTS, TABLE, compiled, inner
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import compiled_when_called, inner_when_called
+from horae.core.jit import compiled_when_called, inner_when_called
 from horae.solve.auction.bids import Ints
-from horae.solve.auction.market import Market
 from horae.solve.auction.prices import Priced, ascending, loss_of
+from horae.solve.auction.winner_program import Market
 
 Bools = NDArray[np.bool_]
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import compiled_when_called, inner_when_called
+from horae.core.jit import compiled_when_called, inner_when_called
 from horae.solve.auction.bids import Floats, Ints
-from horae.solve.auction.market import UNIT, Market
+from horae.solve.auction.winner_program import UNIT, Market
 
 Bools = NDArray[np.bool_]
 
