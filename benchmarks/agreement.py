@@ -22,8 +22,8 @@ from benchmarks.bench import Bench, note
 from benchmarks.part import Part, Row
 from horae.client.journal import JournalReader, read_past
 from horae.client.service_client import ServiceClient, records_of, service
+from horae.core.arrays import Floats
 from horae.core.history import History
-from horae.service.history.journal_history import Floats
 from horae.service.history.simulation_costs import Calibration, calibrate
 from horae.service.job_file import class_of
 from horae.service.server import ServeOptions, Server

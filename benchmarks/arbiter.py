@@ -17,7 +17,8 @@ from benchmarks.scaling import Grown, draw_scaling
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
 from horae.core.events import JobSubmitted
-from horae.core.plan import Memory, Snapshot
+from horae.core.memory import Memory
+from horae.core.snapshot import Snapshot
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.policies.themis.app_views import AppViews

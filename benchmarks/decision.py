@@ -22,8 +22,8 @@ from horae.core.events import Event, JobFinished, JobStarted, JobStopped, JobSub
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.job import JobSpec
 from horae.core.job_table import JobTable
-from horae.core.plan import Snapshot
 from horae.core.queues import QueueTree
+from horae.core.snapshot import Snapshot
 from horae.core.throughputs import Speeds, Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import make_policy

@@ -17,7 +17,7 @@ from horae.core.codec import decode, encode
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import AgentChanged, BidReceived, JobCancelled, JobFinished, JobHeld, NodeDraining
-from horae.core.plan import Counting
+from horae.core.policy import Counting
 from horae.core.reasons import Reason
 from horae.placement.rules import make_placement
 from horae.policies import make_policy

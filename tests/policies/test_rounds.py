@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import Cell, job, run, times
-from horae.core.plan import Snapshot
+from horae.core.snapshot import Snapshot
 from horae.policies.gavel.rounds import TimeShares, next_round
 from horae.report.metrics.measure import Report, measure
 from horae.simulate.run import simulate

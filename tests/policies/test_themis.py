@@ -22,7 +22,8 @@ from horae.policies import make_policy
 from horae.policies.settings import BadSetting
 from horae.policies.themis.bidding_agent import ErringAgent, TruthfulAgent
 from horae.report.metrics.measure import measure
-from horae.simulate.run import Driver, simulate
+from horae.simulate.driver import Driver
+from horae.simulate.run import simulate
 from horae.simulate.world import World
 from horae.solve.auction.bids import check_bid
 from horae.workload.clusters import parse_cluster

@@ -15,9 +15,9 @@ from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event
 from horae.core.job import JobSpec
-from horae.core.plan import Snapshot
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
 from horae.core.states import WAITING
 from horae.core.throughputs import Speeds, Throughputs
 from horae.policies import POLICIES

@@ -31,8 +31,8 @@ from horae.core.throughputs import Origin, Setting, Throughputs
 from horae.placement import PLACEMENTS
 from horae.placement.rules import make_placement
 from horae.policies import POLICIES, make_policy
+from horae.simulate.driver import Driver
 from horae.simulate.faults import Faults
-from horae.simulate.run import Driver
 from horae.simulate.world import World
 
 FAULTS = Faults(

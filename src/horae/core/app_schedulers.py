@@ -16,12 +16,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Bools, Floats, Ints
 from horae.core.errors import UserError, did_you_mean
 from horae.core.states import CANCELLED, CANCELLING, FAILED, FINISHED
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class BadAppScheduler(UserError):

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from horae.core.app_schedulers import AppScheduler, AppTrials, BadAppScheduler, Ints, make_app_scheduler
+from horae.core.app_schedulers import AppScheduler, AppTrials, BadAppScheduler, make_app_scheduler
+from horae.core.arrays import Ints
 from horae.core.commands import GivenUp
 from horae.core.job import JobSpec
 from horae.core.job_table import JobTable, along

@@ -43,11 +43,14 @@ from horae.core.events import (
 )
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
-from horae.core.plan import Memory, Placement, PlacementRule, Plan, Policy, Snapshot, Wishes
+from horae.core.memory import Memory
+from horae.core.plan import Placement, PlacementRule, Plan
+from horae.core.policy import Policy
 from horae.core.queues import Queue, QueueTree, QueueUse
 from horae.core.reasons import Reason
 from horae.core.retired_jobs import RetiredJobs
 from horae.core.retirement import Retirement
+from horae.core.snapshot import Snapshot
 from horae.core.speed_learning import LEAST_MEASURED_S, SpeedLearner
 from horae.core.states import (
     ALIVE,
@@ -68,6 +71,7 @@ from horae.core.states import (
 )
 from horae.core.status import ClusterStatus, shown_columns
 from horae.core.throughputs import Setting, Speeds, Throughputs
+from horae.core.wishes import Wishes
 
 #: What failed is tried again after 1, 2, 4, ... seconds, at most this many.
 LONGEST_BACKOFF_S = 300.0

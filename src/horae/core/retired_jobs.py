@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Floats
 from horae.core.states import FINISHED
 
 if TYPE_CHECKING:
     from horae.core.job_table import JobTable
 
-Floats = NDArray[np.float64]
 
 #: Of so many jobs, the last to leave, the service is known: enough to tell how long jobs take, and no more than that.
 MOST = 100_000

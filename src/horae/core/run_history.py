@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from horae.core.engine import Engine
 from horae.core.explain import explain
 from horae.core.history import History, Recorder
-from horae.core.plan import Counting, Relaxing
+from horae.core.policy import Counting, Relaxing
 from horae.core.reasons import Reason
 from horae.core.states import State
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from horae.core.errors import UserError, did_you_mean
-from horae.core.plan import Policy
+from horae.core.policy import Policy
 from horae.policies.gavel.allox import AlloX
 from horae.policies.gavel.cost import Cost, CostDeadline
 from horae.policies.gavel.fifo_sjf_aware import FifoAware, ShortestAware

@@ -26,7 +26,7 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.job import JobSpec
-from horae.core.plan import Particular
+from horae.core.policy import Particular
 from horae.core.queues import Queue
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.policies import make_policy

@@ -13,8 +13,11 @@ from horae.core.checkpoint import UnreadableCheckpoint, load
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
 from horae.core.errors import UserError
-from horae.core.plan import Memory, MemorySpec, Policy, Snapshot, Wishes
+from horae.core.memory import Memory, MemorySpec
+from horae.core.policy import Policy
 from horae.core.queues import Queue
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.service.store.store import Store

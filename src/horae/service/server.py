@@ -19,7 +19,7 @@ from horae.backends.local.backend import LocalBackend
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
 from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
-from horae.core.plan import Particular
+from horae.core.policy import Particular
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
 from horae.policies import make_policy

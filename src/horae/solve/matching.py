@@ -18,13 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.errors import UserError
 from horae.core.jit import INTS, TABLE, compiled
 from horae.solve.allocation.problem import AllocationProblem, Solution
 from horae.solve.slots import cut_slots
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class NoMatching(UserError):

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from horae.core.arrays import Floats, Ints
 
 #: Chosen by measurement on the published table, 70 % hidden, with and without noise; see docs/design/estimation.md.
 RANK = 4

@@ -11,12 +11,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.core.arrays import Floats
+from horae.core.memory import Memory, MemorySpec
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, remember
 from horae.policies.settings import BadSetting, setting
 from horae.solve.allocation.problem import AllocationProblem, Sharing, Solution
-
-Floats = NDArray[np.float64]
 
 _LEAST_SHARE = 1e-6
 

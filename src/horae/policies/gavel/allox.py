@@ -8,8 +8,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 from horae.policies.gavel.type_preference import GAIN, held_type, less_where_held, times_left
 from horae.policies.settings import setting
 

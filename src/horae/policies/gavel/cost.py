@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.errors import UserError, did_you_mean
-from horae.core.plan import Memory, MemorySpec, Snapshot
+from horae.core.memory import Memory, MemorySpec
+from horae.core.snapshot import Snapshot
 from horae.policies.gavel.allocation_policy import AllocationPolicy
 from horae.policies.gavel.rounds import MEMORY
 from horae.policies.settings import BadSetting, setting

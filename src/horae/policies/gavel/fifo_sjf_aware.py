@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.compared_by import ComparedBy
-from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 from horae.policies.gavel.type_preference import GAIN, free_gpus, held_type, less_where_held, times_left
 from horae.policies.settings import RESERVE, setting
 

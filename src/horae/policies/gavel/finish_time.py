@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.plan import Memory, MemorySpec, Snapshot
+from horae.core.memory import Memory, MemorySpec
+from horae.core.snapshot import Snapshot
 from horae.policies.gavel.allocation_policy import AllocationPolicy
 from horae.policies.gavel.isolated_time import COLUMNS, isolated_s
 from horae.policies.gavel.rounds import MEMORY

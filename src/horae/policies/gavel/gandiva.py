@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.core.arrays import Floats, Ints
+from horae.core.memory import Memory, MemorySpec
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 from horae.policies.gavel.isolated import isolated_share
 from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, remember
 from horae.policies.gavel.type_preference import free_gpus
 from horae.policies.settings import setting
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.core.memory import Memory, MemorySpec
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, remember
 from horae.policies.settings import setting
 

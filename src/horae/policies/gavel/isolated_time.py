@@ -6,15 +6,14 @@ What a job does between two looks would have taken it that work over its isolate
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.plan import Memory, Snapshot
+from horae.core.arrays import Floats
+from horae.core.memory import Memory
+from horae.core.snapshot import Snapshot
 from horae.policies.gavel.allocation_policy import problem_of
 
 #: What is remembered of each job.
 COLUMNS = {"isolated_s": 0, "left": 0, "isolated_rate": 0}
-
-Floats = NDArray[np.float64]
 
 
 def isolated_s(now: Snapshot, memory: Memory) -> Floats:

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.plan import Snapshot
+from horae.core.arrays import Floats
+from horae.core.snapshot import Snapshot
 from horae.policies.gavel.allocation_policy import AllocationPolicy
 from horae.policies.gavel.rounds import TimeShares
 from horae.solve.allocation.problem import AllocationProblem, Solution
-
-Floats = NDArray[np.float64]
 
 #: Who runs gives way to shorter jobs if it has a round to spare, or this part of what is left until the end.
 _PRESSING = 0.1

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.core.arrays import Floats, Ints
+from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 from horae.policies.time_grid import next_quantum_s
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: What the mechanism remembers: seconds owed and the share of time, by job and type; time run when it last looked.
 MEMORY = MemorySpec(columns={"ran_s": 0}, by_type=("owed_s", "share"), scalars={"looked_s": 0.0})

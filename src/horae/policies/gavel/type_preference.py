@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.plan import Snapshot
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from horae.core.arrays import Floats, Ints
+from horae.core.snapshot import Snapshot
 
 #: The setting of all policies that look at time left on each type.
 GAIN = "seconds by which somebody must end sooner before a running job moves or gives way"

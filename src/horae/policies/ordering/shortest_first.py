@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from horae.core.compared_by import ComparedBy
-from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 from horae.policies.settings import RESERVE, setting
 
 

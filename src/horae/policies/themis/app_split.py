@@ -11,12 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.plan import Snapshot
+from horae.core.arrays import Bools, Ints
+from horae.core.snapshot import Snapshot
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Counts = dict[int, int]
 
 #: GPUs must be so many times faster before a job moves to them.

@@ -9,16 +9,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Span
 from horae.core.job_table import along
-from horae.core.plan import Snapshot
 from horae.core.queues import QueueUse
+from horae.core.snapshot import Snapshot
 from horae.policies.themis.app_split import Counts
 from horae.policies.themis.bidding_agent import AppView
 from horae.policies.themis.rho import AppFinishTimes
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Where speeds are unknown a job is as fast as it can be.
 _NO_SLOWDOWN = np.ones(4)

@@ -15,15 +15,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Ints
 from horae.core.cluster import Machines, Span
 from horae.solve.auction.bids import Offer
 
 if TYPE_CHECKING:
     from horae.policies.themis.bidding_agent import AppView
 
-Ints = NDArray[np.int64]
 #: (place, GPUs on each machine, machines), as `Bundles` has them.
 Piece = tuple[int, int, int]
 #: A bundle, the speed that it has, and the number of its gangs.

@@ -16,15 +16,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.bidding import BidAnswer
 from horae.core.cluster import Machines, Span
 from horae.policies.themis.app_split import WORTH_MOVING
 from horae.policies.themis.bid_bundles import Stock, bundles_of
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 from horae.solve.auction.rounding import words_of
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.plan import Snapshot
+from horae.core.arrays import Ints
+from horae.core.snapshot import Snapshot
 from horae.policies.themis.app_split import Counts, divide
 from horae.policies.themis.app_views import AppViews
-
-Ints = NDArray[np.int64]
 
 
 def serve_minima(now: Snapshot, views: AppViews, free: Ints) -> dict[int, Counts]:

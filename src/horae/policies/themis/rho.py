@@ -14,14 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from horae.core.app_demand import AppDemand
-from horae.core.plan import Memory, MemorySpec, Snapshot
+from horae.core.arrays import Floats, Ints
+from horae.core.memory import Memory, MemorySpec
+from horae.core.snapshot import Snapshot
 from horae.core.states import CANCELLED, CANCELLING, FAILED
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: What a policy that counts with rho has to remember.
 MEMORY = MemorySpec(

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.bidding import Ask
 from horae.core.gpu_ledger import NOBODY
-from horae.core.plan import Memory, MemorySpec, Pins, Snapshot, Wishes
+from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Pins, Wishes
 from horae.policies.gavel.isolated_time import COLUMNS, isolated_in_all_s
 from horae.policies.settings import BadSetting, setting
 from horae.policies.themis.app_split import Counts, divide, held_by, rate_now
@@ -32,9 +34,6 @@ from horae.policies.themis.queue_minima import serve_minima
 from horae.policies.themis.rho import MEMORY, AppFinishTimes, alone_s, look, whole_demand
 from horae.policies.time_grid import next_quantum_s
 from horae.solve.auction.bids import Bid, Offer, Taker
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: What is counted on the way: always, and where apps have agents of their own.
 _COUNTED, _COUNTED_OUTSIDE = ("auctions", "gpus_won", "gpus_paid"), ("bids_asked", "bids_heard")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.job_table import along
-from horae.core.plan import Snapshot
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from horae.core.snapshot import Snapshot
 
 #: The setting of all policies that may tell fast GPUs from slow ones.
 NORMALISE = "whether service counts by speed, in GPU-seconds on the job's fastest type"

@@ -25,13 +25,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.plan import Memory, Snapshot
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from horae.core.arrays import Bools, Floats, Ints
+from horae.core.memory import Memory
+from horae.core.snapshot import Snapshot
 
 #: What is remembered of each job: when it was last promoted, and the service and the time worked it had then.
 COLUMNS = {"promoted_s": 0, "promoted_service": 0, "promoted_ran_s": 0}

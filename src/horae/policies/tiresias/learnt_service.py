@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from horae.core.job_table import JobTable
-from horae.core.plan import Memory, Snapshot
+from horae.core.memory import Memory
+from horae.core.snapshot import Snapshot
 from horae.policies.tiresias.attained_service import attained_by_finished
 from horae.solve.gittins import ServiceDistribution
 

@@ -16,15 +16,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.plan import Memory, Snapshot
+from horae.core.arrays import Floats
+from horae.core.memory import Memory
+from horae.core.snapshot import Snapshot
 from horae.policies.settings import BadSetting
 from horae.policies.tiresias.attained_service import attained_by_all
 from horae.policies.tiresias.feedback_queues import LEAST_BOUND
 from horae.solve.gittins import ServiceDistribution
-
-Floats = NDArray[np.float64]
 
 AUTO = "auto"
 #: The bounds of Tiresias' published simulator, and how many times the bound before it a chosen one is at least.

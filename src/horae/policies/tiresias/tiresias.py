@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats
 from horae.core.compared_by import ComparedBy
-from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 from horae.policies.settings import RESERVE, BadSetting, setting
 from horae.policies.tiresias.attained_service import NORMALISE, attained, pace
 from horae.policies.tiresias.feedback_queues import COLUMNS, Queues, stand
@@ -23,8 +25,6 @@ from horae.policies.tiresias.queue_bounds import AUTO, choose_bounds, read_bound
 from horae.policies.tiresias.queue_bounds import SCALARS as BOUNDS
 from horae.policies.tiresias.service_samples import read_samples
 from horae.solve.gittins import ServiceDistribution
-
-Floats = NDArray[np.float64]
 
 _HISTORY = "history"
 #: Stands for an index of 0 among logarithms.

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from horae.core.arrays import Floats
 from horae.core.history import History
 from horae.report.audit.verdict import Verdict, count, held
 from horae.report.formatting import duration, number
 from horae.report.metrics.fairness import TOLERANCE, Fairness
 from horae.report.metrics.job_outcomes import Outcomes
-from horae.report.metrics.step_functions import Floats
 
 #: So many of those that are worst off are named.
 _NAMED = 5

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from horae.core.app_demand import AppDemand
+from horae.core.arrays import Floats, Ints
 from horae.core.history import History
-from horae.report.metrics.step_functions import Floats, Ints, overlap
+from horae.report.metrics.step_functions import overlap
 
 #: What rounding alone may add to a ratio that is exactly 1.
 TOLERANCE = 1e-9

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from horae.core.arrays import Floats
 from horae.core.cluster import Cluster
 from horae.report.metrics.gpu_holdings import Holdings
-from horae.report.metrics.step_functions import Floats, sums
+from horae.report.metrics.step_functions import sums
 
 
 def fragmentation(holdings: Holdings, cluster: Cluster, begin_s: float, end_s: float) -> float:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.gpu_ledger import SEATS
 from horae.core.history import Attempts
-from horae.report.metrics.step_functions import Floats, Ints, counting
+from horae.report.metrics.step_functions import counting
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from horae.report.metrics.step_functions import Floats, Ints
+from horae.core.arrays import Floats, Ints
 
 
 def isolated_jct(submit_s: Floats, gpus: Ints, work: Floats, rates: Floats, gpus_by_type: Ints) -> Floats:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from horae.core.arrays import Floats, Ints
 from horae.core.history import Attempts, History
 from horae.report.metrics.fairness import AppFairness, finish_time_fairness
 from horae.report.metrics.gpu_holdings import Holdings
 from horae.report.metrics.isolated_run import isolated_jct
-from horae.report.metrics.step_functions import Floats, Ints, sums
+from horae.report.metrics.step_functions import sums
 
 
 @dataclass(frozen=True)

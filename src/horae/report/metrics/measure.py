@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.errors import UserError
 from horae.core.history import History
 from horae.core.states import State
@@ -19,7 +20,7 @@ from horae.report.metrics.fairness import Fairness
 from horae.report.metrics.fragmentation import fragmentation
 from horae.report.metrics.gpu_holdings import Holdings
 from horae.report.metrics.job_outcomes import Outcomes, outcomes
-from horae.report.metrics.step_functions import Floats, Ints, sums
+from horae.report.metrics.step_functions import sums
 
 
 class BadWindow(UserError):

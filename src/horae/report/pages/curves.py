@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horae.core.arrays import Floats
 from horae.report.formatting import number, percent, time_unit
-from horae.report.metrics.step_functions import Floats
 from horae.report.pages.page import _figure, _line_legend, _table
 from horae.report.pages.palette import MUTED, line_colour
 from horae.report.tables import MEASURES, NumberFormat, Row

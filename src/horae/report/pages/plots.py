@@ -12,11 +12,12 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from horae.core.arrays import Floats
 from horae.core.history import History
 from horae.report.formatting import time_ticks
 from horae.report.metrics.gpu_holdings import Holdings
 from horae.report.metrics.measure import Report
-from horae.report.metrics.step_functions import Floats, overlap
+from horae.report.metrics.step_functions import overlap
 from horae.report.pages.palette import BAD, GOOD, GRID, INK, LINES, MUTED, is_dashed, line_colour
 
 Run = tuple[History, Report]

@@ -22,11 +22,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Ints
 from horae.core.gpu_ledger import SEATS
 from horae.core.history import Attempts, History
 from horae.report.formatting import duration, time_ticks
 from horae.report.metrics.gpu_holdings import Holdings, seats
-from horae.report.metrics.step_functions import Ints, counting
+from horae.report.metrics.step_functions import counting
 from horae.report.pages.palette import BLOCKS, IDLE, OTHERS
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1160, 96, 12, 6, 40

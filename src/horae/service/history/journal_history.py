@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobProgressed, JobsRetired, JobStarted, JobStopped
@@ -16,8 +16,6 @@ from horae.core.history import Attempts, History, Recorder
 from horae.core.job import JobSpec
 from horae.core.run_history import history_of
 from horae.service.recovery import InitialSettings
-
-Floats = NDArray[np.float64]
 
 
 def read_history(

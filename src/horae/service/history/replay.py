@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from horae.core.arrays import Floats
 from horae.core.history import History
 from horae.core.states import ENDED, State
-from horae.service.history.journal_history import Floats
 
 
 def counted_alike(was: History, again: History) -> History:

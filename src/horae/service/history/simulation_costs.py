@@ -8,10 +8,11 @@ from statistics import median
 
 import numpy as np
 
+from horae.core.arrays import Floats
 from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.core.states import ENDED, State
-from horae.service.history.journal_history import Floats, alike, worked_by_type
+from horae.service.history.journal_history import alike, worked_by_type
 
 #: What nobody has seen is taken to take no time.
 _NOTHING = 0.0

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.backends.task import Task
+from horae.core.arrays import Ints
 from horae.core.explain import explain
 from horae.core.job import JobSpec
 from horae.core.reasons import Reason
 from horae.core.states import STATES, State
 from horae.core.status import ClusterStatus
 from horae.service.gpu_locations import describe
-
-Ints = NDArray[np.int64]
 
 #: How people call the states.
 STATE_NAMES = {state: state.name.lower() for state in State}

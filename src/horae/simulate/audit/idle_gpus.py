@@ -7,15 +7,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Ints
 from horae.core.audit_observations import Idle, Idleness
 from horae.core.engine import Engine
 from horae.core.gpu_ledger import NOBODY
-from horae.core.plan import Snapshot
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
 from horae.core.states import State
-
-Ints = NDArray[np.int64]
 
 
 class IdleWatch:

@@ -9,7 +9,7 @@ import numpy as np
 from horae.core.audit_observations import Got, Probe
 from horae.core.engine import Engine
 from horae.core.gpu_ledger import NOBODY
-from horae.core.plan import Snapshot
+from horae.core.snapshot import Snapshot
 from horae.core.throughputs import Speeds
 from horae.simulate.audit.misreports import lies_of, tell
 

@@ -10,11 +10,9 @@ tell what each job does, and nothing is left to solve job by job.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats
 from horae.core.jit import FLOAT, FLOATS, INT, TABLE, compiled
-
-Floats = NDArray[np.float64]
 
 IDLE = -1
 

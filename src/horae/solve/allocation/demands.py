@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats
 from horae.solve.allocation.price_search import PriceDemand
-
-Floats = NDArray[np.float64]
 
 #: So close to the fastest that it is the fastest.
 _ALMOST = 1.0 - 1e-12

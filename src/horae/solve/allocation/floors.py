@@ -11,13 +11,10 @@ at first, and gets another where its answer would not do. `division.py` divides 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.solve.allocation.time_lp import TOLERANCE, TimeProgram
 from horae.solve.allocation.units import matches, tally
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Floors:

@@ -20,17 +20,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.jit import FLOAT, FLOATS, INTS, compiled
 from horae.solve.allocation.equal_jobs import Classes, find_classes
 from horae.solve.allocation.lexicographic import Alone, fill
 from horae.solve.allocation.packing import Packing, Reached, pack
 from horae.solve.allocation.price_search import Jobs
 from horae.solve.allocation.problem import AllocationProblem, Solution
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: So close to what a job needs that it is what it needs.
 _ALMOST = 1.0 - 1e-12

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats
 from horae.solve.allocation.demands import Between
 from horae.solve.allocation.price_search import TOLERANCE, Jobs, Level, PriceDemand, highest_level
-
-Floats = NDArray[np.float64]
 
 #: The demand in which everybody has at least, and at most, so many steps/s, from a level that is possible.
 Demanding = Callable[[Floats, Floats, float], PriceDemand]

@@ -11,16 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats
 from horae.core.errors import UserError
 from horae.solve.allocation.problem import AllocationProblem, Solution
 from horae.solve.allocation.time_division import Divided, Division
 from horae.solve.allocation.time_lp import TimeProgram
 from horae.solve.allocation.units import find_kinds, find_units
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: How much less than its bound the welfare should be, and may be, for each unit of weight. Throughputs are off by
 #: the square root of that, so theirs is small.

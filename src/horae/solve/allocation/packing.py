@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.solve.allocation.floors import Floors
 from horae.solve.allocation.lexicographic import Demanding, fill
 from horae.solve.allocation.price_search import PriceDemand
@@ -22,9 +22,6 @@ from horae.solve.allocation.problem import AllocationProblem, Solution
 from horae.solve.allocation.time_division import BesideItself, Divided, Division
 from horae.solve.allocation.time_lp import TOLERANCE, Prices, TimeProgram
 from horae.solve.allocation.units import find_kinds, find_units
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _MOST_STEPS = 1000
 #: So close to the fastest that it is the fastest; so close to the last level that it is the same.

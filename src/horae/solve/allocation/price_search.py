@@ -18,11 +18,9 @@ from typing import Any, Protocol
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats
 from horae.solve.allocation.cheapest_mix import marginal_prices, respond
-
-Floats = NDArray[np.float64]
 
 #: Relative to the worth of all capacity.
 TOLERANCE = 1e-9

@@ -8,10 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.queues import QueueTree
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def _nothing() -> Floats:

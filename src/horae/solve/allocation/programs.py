@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.errors import UserError
 from horae.solve.allocation.demands import FinishTimeDemand, Proportional
 from horae.solve.allocation.equal_jobs import find_classes
@@ -22,9 +22,6 @@ from horae.solve.allocation.packing import Packing, Reached, pack
 from horae.solve.allocation.price_search import Jobs, PriceDemand
 from horae.solve.allocation.problem import AllocationProblem, Solution
 from horae.solve.matching import allox
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class NoAllocation(UserError):

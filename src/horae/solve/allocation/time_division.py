@@ -17,13 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.jit import FLOATS, INT, INTS, compiled
 from horae.solve.allocation.equal_jobs import Classes
 from horae.solve.allocation.time_lp import divide_under
 from horae.solve.allocation.units import NOBODY, Kinds, Sides, Units, matches, sides_of, tally
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Less time than this is none: what rounding leaves.
 _SLIVER = 1e-12

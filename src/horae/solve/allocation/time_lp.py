@@ -12,13 +12,9 @@ from typing import Any
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Bools, Floats, Ints
 from horae.solve.allocation.units import Kinds, Sides, Units, fastest, matches, sides_of, tally
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 #: How far the solver may miss a row, or a price.
 TOLERANCE = 1e-9

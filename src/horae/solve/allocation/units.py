@@ -11,11 +11,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.solve.allocation.equal_jobs import Classes, find_classes
 from horae.solve.allocation.problem import AllocationProblem, Sharing
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: In place of a neighbour.
 NOBODY = -1

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from horae.solve.auction.bids import BadBid, Bid, Floats, Offer, Taker
+from horae.core.arrays import Floats
+from horae.solve.auction.bids import BadBid, Bid, Offer, Taker
 from horae.solve.auction.leftovers import give_leftovers
 from horae.solve.auction.machine_choice import place_bundles
 from horae.solve.auction.outcome import Award, Counts, Displaced, Outcome

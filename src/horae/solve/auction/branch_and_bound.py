@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from horae.core.arrays import Ints
 from horae.core.jit import compiled_when_called, inner_when_called
-from horae.solve.auction.bids import Ints
 from horae.solve.auction.moves import fits, take
 from horae.solve.auction.prices import Priced, ascending
 from horae.solve.auction.winner_program import Market

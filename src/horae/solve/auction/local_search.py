@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from horae.core.arrays import Ints
 from horae.core.jit import compiled_when_called, inner_when_called
-from horae.solve.auction.bids import Ints
 from horae.solve.auction.branch_and_bound import climb, list_options
 from horae.solve.auction.moves import Allocation, change, improve, push, shortfall, take, total_gain
 from horae.solve.auction.prices import Priced, ascending, loss_of

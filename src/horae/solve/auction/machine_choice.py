@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from horae.core.arrays import Ints
 from horae.core.jit import compiled_when_called
-from horae.solve.auction.bids import Bid, Ints, Offer
+from horae.solve.auction.bids import Bid, Offer
 from horae.solve.auction.winner_program import Books
 
 

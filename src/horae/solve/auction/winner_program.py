@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Bools, Ints
 from horae.core.jit import compiled_when_called, inner_when_called
-from horae.solve.auction.bids import Bid, Ints, Offer
-
-Bools = NDArray[np.bool_]
+from horae.solve.auction.bids import Bid, Offer
 
 #: A gain of 1 in the logarithm, in units.
 UNIT = float(1 << 36)

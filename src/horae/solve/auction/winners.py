@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from horae.solve.auction.bids import Floats, Ints
+from horae.core.arrays import Floats, Ints
 from horae.solve.auction.branch_and_bound import climb, list_options
 from horae.solve.auction.local_search import kick, polish, refill
 from horae.solve.auction.moves import allocate, fill, improve, total_gain
