@@ -43,7 +43,7 @@ def measure_recovery(bench: Bench) -> Part:
         read_s = _read_s(path)
         for way in ("journal alone", "checkpoint"):
             found, wall_s, cpu_s = _recover(store, beginning)
-            if found.state()["jobs"]["state"].tolist() != engine.state()["jobs"]["state"].tolist():
+            if found.contents()["jobs"]["state"].tolist() != engine.contents()["jobs"]["state"].tolist():
                 missed.append(f"{policy}, {way}: the engine that came back is another.")
             if bench.sizes.records >= RECORDS and cpu_s > LIMIT_S:
                 missed.append(f"{policy}, {way}: {cpu_s:.1f} s; at most {LIMIT_S:g} are allowed.")
@@ -104,7 +104,7 @@ def _day(engine: Engine, tasks: list[Task]) -> Iterator[_Record]:
     now_s = 0.0
     while True:
         now_s += 10.0
-        record = engine.decide(now_s)
+        record = engine.with_evidence(engine.decide(now_s))
         yield record
         for stop in record.stops:
             yield _folded(engine, JobStopped(now_s, stop.job, stop.attempt, work_done=0.0))

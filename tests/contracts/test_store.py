@@ -731,7 +731,7 @@ def test_a_daemon_goes_by_what_another_has_written_while_it_was_cut_off(postgres
     assert ours == "ours-2"
     first.to(30)
     assert [first.state(job) for job in (theirs, ours)] == ["finished", "finished"]
-    assert same(first.daemon.engine.state(), recover(first.store, first.daemon.beginning)[0].state())
+    assert same(first.daemon.engine.contents(), recover(first.store, first.daemon.beginning)[0].contents())
     first.store.close()
 
 

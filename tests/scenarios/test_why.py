@@ -519,10 +519,10 @@ def test_reasons_outlive_a_crash(tmp_path: Path) -> None:
     at = cell(tmp_path, "las", gpus=1, quantum="5")
     jobs = [job(at) for _ in range(3)]
     at.to(20)
-    before = [explain(at.daemon.engine.standing(), name) for name in jobs]
+    before = [explain(at.daemon.engine.status(), name) for name in jobs]
     at.crash()
     at.reopen()
-    after = [explain(at.daemon.engine.standing(), name, at.now_s) for name in jobs]
+    after = [explain(at.daemon.engine.status(), name, at.now_s) for name in jobs]
     assert [one.code for one in after] == [one.code for one in before]
     assert [one.numbers["holders"] for one in after] == [one.numbers["holders"] for one in before]
 
@@ -576,7 +576,7 @@ def check_reasons(hand: Hand, policy: str) -> None:
     protected = [row for row in held if engine.jobs.protected_until_s[row] > engine.now_s]
     line = [one for one in engine.jobs.specs if STATES[engine.jobs.state[hand.row(one.id)]] is WAITING]
     for one in line:
-        told = explain(engine.standing(), one.id)
+        told = explain(engine.status(), one.id)
         reason = hand.reason(one.id)
         full = one.queue == "a" and top is not None and used + one.gpus > top
         # Where jobs take GPUs from those after them, they take their part of the quota, too: the order comes first.

@@ -467,7 +467,7 @@ def check_journal(service: Service, where: str) -> Store:
         folded, seq = _fold(before)
     for _, record in store.tail(seq):
         folded.apply(record)
-    assert same(live.state(), folded.state()), f"{where}: {difference(live.state(), folded.state())}"
+    assert same(live.contents(), folded.contents()), f"{where}: {difference(live.contents(), folded.contents())}"
     return store
 
 

@@ -232,11 +232,11 @@ def test_without_the_newest_checkpoints_older_records_will_do(
         cell.submit()
         cell.to(moment)
         cell.daemon._save()
-    before = cell.daemon.engine.state()
+    before = cell.daemon.engine.contents()
     cell.crash()
     damage(cell, *damaged)
     cell.reopen()
-    assert same(before, {**cell.daemon.engine.state(), "now_s": before["now_s"]})
+    assert same(before, {**cell.daemon.engine.contents(), "now_s": before["now_s"]})
     assert caplog.text.count("cannot be read") == len(damaged)
 
 
@@ -376,10 +376,10 @@ def test_what_was_written_and_not_confirmed_has_happened(cell: Cell) -> None:
     second = cell.submit(name="sure")
     cell.to(30)
     assert [cell.state("unsure-1"), cell.state(second)] == ["finished", "finished"]
-    before = cell.daemon.engine.state()
+    before = cell.daemon.engine.contents()
     cell.crash()
     cell.reopen()
-    assert same(before, {**cell.daemon.engine.state(), "now_s": before["now_s"]})
+    assert same(before, {**cell.daemon.engine.contents(), "now_s": before["now_s"]})
 
 
 def test_a_decision_that_was_written_and_not_confirmed_is_performed_once(cell: Cell) -> None:

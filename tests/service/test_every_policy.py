@@ -148,5 +148,7 @@ def test_a_hard_day_ends_well(tmp_path: Path, policy: str, other: str) -> None:
     assert max(attempts.values()) <= MOST_ATTEMPTS, attempts
     assert attempts[day.job("fixed")] <= 2, "only the drain stops it"
     engine, _ = recover(cell.store, cell._beginning)
-    assert same(engine.state(), cell.daemon.engine.state()), difference(engine.state(), cell.daemon.engine.state())
+    assert same(engine.contents(), cell.daemon.engine.contents()), difference(
+        engine.contents(), cell.daemon.engine.contents()
+    )
     cell.crash()

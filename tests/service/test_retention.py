@@ -79,7 +79,7 @@ def test_a_service_that_comes_back_has_forgotten_the_same(cell: Cell) -> None:
     later(cell, LATER_S)
     assert old not in cell.daemon.engine.jobs.rows
     cell.submit()
-    assert same(recover(cell.store, cell.daemon.beginning)[0].state(), cell.daemon.engine.state())
+    assert same(recover(cell.store, cell.daemon.beginning)[0].contents(), cell.daemon.engine.contents())
     cell.crash()
     cell.reopen()
     assert old not in cell.daemon.engine.jobs.rows
@@ -251,7 +251,7 @@ def test_trials_that_were_given_up_are_so_in_the_report_of_an_old_journal() -> N
             engine.apply(event)
             records.append(event)
         while engine.due(engine.now_s):
-            records.append(engine.decide(engine.now_s))
+            records.append(engine.with_evidence(engine.decide(engine.now_s)))
 
     trials = [
         JobSpec(f"trial-{number}", 0.0, 1, 100.0, app="search", app_scheduler="halving:eta=2,rungs=1")

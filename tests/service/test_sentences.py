@@ -39,7 +39,7 @@ def teller() -> EventSentences:
     cell.submit(0, job("a-1"), job("b-2"))
     users = {"a-1": "alice", "b-2": "bob"}
     return EventSentences(
-        cell.engine.standing(), {name: Task(name, user, "x", ("x",), 100) for name, user in users.items()}
+        cell.engine.status(), {name: Task(name, user, "x", ("x",), 100) for name, user in users.items()}
     )
 
 
@@ -133,7 +133,7 @@ def test_a_real_preemption_names_taker_and_rule() -> None:
     assert [stop.by for stop in record.stops] == ["short-2"]
     tasks = {"short-2": Task("short-2", "bob", "x", ("x",), 10)}
     decision = next(one for one in cell.decisions if one.stops)
-    (first, *_) = EventSentences(cell.engine.standing(), tasks).tell(decision)
+    (first, *_) = EventSentences(cell.engine.status(), tasks).tell(decision)
     assert first.what == (
         "Attempt 1 was told to stop: preempted by job short-2 of bob, which gets its GPUs. "
         "Jobs with less work left go first."

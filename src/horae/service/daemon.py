@@ -23,10 +23,11 @@ from horae.backends.task import Task
 from horae.core import checkpoint
 from horae.core.cluster import Node
 from horae.core.commands import Command, Launch, Stop, WakeAt
-from horae.core.engine import Engine, Report
+from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.events import (
     PRECEDENCE,
+    AttemptReport,
     Event,
     JobCancelled,
     JobFailed,
@@ -124,7 +125,7 @@ class Daemon:
         self._remembered = 0
         self.tasks: dict[str, Task] = store.tasks()
         #: Where things stand, and the last record that went into it.
-        self.standing: ClusterStatus = self.engine.standing()
+        self.standing: ClusterStatus = self.engine.status()
         self.shown = self.seq
         self.meter: LoopCounters = LoopCounters()
         self._inbox: list[_Request[Any]] = []
@@ -317,7 +318,7 @@ class Daemon:
         news: list[Event] = []
         known: list[Event] = []
         for event in events:
-            (known if isinstance(event, Report) and not self.engine.heeds(event) else news).append(event)
+            (known if isinstance(event, AttemptReport) and not self.engine.would_change(event) else news).append(event)
         self._forget(known)
         return tuple(news)
 
@@ -379,7 +380,7 @@ class Daemon:
         decided = False
         while self.engine.due(now_s := self.clock()):
             with self.meter.deciding():
-                record = self.engine.decide(now_s)
+                record = self.engine.with_evidence(self.engine.decide(now_s))
             try:
                 self.seq = self.store.append((record,), (), (), self.seq)
             except StoreTrouble as trouble:
@@ -483,7 +484,7 @@ class Daemon:
 
     def _publish(self) -> None:
         """Let people see where things stand now."""
-        self.standing = self.engine.standing()
+        self.standing = self.engine.status()
         self.shown = self.seq
 
     def _tidy(self, now_s: float) -> None:

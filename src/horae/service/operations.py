@@ -152,10 +152,10 @@ class Operations:
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, str]:
             self._check_own_app(who, engine, now_s, answer.app)
-            if refused := engine.talk.refusal(answer, now_s):
+            if refused := engine.bidding.refusal(answer, now_s):
                 # The journal keeps that it came, not all that it said.
                 return Change((BidReceived(now_s, replace(answer, rho=None, table=(), problem=refused)),)), refused
-            problem = problem_of(answer, engine.talk.asked[answer.app])
+            problem = problem_of(answer, engine.bidding.asked[answer.app])
             said = replace(answer, rho=None, table=(), problem=problem) if problem else answer
             return Change((BidReceived(now_s, said),)), problem
 

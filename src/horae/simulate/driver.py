@@ -129,7 +129,8 @@ class Driver:
         record = self.engine.decide(now_s)
         self._recorder.see(record, self.engine.jobs.rows)
         if self._watch:
-            self._watch(self.engine, record)
+            # An onlooker sees the record as a journal would store it.
+            self._watch(self.engine, self.engine.with_evidence(record))
         for command in record.commands:
             match command:
                 case Launch():

@@ -134,11 +134,11 @@ class Themis:
 
     def _asks(self, now: Snapshot, auction: _AuctionRound) -> tuple[Ask, ...]:
         """What apps' own agents still have to answer before the auction can be held; they are asked once."""
-        asked = tuple(ask for ask in now.talk.asked.values() if ask.auction == auction.number)
+        asked = tuple(ask for ask in now.bidding.asked.values() if ask.auction == auction.number)
         if asked:
             open_until_s = max(ask.deadline_s for ask in asked)
-            return asked if now.now_s < open_until_s and not now.talk.complete else ()
-        outside = [app for app in auction.bidders if auction.shown[app].name in now.talk.agents]
+            return asked if now.now_s < open_until_s and not now.bidding.complete else ()
+        outside = [app for app in auction.bidders if auction.shown[app].name in now.bidding.agents]
         return tuple(_ask(auction, now, app, now.now_s + self.answer) for app in outside)
 
     def _hold(self, now: Snapshot, memory: Memory, views: AppViews, auction: _AuctionRound) -> dict[int, Counts]:
@@ -161,8 +161,8 @@ class Themis:
     def _bid(self, now: Snapshot, memory: Memory, auction: _AuctionRound, app: int) -> Bid:
         """What an app's own agent said in time, if it has one and it made sense; else the built-in agent's bid."""
         view = auction.shown[app]
-        answer = now.talk.answers.get(view.name)
-        if view.name in now.talk.asked:
+        answer = now.bidding.answers.get(view.name)
+        if view.name in now.bidding.asked:
             memory.put_scalar("bids_asked", memory.scalar("bids_asked") + 1)
         said = answered_bid(view, auction.offer, now.machines, answer) if answer else None
         if said is None:

@@ -38,7 +38,7 @@ def read_history(
         recorder.see(record, engine.jobs.rows)
         reports.see(record, engine)
     if until_s is not None:
-        engine.now_s = max(engine.now_s, until_s)
+        engine.advance(until_s)
     told = history_of(engine, recorder, engine.jobs.rates[: len(engine.jobs)].copy(), engine.policy_settings)
     return replace(told, rates=_true_rates(told, reports.speeds(told)))
 
