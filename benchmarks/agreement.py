@@ -20,13 +20,13 @@ import numpy as np
 
 from benchmarks.bench import Bench, note
 from benchmarks.part import Part, Row
-from horae.cli.live.client import Service, records_of, service
-from horae.cli.live.past import Past, read_past
+from horae.client.journal import JournalReader, read_past
+from horae.client.service_client import ServiceClient, records_of, service
+from horae.core.arrays import Floats
 from horae.core.history import History
-from horae.service.calibration import Calibration, calibrate
-from horae.service.history import Floats
+from horae.service.history.simulation_costs import Calibration, calibrate
 from horae.service.job_file import class_of
-from horae.service.server import Asked, Server
+from horae.service.server import ServeOptions, Server
 from horae.service.tokens import operator
 from horae.simulate.run import simulate
 
@@ -125,7 +125,7 @@ def workload_plan(jobs: int = 34, every_s: float = 4.0, seed: int = 163) -> Plan
 # ------------------------------------------------------------------------- live
 
 
-def run_live(plan: Plan, state: Path, believed: Calibration | None = None) -> Past:
+def run_live(plan: Plan, state: Path, believed: Calibration | None = None) -> JournalReader:
     """Run jobs for real, each submitted when its time comes, and read the journal."""
     with _serving(plan, state) as at:
         began = time.monotonic()
@@ -139,8 +139,8 @@ def run_live(plan: Plan, state: Path, believed: Calibration | None = None) -> Pa
 
 
 @contextmanager
-def _serving(plan: Plan, state: Path) -> Iterator[Service]:
-    server = Server(Asked(state=state, port=0, gpus=GPUS, policy=plan.policy, settings=plan.settings))
+def _serving(plan: Plan, state: Path) -> Iterator[ServiceClient]:
+    server = Server(ServeOptions(state=state, port=0, gpus=GPUS, policy=plan.policy, settings=plan.settings))
     token = server.token_file.read_text(encoding="utf-8").strip()
     before = os.environ.get("HORAE_TOKEN")
     os.environ["HORAE_TOKEN"] = token
@@ -154,7 +154,7 @@ def _serving(plan: Plan, state: Path) -> Iterator[Service]:
         server.close()
 
 
-def _wait(at: Service, until: float) -> None:
+def _wait(at: ServiceClient, until: float) -> None:
     while True:
         jobs = records_of(at.get("/v1/jobs", {"all": True, "limit": 0, "fields": "id,state"}), "jobs")
         left = [job for job in jobs if job["state"] != "finished"]
@@ -167,7 +167,7 @@ def _wait(at: Service, until: float) -> None:
 # ------------------------------------------------------------------- comparison
 
 
-def run_simulated(live: Past, plan: Plan, known: Calibration) -> History:
+def run_simulated(live: JournalReader, plan: Plan, known: Calibration) -> History:
     """The jobs of a live run, as they were submitted, at the speeds and costs of an earlier one."""
     jobs = [known.applied(spec) for spec in live.history.jobs]
     placement, cluster = live.beginning.placement, live.history.cluster

@@ -17,13 +17,14 @@ from benchmarks.scaling import Grown, draw_scaling
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
 from horae.core.events import JobSubmitted
-from horae.core.plan import Memory, Snapshot
+from horae.core.memory import Memory
+from horae.core.snapshot import Snapshot
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
-from horae.policies.agent import TruthfulAgent
-from horae.policies.app_views import Views
-from horae.policies.finish_fairness import alone_s, look, whole_demand
-from horae.policies.themis import Themis
+from horae.policies.themis.app_views import AppViews
+from horae.policies.themis.bidding_agent import TruthfulAgent
+from horae.policies.themis.rho import alone_s, look, whole_demand
+from horae.policies.themis.themis import Themis
 from horae.solve.auction.auction import hold_auction
 from horae.solve.auction.bids import Bid, Offer
 from horae.workload.generator import generate, preset
@@ -158,6 +159,6 @@ class _Auction:
         return [agent.bid(view, self.offer, machines) for view in shown]
 
 
-def _views(now: Snapshot, memory: Memory) -> Views:
+def _views(now: Snapshot, memory: Memory) -> AppViews:
     apps = look(now, memory)
-    return Views(now, apps, alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention), _LEASE_S)
+    return AppViews(now, apps, alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention), _LEASE_S)

@@ -19,11 +19,11 @@ from horae.core.cluster import Cluster
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobStarted, JobStopped, JobSubmitted
-from horae.core.gpus import GpuLedger
+from horae.core.gpu_ledger import GpuLedger
 from horae.core.job import JobSpec
-from horae.core.plan import Snapshot
+from horae.core.job_table import JobTable
 from horae.core.queues import QueueTree
-from horae.core.table import JobTable
+from horae.core.snapshot import Snapshot
 from horae.core.throughputs import Speeds, Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import make_policy

@@ -14,7 +14,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.solve.problem import Problem
+from horae.solve.allocation.problem import AllocationProblem
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -37,17 +37,17 @@ class _Ways:
         return len(self.gpu_type)
 
 
-def max_min(problem: Problem) -> float:
+def max_min(problem: AllocationProblem) -> float:
     """The highest level of (gpus / (weight * c)) * throughput that everybody can have."""
     return highest_level(problem, problem.weight * problem.normaliser / problem.gpus)
 
 
-def makespan(problem: Problem) -> float:
+def makespan(problem: AllocationProblem) -> float:
     """The least time in which everybody can end."""
     return 1.0 / highest_level(problem, problem.steps_left)
 
 
-def finish_time(problem: Problem) -> float:
+def finish_time(problem: AllocationProblem) -> float:
     """The least rho that everybody can have, by halving."""
     alone_s = problem.isolated_s + problem.steps_left / problem.isolated_throughput
     low = float((problem.elapsed_s / alone_s).max())
@@ -60,18 +60,18 @@ def finish_time(problem: Problem) -> float:
     return high
 
 
-def _all_reach(problem: Problem, alone_s: Floats, rho: float) -> bool:
+def _all_reach(problem: AllocationProblem, alone_s: Floats, rho: float) -> bool:
     left_s = rho * alone_s - problem.elapsed_s
     return bool((left_s > 0).all()) and highest_level(problem, problem.steps_left / left_s) >= 1.0
 
 
-def lexicographic(problem: Problem) -> Floats:
+def lexicographic(problem: AllocationProblem) -> Floats:
     """Throughputs when all rise together and those that cannot rise rest, job by job."""
     weight = problem.weight
     return _fill(problem, lambda frozen: np.where(frozen, 0.0, weight))
 
 
-def hierarchical(problem: Problem) -> Floats:
+def hierarchical(problem: AllocationProblem) -> Floats:
     """Throughputs when all rise by their part of their queue's weight, which those that rest leave to the others.
 
     For queues of one level, fairness or fifo.
@@ -79,7 +79,7 @@ def hierarchical(problem: Problem) -> Floats:
     return _fill(problem, lambda frozen: _handed_down(problem, frozen))
 
 
-def _handed_down(problem: Problem, frozen: NDArray[np.bool_]) -> Floats:
+def _handed_down(problem: AllocationProblem, frozen: NDArray[np.bool_]) -> Floats:
     weight = np.zeros(len(problem))
     for number in np.unique(problem.queue[~frozen]).tolist():
         rising, queue = np.flatnonzero((problem.queue == number) & ~frozen), problem.queues[number]
@@ -89,7 +89,7 @@ def _handed_down(problem: Problem, frozen: NDArray[np.bool_]) -> Floats:
     return weight
 
 
-def _fill(problem: Problem, weights: Callable[[NDArray[np.bool_]], Floats]) -> Floats:
+def _fill(problem: AllocationProblem, weights: Callable[[NDArray[np.bool_]], Floats]) -> Floats:
     """Rounds of: all that are not frozen rise by their weights; whoever cannot rise alone is frozen."""
     unit = problem.normaliser / problem.gpus
     throughput, frozen = np.zeros(len(problem)), np.zeros(len(problem), np.bool_)
@@ -104,7 +104,7 @@ def _fill(problem: Problem, weights: Callable[[NDArray[np.bool_]], Floats]) -> F
     return throughput
 
 
-def highest_level(problem: Problem, rate: Floats, have: Floats | None = None) -> float:
+def highest_level(problem: AllocationProblem, rate: Floats, have: Floats | None = None) -> float:
     """The most of t such that everybody can have the throughput have + rate * t.
 
     Rows are scaled to the jobs' fastest, and t to the first at which somebody has it: tolerances are absolute.
@@ -127,7 +127,7 @@ def highest_level(problem: Problem, rate: Floats, have: Floats | None = None) ->
     return most * _most_of_last(_model(row, col, value, lower, upper))
 
 
-def _ways(problem: Problem) -> _Ways:
+def _ways(problem: AllocationProblem) -> _Ways:
     """Every job alone on every type that it can use, and every two jobs that can share one."""
     job, gpu_type = np.nonzero(problem.speed > 0)
     alone = np.column_stack((job, np.full(len(job), -1)))

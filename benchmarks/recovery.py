@@ -11,15 +11,15 @@ from pathlib import Path
 from benchmarks.bench import Bench, note
 from benchmarks.part import Part, Row
 from benchmarks.serving import GPUS, jobs
-from horae.backends.local.gpus import parse_virtual
+from horae.backends.local.gpu_detection import parse_virtual
 from horae.backends.task import Task
 from horae.core import checkpoint
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, JobStopped, JobSubmitted
-from horae.service.beginning import Beginning, recover
 from horae.service.job_file import read_job, spec_of, task_of
-from horae.service.store import Store
+from horae.service.recovery import InitialSettings, recover
+from horae.service.store.store import Store
 
 RECORDS, LIMIT_S = 100_000, 10.0
 _POLICIES = ("fifo-backfill", "tiresias")
@@ -36,7 +36,7 @@ def measure_recovery(bench: Bench) -> Part:
     missed: list[str] = []
     for policy in _POLICIES:
         note(f"recovery, {bench.sizes.records:,} records, {policy}")
-        beginning = Beginning(parse_virtual(GPUS), policy)
+        beginning = InitialSettings(parse_virtual(GPUS), policy)
         path = bench.folder / f"{policy}.db"
         store = Store(f"sqlite:///{path}", own=True)
         engine = _write(store, beginning, bench.sizes.records)
@@ -63,7 +63,7 @@ def _holds(cpu_s: float, wall_s: float) -> str:
     return "NO" if cpu_s > LIMIT_S else "yes" if wall_s <= LIMIT_S else "CPU only"
 
 
-def _recover(store: Store, beginning: Beginning) -> tuple[Engine, float, float]:
+def _recover(store: Store, beginning: InitialSettings) -> tuple[Engine, float, float]:
     began_s, cpu_s = time.perf_counter(), time.process_time()
     engine, _ = recover(store, beginning)
     return engine, time.perf_counter() - began_s, time.process_time() - cpu_s
@@ -79,7 +79,7 @@ def _read_s(path: Path) -> float:
     return time.process_time() - began_s
 
 
-def _write(store: Store, beginning: Beginning, count: int) -> Engine:
+def _write(store: Store, beginning: InitialSettings, count: int) -> Engine:
     """A journal of so many records, and the engine that they lead to."""
     engine, tasks = beginning.engine(), list[Task]()
     page: list[_Record] = []

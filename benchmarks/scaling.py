@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from horae.report.palette import MUTED, line_colour
+from horae.report.pages.palette import MUTED, line_colour
 
 #: Where `make` puts what it builds.
 _BUILD = Path(__file__).resolve().parents[1] / "build"
@@ -29,7 +29,7 @@ def draw_scaling(name: str, title: str, sizes: Sequence[tuple[int, int]], lines:
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    from horae.report.plots import _STYLE
+    from horae.report.pages.plots import _STYLE
 
     _BUILD.mkdir(exist_ok=True)
     path = _BUILD / f"{name}.png"

@@ -19,10 +19,10 @@ from benchmarks.decision import perform
 from benchmarks.part import Part, Row
 from benchmarks.recovery import submissions
 from benchmarks.serving import GPUS, Client, Served, jobs, served, wait_for
-from horae.backends.local.gpus import parse_virtual
+from horae.backends.local.gpu_detection import parse_virtual
 from horae.core.events import JobFinished
-from horae.service.beginning import Beginning
-from horae.service.rehearsal import rehearse
+from horae.service.recovery import InitialSettings
+from horae.service.warm_up import warm_up
 
 #: Policies whose decisions are timed, with leases and rounds that end while they are.
 POLICIES: dict[str, dict[str, str]] = {
@@ -244,8 +244,8 @@ def _measure_decisions(load: _Load, policy: str, settings: Mapping[str, str], qu
 
 def _longest_alone_s(policy: str, settings: Mapping[str, str], queued: int) -> float:
     """CPU seconds of the longest of some decisions: the same jobs and GPUs, but nobody asks anything meanwhile."""
-    beginning = Beginning(parse_virtual(GPUS), policy, dict(settings))
-    rehearse(beginning)
+    beginning = InitialSettings(parse_virtual(GPUS), policy, dict(settings))
+    warm_up(beginning)
     engine = beginning.engine()
     for event in islice(submissions(engine, []), queued):
         engine.apply(event)

@@ -14,9 +14,9 @@ from benchmarks import plain
 from benchmarks.bench import Bench, note
 from benchmarks.part import Part, Row
 from benchmarks.speeds import Speeds, draw_differing, draw_problem, draw_queued, find_speeds
-from horae.solve.hierarchy import hierarchical
-from horae.solve.problem import Problem, Solution
-from horae.solve.programs import finish_time, makespan, max_min
+from horae.solve.allocation.hierarchy import hierarchical
+from horae.solve.allocation.problem import AllocationProblem, Solution
+from horae.solve.allocation.programs import finish_time, makespan, max_min
 
 Floats = NDArray[np.float64]
 
@@ -37,10 +37,10 @@ class Entry:
     """One problem: how Horae solves it, what a plain program makes of it (where it can), and the limits."""
 
     name: str
-    problem: Problem
-    solve: Callable[[Problem], Solution]
+    problem: AllocationProblem
+    solve: Callable[[AllocationProblem], Solution]
     #: Objective, or throughputs where those are what is to agree.
-    plain: Callable[[Problem], float | Floats] | None = None
+    plain: Callable[[AllocationProblem], float | Floats] | None = None
     limit_s: float | None = None
     least_ratio: float | None = None
 
@@ -104,7 +104,9 @@ def _measure(entry: Entry, judged: bool) -> tuple[Row, list[str]]:
     return row, misses
 
 
-def _fastest(solve: Callable[[Problem], _Answer], problem: Problem, tries: int = _TRIES) -> tuple[_Answer, float]:
+def _fastest(
+    solve: Callable[[AllocationProblem], _Answer], problem: AllocationProblem, tries: int = _TRIES
+) -> tuple[_Answer, float]:
     """The answer and the time of the fastest try, each from a problem of which nothing is known yet."""
     if tries > 1:
         solve(problem.only(np.arange(len(problem)) < 8))
@@ -117,7 +119,7 @@ def _fastest(solve: Callable[[Problem], _Answer], problem: Problem, tries: int =
     return answer, min(times_s)
 
 
-def difference(problem: Problem, solution: Solution, answer: float | Floats) -> float:
+def difference(problem: AllocationProblem, solution: Solution, answer: float | Floats) -> float:
     """How far a solution is from the plain answer: relative to that, or throughputs to the jobs' fastest."""
     if isinstance(answer, float):
         return abs(solution.objective - answer) / abs(answer)

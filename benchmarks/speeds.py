@@ -13,9 +13,9 @@ from benchmarks.workload import find_data
 from horae.core.cluster import Span
 from horae.core.queues import Queue, QueueTree
 from horae.core.throughputs import Setting, Throughputs
-from horae.solve.problem import Problem, Sharing
-from horae.workload.mixes import DISTRIBUTED, SINGLE
-from horae.workload.speeds import load_throughputs
+from horae.solve.allocation.problem import AllocationProblem, Sharing
+from horae.workload.model_mixes import DISTRIBUTED, SINGLE
+from horae.workload.speed_files import load_throughputs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -88,11 +88,11 @@ def _sizes() -> Floats:
     return np.array([gpus for _, gpus in CLASSES], np.float64)
 
 
-def draw_problem(speeds: Speeds, jobs: int, sharing: bool = False, seed: int = 0) -> Problem:
+def draw_problem(speeds: Speeds, jobs: int, sharing: bool = False, seed: int = 0) -> AllocationProblem:
     """Jobs of classes drawn alike, on a quarter as many GPUs of each type."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(len(speeds), size=jobs)
-    return Problem(
+    return AllocationProblem(
         gpu_types=TYPES,
         capacity=np.full(len(TYPES), float(jobs // 4)),
         ids=tuple(map(str, range(jobs))),
@@ -106,14 +106,14 @@ def draw_problem(speeds: Speeds, jobs: int, sharing: bool = False, seed: int = 0
     )
 
 
-def draw_differing(speeds: Speeds, jobs: int, seed: int = 0) -> Problem:
+def draw_differing(speeds: Speeds, jobs: int, seed: int = 0) -> AllocationProblem:
     """The same with speeds that are estimates, so that no two jobs are alike."""
     problem = draw_problem(speeds, jobs, seed=seed)
     noise = np.random.default_rng(seed + 1).lognormal(0.0, 0.1, problem.speed.shape)
     return replace(problem, speed=problem.speed * noise)
 
 
-def draw_queued(speeds: Speeds, jobs: int, queues: int, seed: int = 0) -> Problem:
+def draw_queued(speeds: Speeds, jobs: int, queues: int, seed: int = 0) -> AllocationProblem:
     """The same with jobs of three weights in queues, of which every fourth is first come, first served."""
     rng = np.random.default_rng(seed + 2)
     tree = QueueTree(_queues(rng, queues))

@@ -17,7 +17,8 @@ from horae.core.reasons import Reason
 from horae.core.states import ALIVE, LAUNCHING, RUNNING, State
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
-from horae.simulate.run import Driver, simulate
+from horae.simulate.driver import Driver
+from horae.simulate.run import simulate
 from horae.simulate.world import World
 from horae.workload.clusters import parse_cluster
 

@@ -16,8 +16,8 @@ import pytest
 from horae.core.job import JobSpec
 from horae.core.queues import Queue, QueueTree
 from horae.simulate.run import simulate
+from horae.solve.allocation.problem import AllocationProblem, Sharing
 from horae.solve.auction.bids import check_bid
-from horae.solve.problem import Problem, Sharing
 from horae.workload.clusters import parse_cluster
 
 
@@ -80,7 +80,7 @@ def test_a_difference_between_the_two_is_told_by_job(reference: ModuleType) -> N
 # ------------------------------------------------------------ plain programs
 
 #: One, two and three GPUs of three types, and two jobs.
-SEED = Problem(
+SEED = AllocationProblem(
     gpu_types=("v100", "p100", "k80"),
     capacity=np.array([1.0, 2.0, 3.0]),
     ids=("0", "1"),
@@ -100,7 +100,7 @@ def test_the_plain_programs_solve_the_worked_examples(plain: ModuleType) -> None
 
 
 def test_the_plain_program_lets_jobs_share_where_that_is_faster(plain: ModuleType) -> None:
-    alone = Problem(
+    alone = AllocationProblem(
         gpu_types=("gpu",),
         capacity=np.ones(1),
         ids=("0", "1"),
@@ -124,7 +124,7 @@ def test_the_plain_filling_goes_on_for_those_that_nobody_stops(plain: ModuleType
 
 def test_a_plain_queue_serves_its_jobs_by_its_rule(plain: ModuleType) -> None:
     tree = QueueTree([Queue("fair", 1.0), Queue("first", 1.0, "fifo")])
-    four = Problem(
+    four = AllocationProblem(
         gpu_types=("gpu",),
         capacity=np.ones(1),
         ids=("0", "1", "2", "3"),
@@ -236,13 +236,13 @@ def test_a_decision_is_taken_apart(benchmark_module: Callable[[str], ModuleType]
 def test_the_journal_that_recovery_is_timed_on_gives_the_same_engine(
     benchmark_module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from horae.backends.local.gpus import parse_virtual
-    from horae.service.beginning import Beginning, recover
-    from horae.service.store import Store
+    from horae.backends.local.gpu_detection import parse_virtual
+    from horae.service.recovery import InitialSettings, recover
+    from horae.service.store.store import Store
 
     recovery = benchmark_module("recovery")
     monkeypatch.setattr(recovery, "_QUEUED", 60)
-    beginning = Beginning(parse_virtual(benchmark_module("serving").GPUS), "tiresias")
+    beginning = InitialSettings(parse_virtual(benchmark_module("serving").GPUS), "tiresias")
     store = Store(f"sqlite:///{tmp_path}/journal.db", own=True)
     written = recovery._write(store, beginning, 700)
     found, seq = recover(store, beginning)

@@ -18,9 +18,21 @@ MAY_IMPORT = {
     "report": {"core"},
     "backends": {"core"},
     "train": set(),
+    "client": {"core", "service"},
     "simulate": {"core", "solve", "policies", "placement"},
     "service": {"core", "solve", "policies", "placement", "backends", "report", "simulate", "workload"},
-    "cli": {"core", "solve", "policies", "placement", "workload", "report", "simulate", "backends", "service"},
+    "cli": {
+        "core",
+        "solve",
+        "policies",
+        "placement",
+        "workload",
+        "report",
+        "simulate",
+        "backends",
+        "service",
+        "client",
+    },
 }
 PURE = ("core", "solve", "placement", "policies")
 

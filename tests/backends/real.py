@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from horae.backends.local.attempt_folders import AttemptFolder
 from horae.backends.local.backend import LocalBackend
-from horae.backends.local.environment import MARK
-from horae.backends.local.folders import AttemptFolder
 from horae.backends.local.processes import Process, _environment, _pids
+from horae.backends.local.runner_order import MARK
 from horae.backends.protocol import Place, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node

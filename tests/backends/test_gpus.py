@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from horae.backends.local import gpus
-from horae.backends.local.gpus import BadGpus, find_gpus, parse_virtual, type_name
+from horae.backends.local import gpu_detection
+from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual, type_name
 from horae.core.cluster import Node
 
 
@@ -72,7 +72,7 @@ def test_a_type_is_what_is_left_of_a_products_name(product: str, expected: str) 
 
 
 def test_no_library_no_driver_and_no_gpu_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "_LIBRARY", "libno-such-library.so.1")
+    monkeypatch.setattr(gpu_detection, "_LIBRARY", "libno-such-library.so.1")
     assert find_gpus() == {}
     assert find_gpus(Nvml("NVIDIA H100", init=9)) == {}
     assert find_gpus(Nvml()) == {}

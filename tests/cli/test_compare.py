@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from horae.cli import runs
 from horae.cli.compare import DEFAULT_POLICIES, read_policies, split_policies
+from horae.cli.setup import parallel
 from horae.core.errors import UserError
 from horae.policies import POLICIES
 
@@ -155,12 +155,12 @@ def test_a_wrong_input_gets_one_sentence(
 def test_jobs_that_did_not_finish_are_told_for_each_policy(
     horae: Horae, trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_all = runs.run_all
+    run_all = parallel.run_all
 
-    def cut_short(*words: Any) -> list[runs.Outcome]:
+    def cut_short(*words: Any) -> list[parallel.Outcome]:
         return [replace(outcome, waiting={"2": "no room"}) for outcome in run_all(*words)]
 
-    monkeypatch.setattr(runs, "run_all", cut_short)
+    monkeypatch.setattr(parallel, "run_all", cut_short)
     answer = horae("compare", "--trace", trace, "--cluster", "1x4", "--policies", "srtf,las")
     assert answer.code == 0
     assert answer.err.splitlines() == [

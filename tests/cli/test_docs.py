@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
 from horae.policies import _CLASSES
-from horae.service.api import agents, health, jobs, operators, streams
+from horae.service.api import admin, agents, health, jobs, streams
 from horae.service.job_file import JobFile, read_job
 from horae.simulate.run import simulate
 
@@ -105,7 +105,7 @@ def test_every_key_of_a_job_and_every_request_is_described() -> None:
     wanted = set(keys(JobFile))
     assert {"run", "class", "checkpoint.grace"} <= wanted
     app = FastAPI()
-    for part in (agents, health, jobs, operators, streams):
+    for part in (agents, health, jobs, admin, streams):
         app.include_router(part.router)
     requests = {f"{verb.upper()} {path}" for path, ways in app.openapi()["paths"].items() for verb in ways}
     assert len(requests) > 20

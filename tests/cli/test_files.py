@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from horae.cli.files import CannotWrite, check_outputs, written_whole
+from horae.cli.output_files import CannotWrite, check_outputs, written_whole
 
 
 def names_in(folder: Path) -> list[str]:

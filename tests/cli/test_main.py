@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from horae import __version__
 from horae.cli import policies
-from horae.cli.late import LateGroup
+from horae.cli.lazy_commands import LazyGroup
 from horae.cli.main import _take_debug, app
 
 from .conftest import Horae
@@ -62,7 +62,7 @@ def test_a_command_imports_no_other() -> None:
 
 def test_every_command_is_there_and_says_of_itself_what_the_list_says() -> None:
     group = typer.main.get_command(app)
-    assert isinstance(group, LateGroup)
+    assert isinstance(group, LazyGroup)
     for name, late in group.late.items():
         made = group.commands[name]
         assert made.name == name

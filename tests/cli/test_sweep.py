@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from horae.cli.sweep import EXPERIMENTS, GAVEL, Window, read_window
-from horae.cli.variation import Variation, read_variation
+from horae.cli.setup.sweep_axis import SweepAxis, read_variation
+from horae.cli.sweep import EXPERIMENTS, GAVEL, SweepWindow, read_window
 from horae.core.cluster import Cluster
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
@@ -195,37 +195,37 @@ def test_steps_stand_from_the_lowest_up_and_change_one_thing() -> None:
 
 
 def test_underlined_settings_are_known_too() -> None:
-    assert read_variation("bid_error=0,0.2", [("themis", {})]) == Variation("bid-error", (0.0, 0.2))
+    assert read_variation("bid_error=0,0.2", [("themis", {})]) == SweepAxis("bid-error", (0.0, 0.2))
 
 
 def test_every_setting_in_seconds_is_drawn_as_time() -> None:
     seconds = {"round", "stay", "half-life", "gain", "reserve", "quantum", "lease"}
     known = {one.name for info in POLICIES.values() for one in info.parameters}
-    drawn = {name for name in known if Variation(name, (60.0, 120.0)).axis("jobs").label != name}
+    drawn = {name for name in known if SweepAxis(name, (60.0, 120.0)).axis("jobs").label != name}
     assert drawn & seconds == known & seconds
     assert not {"f", "bid-error", "seed", "aware"} & drawn
-    assert Variation("lease", (300.0, 3600.0)).axis("jobs").text(300.0) == "5"
+    assert SweepAxis("lease", (300.0, 3600.0)).axis("jobs").text(300.0) == "5"
 
 
 def test_what_comes_at_a_rate_is_named() -> None:
-    assert Variation("rate", (1.0,)).axis("apps").label == "input rate (apps/hour)"
+    assert SweepAxis("rate", (1.0,)).axis("apps").label == "input rate (apps/hour)"
 
 
 @pytest.mark.parametrize(
     ("preset", "words", "window"),
     [
-        ("plain", {}, Window(20_000, 4000, 5000)),
-        ("plain", {"measure_from": 4500}, Window(20_000, 4500, 5000)),
-        ("plain", {"measure_to": 30}, Window(120, 0, 30)),
-        ("plain", {"jobs": 100}, Window(100, 0, None)),
-        ("plain", {"jobs": 100, "measure_from": 10}, Window(100, 10, None)),
-        ("plain", {"jobs": 100, "measure_from": 10, "measure_to": 50}, Window(100, 10, 50)),
-        ("themis", {}, Window(1000, 0, None)),
-        ("themis", {"measure_from": 100, "measure_to": 200}, Window(800, 100, 200)),
+        ("plain", {}, SweepWindow(20_000, 4000, 5000)),
+        ("plain", {"measure_from": 4500}, SweepWindow(20_000, 4500, 5000)),
+        ("plain", {"measure_to": 30}, SweepWindow(120, 0, 30)),
+        ("plain", {"jobs": 100}, SweepWindow(100, 0, None)),
+        ("plain", {"jobs": 100, "measure_from": 10}, SweepWindow(100, 10, None)),
+        ("plain", {"jobs": 100, "measure_from": 10, "measure_to": 50}, SweepWindow(100, 10, 50)),
+        ("themis", {}, SweepWindow(1000, 0, None)),
+        ("themis", {"measure_from": 100, "measure_to": 200}, SweepWindow(800, 100, 200)),
     ],
 )
 def test_jobs_alone_are_run_to_the_end_and_a_window_is_a_steady_state(
-    preset: str, words: dict[str, int], window: Window
+    preset: str, words: dict[str, int], window: SweepWindow
 ) -> None:
     jobs = words.pop("jobs", None)
     work = PRESETS[preset] if jobs is None else PRESETS["plain"]

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from horae.core import checkpoint as checkpoint
+from horae.core.bidding import Ask, BidAnswer, BidRow
 from horae.core.cluster import Cluster, Node, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Launch, Stop, StopWhy
-from horae.core.conversation import Answer, Ask, Row
 from horae.core.engine import Engine
 from horae.core.events import (
     PRECEDENCE,
@@ -40,20 +40,21 @@ from horae.core.events import (
 )
 from horae.core.explain import explain
 from horae.core.job import JobSpec
-from horae.core.loss import LossCurve
+from horae.core.loss_curve import LossCurve
 from horae.core.queues import Queue
 from horae.core.throughputs import Origin, Setting, Speeds, Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import POLICIES, make_policy
+from horae.simulate.driver import Driver
 from horae.simulate.faults import Faults
-from horae.simulate.run import Driver
 from horae.simulate.world import World
 
 __all__ = [
     "POLICIES",
     "AgentChanged",
-    "Answer",
     "Ask",
+    "BidAnswer",
+    "BidRow",
     "Event",
     "Faults",
     "JobCancelled",
@@ -68,7 +69,6 @@ __all__ = [
     "NodeLost",
     "NodeObserved",
     "Queue",
-    "Row",
     "Scenario",
     "SettingsChanged",
     "Span",
@@ -84,7 +84,7 @@ FREE = ("reason_rows", "reason_codes", "evidence")
 
 Line = dict[str, Any]
 #: What an agent of an app does when it is asked: seconds until it answers, and its answer; None keeps silent.
-Agent = Callable[[Ask], tuple[float, Answer] | None]
+Agent = Callable[[Ask], tuple[float, BidAnswer] | None]
 #: Steps/s by job class, GPU type, GPU count, span and neighbour.
 SpeedTable = tuple[tuple[str, str, int, int, str, float], ...]
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from .recorder import (
     AgentChanged,
-    Answer,
     Ask,
+    BidAnswer,
+    BidRow,
     Event,
     Faults,
     JobCancelled,
@@ -28,7 +29,6 @@ from .recorder import (
     NodeLost,
     NodeObserved,
     Queue,
-    Row,
     Scenario,
     SettingsChanged,
     Span,
@@ -251,27 +251,27 @@ FAULTS = {
 # ---------------------------------------------------------------------- agents
 
 
-def eager(ask: Ask) -> tuple[float, Answer]:
+def eager(ask: Ask) -> tuple[float, BidAnswer]:
     """An agent that answers after a second: the more GPUs of the first machines, the better."""
     pieces, rows, total = [], [], 0
     for machine, count, _ in ask.offer:
         total += count
         pieces.append((machine, count))
-        rows.append(Row(tuple(pieces), round(ask.rho / (1 + total), 6)))
-    return 1.0, Answer(ask.app, ask.auction, ask.rho, tuple(rows))
+        rows.append(BidRow(tuple(pieces), round(ask.rho / (1 + total), 6)))
+    return 1.0, BidAnswer(ask.app, ask.auction, ask.rho, tuple(rows))
 
 
-def modest(ask: Ask) -> tuple[float, Answer]:
+def modest(ask: Ask) -> tuple[float, BidAnswer]:
     """An agent that bids for one GPU of the first machine."""
     machine = ask.offer[0][0]
-    return 0.5, Answer(ask.app, ask.auction, ask.rho, (Row(((machine, 1),), round(ask.rho / 2, 6)),))
+    return 0.5, BidAnswer(ask.app, ask.auction, ask.rho, (BidRow(((machine, 1),), round(ask.rho / 2, 6)),))
 
 
-def confused(ask: Ask) -> tuple[float, Answer]:
+def confused(ask: Ask) -> tuple[float, BidAnswer]:
     """An agent whose bids have a problem, or come too late."""
     if ask.auction % 2:
-        return 0.7, Answer(ask.app, ask.auction, problem="it is nonsense")
-    return 60.0, Answer(ask.app, ask.auction, ask.rho)
+        return 0.7, BidAnswer(ask.app, ask.auction, problem="it is nonsense")
+    return 60.0, BidAnswer(ask.app, ask.auction, ask.rho)
 
 
 def silent(ask: Ask) -> None:

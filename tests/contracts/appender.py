@@ -7,8 +7,8 @@ import sys
 from horae.backends.task import Task
 from horae.core.events import JobCancelled, JobSubmitted
 from horae.core.job import JobSpec
-from horae.service.records import Act
-from horae.service.store import Store
+from horae.service.store.store import Store
+from horae.service.store.stored_records import Act
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 from tests.backends.real import NODES, bash, end_all, task, text_of, until
 
-from horae.backends.fake import FakeBackend, Part, World
+from horae.backends.fake import FakeBackend, FakeWorld, Part
 from horae.backends.local.backend import LocalBackend
 from horae.backends.protocol import Backend, Place, Start
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
@@ -53,7 +53,7 @@ class Rig(Protocol):
 
 class FakeRig:
     def __init__(self) -> None:
-        self.world = World()
+        self.world = FakeWorld()
         self.backend = FakeBackend(NODES, self.world)
 
     def start(self, behaviour: str, job: str = "a-1", attempt: int = 1, node: str = "v100") -> None:

@@ -28,9 +28,10 @@ from tests.service.cell import Cell
 from tests.simulation.trouble import same
 
 from horae.backends.task import Task
+from horae.core.bidding import Ask, BidAnswer, BidRow
 from horae.core.cluster import Node, Span
 from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop, StopWhy
-from horae.core.conversation import Answer, Ask, Row
+from horae.core.compared_by import ComparedBy
 from horae.core.events import (
     PRECEDENCE,
     AgentChanged,
@@ -53,15 +54,14 @@ from horae.core.events import (
     NodeObserved,
     SettingsChanged,
 )
-from horae.core.loss import LossCurve
-from horae.core.measures import Measure
+from horae.core.loss_curve import LossCurve
 from horae.core.queues import Queue
-from horae.service.beginning import recover
-from horae.service.database import PATIENCE_S, StoreTrouble
-from horae.service.ownership import StoreInUse
-from horae.service.records import Act, TokenRecord, token_digest
-from horae.service.store import Store
-from horae.service.tables import SCHEMA, WrongSchema
+from horae.service.recovery import recover
+from horae.service.store.connection import PATIENCE_S, StoreTrouble
+from horae.service.store.schema import SCHEMA, WrongSchema
+from horae.service.store.store import Store
+from horae.service.store.store_lock import StoreInUse
+from horae.service.store.stored_records import Act, TokenRecord, token_digest
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ reports = {
     JobFinished: {},
     JobFailed: {"exit_code": st.integers(-64, 255), "work_done": numbers},
 }
-rows = st.builds(Row, some(st.tuples(names, counts)), numbers)
+rows = st.builds(BidRow, some(st.tuples(names, counts)), numbers)
 kinds: dict[type, st.SearchStrategy] = {
     JobSubmitted: st.builds(JobSubmitted, seconds, specs),
     **{kind: st.builds(kind, seconds, names) for kind in (JobCancelled, JobHeld, JobReleased)},
@@ -144,11 +144,11 @@ kinds: dict[type, st.SearchStrategy] = {
         BidReceived,
         seconds,
         st.builds(
-            Answer,
+            BidAnswer,
             names,
             counts,
             st.none() | numbers,
-            some(st.builds(Row, some(st.tuples(names, counts)), numbers)),
+            some(st.builds(BidRow, some(st.tuples(names, counts)), numbers)),
             texts,
         ),
     ),
@@ -179,7 +179,7 @@ evidence = st.builds(
     names,
     jobs_by_type=some(counts),
     gpus_by_type=some(counts),
-    measure=st.sampled_from(Measure),
+    measure=st.sampled_from(ComparedBy),
     measured_by_type=some(seconds),
     queue_used=some(counts),
     again_s=seconds | st.just(math.inf),
@@ -302,8 +302,8 @@ def test_records_of_a_jobs_app_are_found_with_it_and_each_once(store: Store) -> 
             AgentChanged(1.0, "own", True, "ann"),
             Decided(2.0, True, asks=(ask,), launches=(launch,)),
             Decided(3.0, True, asks=(ask,)),
-            BidReceived(4.0, Answer("own", 1)),
-            BidReceived(4.0, Answer("a", 1)),
+            BidReceived(4.0, BidAnswer("own", 1)),
+            BidReceived(4.0, BidAnswer("a", 1)),
             Decided(5.0, False, unanswered=("own", "other")),
         ]
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from builders import Cell, Script, job
 from horae.core.app_schedulers import (
-    AppView,
+    AppTrials,
     Halving,
     HyperBand,
     HyperDrive,
@@ -28,7 +28,7 @@ from horae.core.errors import UserError
 from horae.core.events import Event, JobCancelled, JobFinished, JobHeld, JobProgressed, JobReleased
 from horae.core.explain import explain
 from horae.core.job import BadJob, JobSpec
-from horae.core.loss import LossCurve
+from horae.core.loss_curve import LossCurve
 from horae.core.reasons import Reason
 from horae.core.states import State
 
@@ -36,12 +36,12 @@ NAN = math.nan
 RUNNING, FINISHED, GONE = int(State.RUNNING), int(State.FINISHED), int(State.CANCELLED)
 
 
-def view(losses: list[list[float]], state: list[int] | None = None, work: float = 27.0, rungs: int = 0) -> AppView:
+def view(losses: list[list[float]], state: list[int] | None = None, work: float = 27.0, rungs: int = 0) -> AppTrials:
     """An app of which only the reports matter."""
     n = len(losses)
     width = rungs or len(losses[0])
     scheduler = Halving(rung_count=width)
-    return AppView(
+    return AppTrials(
         app="app",
         work=np.full(n, work),
         work_done=np.zeros(n),

@@ -20,7 +20,7 @@ from horae.core.events import Event
 from horae.core.explain import explain
 from horae.core.invariants import check
 from horae.core.throughputs import Origin
-from horae.simulate.run import Driver
+from horae.simulate.driver import Driver
 from horae.simulate.world import World
 
 

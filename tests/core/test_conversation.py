@@ -12,12 +12,12 @@ from tests.simulation.trouble import difference, same
 
 from builders import Cell, job
 from horae.core import checkpoint
+from horae.core.bidding import Ask, BidAnswer, Bidding, BidRow
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided
-from horae.core.conversation import Answer, Ask, Conversation, Row
 from horae.core.engine import Engine
 from horae.core.events import AgentChanged, BidReceived, JobCancelled, JobFinished, JobHeld, NodeDraining
-from horae.core.plan import Counting
+from horae.core.policy import Counting
 from horae.core.reasons import Reason
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
@@ -39,11 +39,11 @@ def ask_of(cell: Cell, app: str = "own") -> Ask:
     return cell.engine.talk.asked[app]
 
 
-def bid(ask: Ask, *rhos: float, nothing: float = 100.0, **more: Any) -> Answer:
+def bid(ask: Ask, *rhos: float, nothing: float = 100.0, **more: Any) -> BidAnswer:
     """A bid for 1, 2, ... GPUs of the first machine offered."""
     machine = ask.offer[0][0]
-    table = tuple(Row(((machine, count),), rho) for count, rho in enumerate(rhos, start=1))
-    return Answer(ask.app, ask.auction, nothing, table, **more)
+    table = tuple(BidRow(((machine, count),), rho) for count, rho in enumerate(rhos, start=1))
+    return BidAnswer(ask.app, ask.auction, nothing, table, **more)
 
 
 def counters(cell: Cell) -> dict[str, int]:
@@ -137,11 +137,11 @@ def test_what_is_no_answer_in_time_is_left_to_the_built_in_agent(wrong: str) -> 
             cell.tell(BidReceived(1, good))
             cell.tell(BidReceived(1, bid(ask, 100.0, 100.0)))
         case "other auction":
-            cell.tell(BidReceived(1, Answer("own", 7, 1.0, good.table)))
+            cell.tell(BidReceived(1, BidAnswer("own", 7, 1.0, good.table)))
         case "nobody asked":
-            cell.tell(BidReceived(1, Answer("other", 0, 1.0, good.table)))
+            cell.tell(BidReceived(1, BidAnswer("other", 0, 1.0, good.table)))
         case "problem":
-            cell.tell(BidReceived(1, Answer("own", 0, problem="it is nonsense")))
+            cell.tell(BidReceived(1, BidAnswer("own", 0, problem="it is nonsense")))
     dropped = 0 if wrong == "problem" else 1
     assert cell.engine.dropped_reports == dropped
     cell.at(ANSWER_S)
@@ -159,8 +159,8 @@ def test_rows_that_are_not_on_offer_any_more_are_left_out() -> None:
     cell.submit(0, job("own0", work=1000, app="own"), job("own1", work=1000, app="own"))
     ask = ask_of(cell)
     machines = [name for name, _, _ in ask.offer]
-    rows = (Row(((machines[0], 1),), 5.0), Row(((machines[0], 1), (machines[1], 1)), 1.0))
-    cell.at(1, NodeDraining(1, machines[0]), BidReceived(1, Answer("own", 0, 50.0, rows)))
+    rows = (BidRow(((machines[0], 1),), 5.0), BidRow(((machines[0], 1), (machines[1], 1)), 1.0))
+    cell.at(1, NodeDraining(1, machines[0]), BidReceived(1, BidAnswer("own", 0, 50.0, rows)))
     assert len(cell.running) == 1, "of the machine that is left the built-in agent has got one"
     assert counters(cell)["bids_heard"] == 0
 
@@ -180,8 +180,8 @@ def test_no_answer_can_break_an_auction(said: list[tuple[dict[str, int], float]]
     """The service refuses most of these; a journal of another release may hold them all the same."""
     cell = market("own")
     machine = ask_of(cell).offer[0][0]
-    rows = tuple(Row(tuple((machine if n == "n" else n, c) for n, c in gpus.items()), rho) for gpus, rho in said)
-    cell.at(1, BidReceived(1, Answer("own", 0, nothing, rows)))
+    rows = tuple(BidRow(tuple((machine if n == "n" else n, c) for n, c in gpus.items()), rho) for gpus, rho in said)
+    cell.at(1, BidReceived(1, BidAnswer("own", 0, nothing, rows)))
     cell.at(ANSWER_S)
     assert sum(won(cell).values()) == 2
 
@@ -273,13 +273,13 @@ def test_records_of_before_there_were_agents_are_read() -> None:
 
 
 def test_an_answer_says_why_it_is_not_wanted() -> None:
-    talk = Conversation()
+    talk = Bidding()
     ask = Ask("own", 3, 10.0, (("m", 2, "v100"),), 1, 2, 5.0)
-    assert "Nobody asks" in talk.refusal(Answer("own", 3), 1.0)
+    assert "Nobody asks" in talk.refusal(BidAnswer("own", 3), 1.0)
     talk.settle([ask])
-    assert "Nobody asks" in talk.refusal(Answer("own", 2), 1.0)
-    assert "0.500 s too late" in talk.refusal(Answer("own", 3), 10.5)
-    assert talk.hear(Answer("own", 3), 9.9)
-    assert "already" in talk.refusal(Answer("own", 3), 9.9)
+    assert "Nobody asks" in talk.refusal(BidAnswer("own", 2), 1.0)
+    assert "0.500 s too late" in talk.refusal(BidAnswer("own", 3), 10.5)
+    assert talk.hear(BidAnswer("own", 3), 9.9)
+    assert "already" in talk.refusal(BidAnswer("own", 3), 9.9)
     talk.settle([])
     assert (talk.asked, talk.answers) == ({}, {})

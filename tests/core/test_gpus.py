@@ -6,7 +6,7 @@ import pytest
 
 from builders import cluster
 from horae.core.cluster import Node
-from horae.core.gpus import NOBODY, GpuLedger
+from horae.core.gpu_ledger import NOBODY, GpuLedger
 
 
 def ledger(spec: str = "2x2") -> GpuLedger:

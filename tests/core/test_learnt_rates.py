@@ -10,8 +10,8 @@ from horae.core.cluster import Cluster, Node, Span
 from horae.core.engine import Engine
 from horae.core.events import JobProgressed, JobStarted, JobSubmitted
 from horae.core.job import JobSpec
+from horae.core.job_table import JobTable
 from horae.core.queues import QueueTree
-from horae.core.table import JobTable
 from horae.core.throughputs import Origin, Setting, Speeds, Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import make_policy

@@ -7,7 +7,9 @@ import pytest
 
 from builders import Cell, job
 from horae.core.events import JobFinished, NodeDraining
-from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.core.memory import Memory, MemorySpec
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 
 SPEC = MemorySpec(columns={"had": 0, "rungs": 2}, by_type=("owed",), scalars={"looked": 5.0})
 

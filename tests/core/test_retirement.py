@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.builders import Cell, job
 from tests.simulation.trouble import FAULTS, Trouble, difference, same
 
-from horae.core import past
+from horae.core import retired_jobs
 from horae.core.checkpoint import load, save
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided
@@ -23,7 +23,7 @@ from horae.core.events import Event, JobFinished, JobProgressed, JobsRetired, Jo
 from horae.core.explain import explain
 from horae.core.invariants import check
 from horae.core.throughputs import Origin
-from horae.simulate.run import Driver
+from horae.simulate.driver import Driver
 from horae.simulate.world import World
 
 
@@ -211,7 +211,7 @@ def test_what_a_class_taught_stays_and_what_a_job_taught_goes_with_it() -> None:
 
 
 def test_of_the_service_that_jobs_had_so_much_is_kept_as_tells_how_long_jobs_take(monkeypatch) -> None:
-    monkeypatch.setattr(past, "MOST", 3)
+    monkeypatch.setattr(retired_jobs, "MOST", 3)
     cell = Cell()
     for number in range(6):
         done(cell, f"a-{number}", 100.0 * number, gpus=1 + number % 2)

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from builders import Cell, cluster, job
 from horae.core.cluster import Span
-from horae.core.plan import Pins, Plan, Snapshot, Wishes
+from horae.core.plan import Plan
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Pins, Wishes
 
 
 def pinned(cell: Cell, wishes: Mapping[str, Mapping[int, int]], lease_until_s: float = -np.inf) -> Plan:

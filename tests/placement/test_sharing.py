@@ -17,10 +17,12 @@ from horae.core.commands import Decided, Launch, Stop
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, JobStopped, JobSubmitted
 from horae.core.invariants import check
-from horae.core.plan import Memory, MemorySpec, Snapshot, Wishes
+from horae.core.memory import Memory, MemorySpec
 from horae.core.queues import Queue
+from horae.core.snapshot import Snapshot
 from horae.core.states import PLACED, RUNNING, STOPPING, State
 from horae.core.throughputs import Setting, Throughputs
+from horae.core.wishes import Wishes
 from horae.placement.rules import make_placement
 
 #: One wish: a job or two, and the GPU type.

@@ -9,10 +9,10 @@ import pytest
 from builders import Cell, job, run, times
 from horae.core.events import JobFinished, JobStopped
 from horae.core.job import JobSpec
-from horae.report.metrics import Report, measure
+from horae.report.metrics.measure import Report, measure
 from horae.simulate.run import simulate
 from horae.workload.clusters import parse_cluster
-from horae.workload.speeds import load_throughputs
+from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
 
 BOTH = ("fifo-aware", "sjf-aware")

@@ -13,7 +13,7 @@ from horae.core.cluster import Node
 from horae.core.events import NodeJoined
 from horae.core.history import History
 from horae.policies import make_policy
-from horae.policies.cost import NoPrice
+from horae.policies.gavel.cost import NoPrice
 from horae.policies.settings import BadSetting
 
 BOTH = ("cost", "cost-deadline")

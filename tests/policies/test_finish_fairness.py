@@ -12,10 +12,11 @@ from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobHeld, JobProgressed, JobSubmitted
 from horae.core.job import JobSpec
-from horae.core.loss import LossCurve
-from horae.core.plan import Memory, Snapshot
-from horae.policies.finish_fairness import MEMORY, alone_s, demand_left, look, rho, whole_demand
-from horae.report.fairness import finish_time_fairness
+from horae.core.loss_curve import LossCurve
+from horae.core.memory import Memory
+from horae.core.snapshot import Snapshot
+from horae.policies.themis.rho import MEMORY, alone_s, demand_left, look, rho, whole_demand
+from horae.report.metrics.fairness import finish_time_fairness
 
 
 def snapshot(engine: Engine) -> Snapshot:

@@ -13,14 +13,14 @@ from horae.core.engine import Engine
 from horae.core.events import JobSubmitted
 from horae.core.history import History
 from horae.core.job import JobSpec
-from horae.core.plan import Policy
+from horae.core.policy import Policy
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
-from horae.policies.allocation import AllocationPolicy
-from horae.policies.hierarchical import Hierarchical
-from horae.policies.max_min import MaxMin
-from horae.policies.water_filling import WaterFilling
-from horae.simulate.run import Driver
+from horae.policies.gavel.allocation_policy import AllocationPolicy
+from horae.policies.gavel.hierarchical import Hierarchical
+from horae.policies.gavel.max_min import MaxMin
+from horae.policies.gavel.water_filling import WaterFilling
+from horae.simulate.driver import Driver
 from horae.simulate.world import World
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from builders import Cell, job, run, times
-from horae.core.plan import Snapshot
-from horae.policies.rounds import Shares, next_round
-from horae.report.metrics import Report, measure
+from horae.core.snapshot import Snapshot
+from horae.policies.gavel.rounds import TimeShares, next_round
+from horae.report.metrics.measure import Report, measure
 from horae.simulate.run import simulate
 from horae.workload.clusters import parse_cluster
-from horae.workload.speeds import load_throughputs
+from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
 
 
@@ -64,7 +64,7 @@ def test_the_worked_example_of_round_priorities() -> None:
     cell.submit(0, *(job(str(m), work=1e5, throughput=everywhere) for m in range(3)))
     engine = cell.engine
     now = Snapshot(0.0, engine.jobs.active, engine.jobs, engine.gpus, engine.queues)
-    wishes = next_round(now, Shares(share), 360.0 * (4 * share - received), 360.0, stay_s=0.0)
+    wishes = next_round(now, TimeShares(share), 360.0 * (4 * share - received), 360.0, stay_s=0.0)
     first = np.argsort(wishes.key, kind="stable")[:3]
     assert {(int(wishes.job[i]), int(wishes.gpu_type[i])) for i in first} == {(2, 0), (0, 1), (1, 2)}
 

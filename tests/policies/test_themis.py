@@ -19,15 +19,16 @@ from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
-from horae.policies.agent import ErringAgent, TruthfulAgent
 from horae.policies.settings import BadSetting
-from horae.report.metrics import measure
-from horae.simulate.run import Driver, simulate
+from horae.policies.themis.bidding_agent import ErringAgent, TruthfulAgent
+from horae.report.metrics.measure import measure
+from horae.simulate.driver import Driver
+from horae.simulate.run import simulate
 from horae.simulate.world import World
 from horae.solve.auction.bids import check_bid
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import generate, preset
-from horae.workload.speeds import load_throughputs
+from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
 
 from .themis_apps import LEASE_S, SHORT, offer, random_job, view

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from builders import job, run
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
-from horae.policies.agent import Agent, ErringAgent, TruthfulAgent
-from horae.policies.themis import Themis
-from horae.report.metrics import measure
+from horae.policies.themis.bidding_agent import Agent, ErringAgent, TruthfulAgent
+from horae.policies.themis.themis import Themis
+from horae.report.metrics.measure import measure
 
 from .themis_apps import LEASE_S, offer, random_job, view
 

@@ -24,8 +24,9 @@ from horae.placement import PLACEMENTS
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.policies.settings import BadSetting
-from horae.policies.tiresias import TiresiasGittins
-from horae.simulate.run import Driver, simulate
+from horae.policies.tiresias.tiresias import TiresiasGittins
+from horae.simulate.driver import Driver
+from horae.simulate.run import simulate
 from horae.simulate.world import World
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS, generate

@@ -6,7 +6,7 @@ import numpy as np
 
 from horae.core.cluster import Machines
 from horae.core.job import JobSpec
-from horae.policies.agent import AppView
+from horae.policies.themis.bidding_agent import AppView
 from horae.solve.auction.bids import Offer
 
 LEASE_S = 100.0

@@ -11,10 +11,10 @@ from tests.builders import cluster, job
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
 from horae.core.throughputs import Throughputs
-from horae.report.audit.judgement import judge
-from horae.report.audit.section import render_verdicts
+from horae.report.audit.audit import judge
+from horae.report.audit.html_section import render_verdicts
 from horae.report.audit.verdict import Verdict, all_held
-from horae.simulate.observer import Observer, sample_times
+from horae.simulate.audit.observer import Observer, sample_times
 from horae.simulate.run import simulate
 
 PROPERTIES = [

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.builders import job
 
+from horae.core.audit_observations import Moment, ObservedPlace
 from horae.core.cluster import Cluster, Node, Span
 from horae.core.job import JobSpec
-from horae.core.observations import Moment, Place
 from horae.core.throughputs import Speeds, Throughputs
-from horae.report.audit.exchanges import better_places
+from horae.report.audit.pareto_exchanges import better_places
 
 #: Two racks; the second type has but one node.
 CLUSTER = Cluster(
@@ -31,7 +31,7 @@ CLUSTER = Cluster(
 def moment_of(holds: list[tuple[int, ...]], cluster: Cluster = CLUSTER, flat: bool = False) -> Moment:
     """A moment in which job k holds the GPUs `holds[k]`."""
     machines = cluster.types_as_machines if flat else cluster.nodes_as_machines
-    places = tuple(Place(k, ids, machines.span(ids)) for k, ids in enumerate(holds))
+    places = tuple(ObservedPlace(k, ids, machines.span(ids)) for k, ids in enumerate(holds))
     taken = {gpu for ids in holds for gpu in ids}
     return Moment(0.0, places, tuple(gpu for gpu in range(cluster.gpus) if gpu not in taken), machines)
 
@@ -44,7 +44,9 @@ def rate(spec: JobSpec, moment: Moment, gpu_ids: tuple[int, ...]) -> float:
     return Throughputs().rate(spec, CLUSTER.gpu_types[types.pop()], len(gpu_ids), moment.machines.span(gpu_ids))
 
 
-def ways(moment: Moment, one: Place, other: Place | None) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def ways(
+    moment: Moment, one: ObservedPlace, other: ObservedPlace | None
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """GPUs for a job, and those that are then left for the other."""
     pool = sorted({*one.gpu_ids, *(other.gpu_ids if other else moment.idle)})
     for takes in combinations(pool, len(one.gpu_ids)):

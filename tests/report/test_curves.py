@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from horae.report.curves import COLUMNS, SHOWN, Axis, Curve, Panel, _draw, render_page, spread, write_plot
+from horae.report.pages.curves import COLUMNS, SHOWN, Axis, Curve, Panel, _draw, render_page, spread, write_plot
 from horae.report.tables import MEASURES
 
 from .test_page import EVIL, Outline
@@ -152,7 +152,7 @@ def test_labels_are_moved_apart_in_order_and_no_more_than_they_must(heights: lis
 
 def test_words_about_curves_need_no_drawing_library() -> None:
     script = (
-        "import sys, numpy as np; from horae.report.curves import Curve, Panel;"
+        "import sys, numpy as np; from horae.report.pages.curves import Curve, Panel;"
         "Panel.of('avg_jct_s', [Curve('a', np.ones(1), np.ones(1))]).point(0, 0);"
         "sys.exit('matplotlib' in sys.modules)"
     )

@@ -13,8 +13,8 @@ from tests.cli.conftest import Horae, horae  # noqa: F401, the fixture is used
 from builders import job, run
 from horae.core.history import History
 from horae.core.states import State
-from horae.report.metrics import measure
-from horae.report.page import render_page
+from horae.report.metrics.measure import measure
+from horae.report.pages.page import render_page
 from horae.report.tables import comparison_rows
 
 PRICES = {"prices": "fast:4,slow:1"}

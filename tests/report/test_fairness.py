@@ -14,7 +14,7 @@ from horae.core.cluster import Cluster
 from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.core.states import State
-from horae.report.fairness import Fairness, finish_time_fairness
+from horae.report.metrics.fairness import Fairness, finish_time_fairness
 
 from .sample import Loop, history_of, random_jobs
 

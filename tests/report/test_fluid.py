@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horae.report.fluid import isolated_jct
+from horae.report.metrics.isolated_run import isolated_jct
 
 TYPES = ("v100", "p100", "k80")
 

@@ -19,9 +19,9 @@ from horae.core.errors import UserError
 from horae.core.history import Attempts, History
 from horae.core.job import JobSpec
 from horae.core.states import State
-from horae.report.cost import process_cost
-from horae.report.metrics import JOB_COLUMNS, job_rows, measure
-from horae.report.series import Steps, overlap
+from horae.report.metrics.measure import JOB_COLUMNS, job_rows, measure
+from horae.report.metrics.step_functions import Steps, overlap
+from horae.report.process_cost import process_cost
 
 from .sample import Loop, columns, history_of, random_jobs
 

@@ -17,10 +17,10 @@ from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
 from horae.core.history import History
 from horae.core.job import JobSpec
-from horae.report.holdings import Holdings
-from horae.report.metrics import measure
-from horae.report.page import render_page, write_page
-from horae.report.timeline import choose_colours, draw_timeline, palette_png, sample
+from horae.report.metrics.gpu_holdings import Holdings
+from horae.report.metrics.measure import measure
+from horae.report.pages.page import render_page, write_page
+from horae.report.pages.timeline import choose_colours, draw_timeline, palette_png, sample
 
 from .sample import Loop, columns, history_of, random_jobs
 

@@ -17,7 +17,7 @@ from horae.core.cluster import Span
 from horae.core.events import JobCancelled, JobHeld, NodeLost
 from horae.core.history import History
 from horae.core.throughputs import Setting, Throughputs
-from horae.report.metrics import measure
+from horae.report.metrics.measure import measure
 from horae.report.perfetto import write_perfetto
 from horae.simulate.faults import Faults
 

@@ -17,12 +17,12 @@ from horae.core.cluster import Cluster, Span
 from horae.core.history import Attempts, History
 from horae.core.states import State
 from horae.core.throughputs import Setting, Throughputs
-from horae.report.holdings import Holdings
-from horae.report.metrics import Report, job_rows, measure
-from horae.report.page import render_page
-from horae.report.plots import draw_usage
+from horae.report.metrics.gpu_holdings import Holdings
+from horae.report.metrics.measure import Report, job_rows, measure
+from horae.report.pages.page import render_page
+from horae.report.pages.plots import draw_usage
+from horae.report.pages.timeline import LEFT, RIGHT, TOP, WIDTH, choose_colours, draw_timeline, sample
 from horae.report.tables import comparison_rows
-from horae.report.timeline import LEFT, RIGHT, TOP, WIDTH, choose_colours, draw_timeline, sample
 
 from .sample import Attempt, columns
 

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
-from horae.report.metrics import JOB_COLUMNS, measure
-from horae.report.page import render_page
-from horae.report.quantities import NOTHING, duration, number, percent, time_ticks, time_unit
+from horae.report.formatting import NOTHING, duration, number, percent, time_ticks, time_unit
+from horae.report.metrics.measure import JOB_COLUMNS, measure
+from horae.report.pages.page import render_page
 from horae.report.tables import MEASURES, comparison_rows, render_table, run_labels, write_jobs_csv
 
 from .sample import history_of

@@ -12,7 +12,7 @@ from builders import Cell, Script, cluster, ends, job, run, times
 from horae.core.cluster import Node, Span
 from horae.core.events import NodeJoined, NodeLost
 from horae.core.throughputs import Setting, Throughputs
-from horae.report.metrics import measure
+from horae.report.metrics.measure import measure
 
 ROUNDS = ("max-min", "finish-time", "makespan", "total-throughput")
 

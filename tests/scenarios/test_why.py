@@ -27,7 +27,7 @@ from horae.core.reasons import RULES, SENTENCES, Reason
 from horae.core.states import STATES, WAITING, State
 from horae.service.job_file import read_job
 from horae.service.operations import Progress
-from horae.service.views import Filters
+from horae.service.views.views import Filters
 from service.cell import ADMIN, ANN, Cell
 
 FOR_EVER = Part()

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from horae.backends.fake import FakeBackend, Part, World
+from horae.backends.fake import FakeBackend, FakeWorld, Part
 from horae.core.cluster import Node
 from horae.core.queues import Queue
-from horae.service.beginning import Beginning
 from horae.service.daemon import Daemon
 from horae.service.job_file import read_job
 from horae.service.operations import Operations
-from horae.service.people import Person, Role
-from horae.service.store import Store
-from horae.service.views import Views
+from horae.service.recovery import InitialSettings
+from horae.service.roles import Caller, Role
+from horae.service.store.store import Store
+from horae.service.views.views import ServiceViews
 
-ADMIN = Person("root", Role.ADMIN)
-ANN, BOB = Person("ann", Role.USER), Person("bob", Role.USER)
+ADMIN = Caller("root", Role.ADMIN)
+ANN, BOB = Caller("ann", Role.USER), Caller("bob", Role.USER)
 
 
 class Cell:
@@ -37,10 +37,10 @@ class Cell:
         keep_s: float | None = None,
         **settings: str,
     ) -> None:
-        self.folder, self.world, self.now_s = folder, World(default=Part(lasts_s=10.0)), 0.0
+        self.folder, self.world, self.now_s = folder, FakeWorld(default=Part(lasts_s=10.0)), 0.0
         self.nodes = tuple(nodes) or (Node("v100", "v100", gpus),)
         self._keep_s, self._url = keep_s, url or f"sqlite:///{folder / 'journal.db'}"
-        self._beginning = Beginning(self.nodes, policy, settings, placement, tuple(queues))
+        self._beginning = InitialSettings(self.nodes, policy, settings, placement, tuple(queues))
         self.reopen()
 
     def reopen(self) -> None:
@@ -57,7 +57,7 @@ class Cell:
         """The daemon dies where it stands: nothing more is written."""
         self.store.close()
 
-    def submit(self, who: Person = ANN, **said: Any) -> str:
+    def submit(self, who: Caller = ANN, **said: Any) -> str:
         """Have one job taken; returns its id."""
         ids: list[str] = []
         job = read_job({"run": ["true"], **said})
@@ -88,9 +88,9 @@ class Cell:
             self.now_s = min(now_s, self.now_s + step_s)
             self.daemon._cycle()
 
-    def views(self) -> Views:
+    def views(self) -> ServiceViews:
         """What people see now."""
-        return Views(self.daemon.standing, self.daemon.tasks, self.store.epoch, self.now_s)
+        return ServiceViews(self.daemon.standing, self.daemon.tasks, self.store.epoch, self.now_s)
 
     def state(self, job: str) -> str:
         """State of a job, as people call it."""

@@ -30,15 +30,15 @@ from tests.service.witness import chain
 from tests.simulation.trouble import difference, same
 
 import horae
-from horae.backends.local.environment import MARK
 from horae.backends.local.processes import _environment, _pids
 from horae.backends.local.runner import start_time
+from horae.backends.local.runner_order import MARK
 from horae.core import checkpoint
 from horae.core.commands import Decided, StopWhy
 from horae.core.engine import Engine
 from horae.core.events import JobFailed, JobFinished, JobStopped, LaunchFailed
-from horae.service.beginning import Beginning
-from horae.service.store import Store
+from horae.service.recovery import InitialSettings
+from horae.service.store.store import Store
 
 HERE = Path(__file__).parent
 #: A machine that others use, too, and a service that has to load compiled code: nothing healthy takes so long.
@@ -471,10 +471,10 @@ def check_journal(service: Service, where: str) -> Store:
     return store
 
 
-def _beginning(store: Store) -> Beginning:
+def _beginning(store: Store) -> InitialSettings:
     said = store.began()
     assert said is not None
-    return Beginning.from_dict(said)
+    return InitialSettings.from_dict(said)
 
 
 def _fold(store: Store) -> tuple[Engine, int]:

@@ -10,17 +10,17 @@ from typing import Any
 
 import httpx
 
-from horae.backends.fake import FakeBackend, Part, World
+from horae.backends.fake import FakeBackend, FakeWorld, Part
 from horae.core.cluster import Node
 from horae.service.api import make_app
-from horae.service.beginning import Beginning
 from horae.service.clock import wall_clock
 from horae.service.daemon import Daemon
-from horae.service.people import Role
-from horae.service.rehearsal import rehearse
+from horae.service.recovery import InitialSettings
+from horae.service.roles import Role
 from horae.service.server import Http, listen
-from horae.service.store import Store
+from horae.service.store.store import Store
 from horae.service.tokens import Tokens
+from horae.service.warm_up import warm_up
 
 NODES = (Node("v100", "v100", 4), Node("k80", "k80", 4))
 #: Two cores that others use, too: nothing here takes so long unless it is broken.
@@ -48,10 +48,10 @@ class Live:
         self.store = Store(f"sqlite:///{folder}/journal.db", own=True)
         clock = wall_clock(self.store.epoch)
         self.tokens = Tokens(self.store, b"s" * 32, clock)
-        self.backend = PrintingBackend(NODES, World(default=part))
+        self.backend = PrintingBackend(NODES, FakeWorld(default=part))
         self.backend.logs = folder
-        beginning = Beginning(NODES, policy, settings)
-        rehearse(beginning)
+        beginning = InitialSettings(NODES, policy, settings)
+        warm_up(beginning)
         self.daemon = Daemon(self.store, self.backend, beginning, clock, lambda job, attempt: {}, watch_s=0.01)
         self.daemon.start()
         self.app = make_app(self.daemon, self.tokens)

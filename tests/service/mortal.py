@@ -23,15 +23,15 @@ READY_S = 15.0
 
 #: Class, or module, and function, by the name of the point.
 POINTS = {
-    "append": ("horae.service.store.Store", "append"),
-    "checkpoint": ("horae.service.store.Store", "save_checkpoint"),
-    "compact": ("horae.service.store.Store", "compact"),
+    "append": ("horae.service.store.store.Store", "append"),
+    "checkpoint": ("horae.service.store.store.Store", "save_checkpoint"),
+    "compact": ("horae.service.store.store.Store", "compact"),
     "launch": ("horae.service.daemon.Daemon", "_launch"),
     "stop": ("horae.backends.local.backend.LocalBackend", "stop"),
     "watch": ("horae.backends.local.backend.LocalBackend", "watch"),
     "forget": ("horae.backends.local.backend.LocalBackend", "forget"),
-    "remember": ("horae.backends.local.folders.Folders", "remember"),
-    "order": ("horae.backends.local.folders.AttemptFolder", "write_order"),
+    "remember": ("horae.backends.local.attempt_folders.Folders", "remember"),
+    "order": ("horae.backends.local.attempt_folders.AttemptFolder", "write_order"),
     "spawn": ("horae.backends.local.backend", "_spawn"),
     "token": ("horae.service.tokens", "write_private"),
 }

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from horae.core.bidding import BidAnswer, BidRow
 from horae.core.commands import Decided
-from horae.core.conversation import Answer, Row
 from horae.core.events import BidReceived
 from horae.service.api.streams import _page
-from horae.service.people import Forbidden, NotFound, Person, Role
-from horae.service.sentences import Teller
+from horae.service.roles import Caller, Forbidden, NotFound, Role
+from horae.service.views.event_sentences import EventSentences
 from service.cell import ADMIN, ANN, BOB, Cell
 from service.live import Live, eventually, in_state, live, submit
 
@@ -49,7 +49,7 @@ def asked(service: Live, client: httpx.Client, app: str = "own") -> dict[str, An
     return offered(client, app)
 
 
-def heard(service: Live) -> list[Answer]:
+def heard(service: Live) -> list[BidAnswer]:
     """All answers in the journal."""
     return [record.answer for _, record in service.store.tail() if isinstance(record, BidReceived)]
 
@@ -95,7 +95,7 @@ def test_silence_is_recorded_and_told_to_those_concerned(tmp_path: Path) -> None
     with live(tmp_path, "themis", {**THEMIS, "answer": "0.2"}) as service:
         asked(service, service.person("ann"))
         eventually(lambda: any(isinstance(one, Decided) and one.unanswered for _, one in service.store.tail()))
-        teller = Teller(service.daemon.standing, service.daemon.tasks)
+        teller = EventSentences(service.daemon.standing, service.daemon.tasks)
         told = [one.what for _, record in service.store.tail() for one in teller.tell(record) if one.app]
         assert told == [
             "App own bids for itself now by ann.",
@@ -135,7 +135,7 @@ def test_who_had_an_app_before_hears_no_more_of_it_and_who_has_it_now_not_of_bef
     assert bob.put("/v1/apps/own/agent").status_code == 200
     assert (ann.get("/v1/apps/own/offer").status_code, bob.get("/v1/apps/own/offer").status_code) == (404, 200)
 
-    def hears(person: Person) -> list[str]:
+    def hears(person: Caller) -> list[str]:
         page, _ = _page(market.app.state.service, person, 0)
         return [one["what"] for one in page if one["kind"] == "agent"]
 
@@ -252,7 +252,7 @@ def test_a_crash_in_the_middle_of_a_conversation_ends_neither(saved: bool, tmp_p
     assert ask is not None
     assert at.state("own-2") == "waiting"
     problems: list[str] = []
-    answer = Answer("own", ask.auction, 50.0, (Row((("v100", 1),), 1.0),))
+    answer = BidAnswer("own", ask.auction, 50.0, (BidRow((("v100", 1),), 1.0),))
     at.ask(lambda: problems.append(at.operations.bid(ANN, answer)))
     at.to(at.now_s + 0.5)
     assert (problems, at.state("own-2")) == ([""], "running")
@@ -267,7 +267,7 @@ def test_after_a_crash_the_deadline_is_what_it_was(tmp_path: Path) -> None:
     at.now_s = ask.deadline_s + 1
     at.reopen()
     problems: list[str] = []
-    answer = Answer("own", ask.auction, 50.0, (Row((("v100", 1),), 1.0),))
+    answer = BidAnswer("own", ask.auction, 50.0, (BidRow((("v100", 1),), 1.0),))
     at.daemon._decide = lambda: False  # type: ignore[method-assign]
     at.ask(lambda: problems.append(at.operations.bid(ANN, answer)))
     assert "1.000 s too late" in problems[0]
@@ -283,7 +283,7 @@ def test_who_is_refused_leaves_nothing_in_the_journal(tmp_path: Path) -> None:
     in_the_middle(at)
     before = at.daemon.seq
     with pytest.raises(NotFound):
-        at.ask(lambda: at.operations.bid(BOB, Answer("own", 0)))
+        at.ask(lambda: at.operations.bid(BOB, BidAnswer("own", 0)))
     with pytest.raises(NotFound):
         at.ask(lambda: at.operations.register_agent(BOB, "own", present=False))
     with pytest.raises(Forbidden, match="somebody else's"):

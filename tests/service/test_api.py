@@ -16,9 +16,9 @@ from horae.backends.fake import Part
 from horae.core.codec import decode
 from horae.core.events import JobSubmitted
 from horae.service.api.limits import FAILURES
-from horae.service.database import StoreTrouble
-from horae.service.people import Role
-from horae.service.views import Views
+from horae.service.roles import Role
+from horae.service.store.connection import StoreTrouble
+from horae.service.views.views import ServiceViews
 
 from .live import Live, eventually, in_state, live, submit
 
@@ -583,7 +583,7 @@ def test_trouble_with_the_journal_is_told_and_passes(alone: Live, monkeypatch: p
 
 def test_a_bug_is_one_line_and_a_report(alone: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(Views, "shares", lambda _: 1 / 0)
+    monkeypatch.setattr(ServiceViews, "shares", lambda _: 1 / 0)
     alice = alone.person("alice")
     error = error_of(alice.get("/v1/share"), 500)
     assert "bug in horae (ZeroDivisionError)" in error

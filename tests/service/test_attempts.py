@@ -7,7 +7,7 @@ from typing import Any
 from horae.core.cluster import Cluster, Node, Span
 from horae.core.commands import Decided, Launch, Stop, StopWhy
 from horae.core.events import Event, JobFailed, JobFinished, JobProgressed, JobStarted, JobStopped
-from horae.service.attempts import attempts_of
+from horae.service.views.attempts import attempts_of
 
 CLUSTER = Cluster((Node("v100", "v100", 2),))
 

@@ -21,7 +21,7 @@ import pytest
 from tests.service.crashes import LONG, Findings, Service, Storm, examine, service
 
 from horae.core.errors import UserError
-from horae.service.server import Asked, Server
+from horae.service.server import ServeOptions, Server
 
 KILLS = int(os.environ.get("HORAE_KILLS", "0"))
 SEED = int(os.environ.get("HORAE_SEED", "1"))
@@ -179,7 +179,7 @@ def test_a_service_cannot_begin_on_a_full_disk_and_says_so(tmp_path: Path) -> No
     with small_disk(tmp_path / "state"):
         fill(tmp_path / "state")
         with pytest.raises(UserError, match="No room is left"):
-            Server(Asked(state=tmp_path / "state", port=0, gpus="v100:2"))
+            Server(ServeOptions(state=tmp_path / "state", port=0, gpus="v100:2"))
 
 
 def wait_until(look: Callable[[], bool]) -> None:

@@ -21,11 +21,11 @@ from horae.core.events import JobCancelled, JobFinished, JobHeld, JobReleased, J
 from horae.core.states import State
 from horae.service.api.health import what_is_wrong
 from horae.service.daemon import OtherNode
-from horae.service.database import StoreTrouble
 from horae.service.job_file import BadJobFile, JobFile, read_job
 from horae.service.operations import Progress
-from horae.service.people import Forbidden, NotFound, Person
-from horae.service.views import Filters
+from horae.service.roles import Caller, Forbidden, NotFound
+from horae.service.store.connection import StoreTrouble
+from horae.service.views.views import Filters
 from service.cell import ADMIN, ANN, BOB, Cell
 
 _REQUESTS = (JobHeld, JobReleased, JobCancelled)
@@ -551,7 +551,7 @@ def test_of_two_who_want_an_app_at_once_one_gets_it(cell: Cell) -> None:
     assert len(cell.daemon.engine.jobs) == 1
 
 
-def _try(cell: Cell, who: Person, jobs: list[JobFile], took: list[Person]) -> None:
+def _try(cell: Cell, who: Caller, jobs: list[JobFile], took: list[Caller]) -> None:
     with suppress(Forbidden):
         cell.operations.submit(who, jobs)
         took.append(who)

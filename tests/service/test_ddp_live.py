@@ -16,14 +16,14 @@ import pytest
 from horae.core.states import State
 from horae.service.job_file import read_job
 from horae.service.operations import Operations
-from horae.service.people import Person, Role
-from horae.service.server import Asked, Server
+from horae.service.roles import Caller, Role
+from horae.service.server import ServeOptions, Server
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 
 SOURCE = Path(__file__).parents[2]
 SCRIPT = SOURCE / "examples" / "train_torch_ddp.py"
-ANN = Person("ann", Role.USER)
+ANN = Caller("ann", Role.USER)
 STEPS = 300
 ENV = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE / "src")}
 
@@ -31,7 +31,7 @@ ENV = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOU
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """A service with two GPUs, on which shorter jobs go first."""
-    started = Server(Asked(state=tmp_path / "state", port=0, gpus="v100:2", policy="srtf"))
+    started = Server(ServeOptions(state=tmp_path / "state", port=0, gpus="v100:2", policy="srtf"))
     try:
         yield started
     finally:

@@ -16,9 +16,9 @@ from horae.core.cluster import Node
 from horae.core.invariants import check
 from horae.core.states import STATES, WAITING
 from horae.policies import POLICIES
-from horae.service.beginning import recover
 from horae.service.operations import Progress
-from horae.service.views import Filters
+from horae.service.recovery import recover
+from horae.service.views.views import Filters
 
 from .cell import ADMIN, Cell
 

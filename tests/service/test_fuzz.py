@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 from horae.backends.fake import Part
 from horae.service.api import make_app
 from horae.service.daemon import Daemon
-from horae.service.people import Role
+from horae.service.roles import Role
 from horae.service.tokens import Tokens
 
 from .live import Live, in_state, live, submit

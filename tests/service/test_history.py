@@ -24,13 +24,13 @@ from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, Job
 from horae.core.history import Attempts, History
 from horae.core.job import JobSpec
 from horae.core.states import State
-from horae.report.fairness import finish_time_fairness
-from horae.report.metrics import measure
-from horae.service.beginning import Beginning
-from horae.service.calibration import Calibration, Costs, calibrate, replayable
-from horae.service.history import read_history, worked_by_type
+from horae.report.metrics.fairness import finish_time_fairness
+from horae.report.metrics.measure import measure
+from horae.service.history.journal_history import read_history, worked_by_type
+from horae.service.history.replay import counted_alike
+from horae.service.history.simulation_costs import Calibration, Costs, calibrate, replayable
 from horae.service.operations import Progress
-from horae.service.replay import counted_alike
+from horae.service.recovery import InitialSettings
 from horae.simulate.run import simulate
 from horae.workload.clusters import parse_cluster
 
@@ -165,7 +165,7 @@ def test_work_that_was_lost_does_not_make_a_job_slow() -> None:
     records = [JobSubmitted(0.0, JobSpec("a", 0.0, 1, 100.0, "steps", throughput={"v100": 1.0}))]
     records += [launches[0], JobStarted(0.0, "a", 1), stop, JobStopped(61.0, "a", 1, 0.0)]
     records += [launches[1], JobStarted(70.0, "a", 2), JobFinished(120.0, "a", 2)]
-    history = read_history(Beginning((Node("v100", "v100", 1),), "fifo"), records)
+    history = read_history(InitialSettings((Node("v100", "v100", 1),), "fifo"), records)
     assert history.rates == pytest.approx(np.array([[2.0]]))
     assert finish_time_fairness(history).rho == pytest.approx([120.0 / 50.0])
 
@@ -174,7 +174,7 @@ def test_a_job_on_other_gpus_than_it_asked_for_is_measured_and_counted_as_on_tho
     spec = JobSpec("a", 0.0, 2, 3600.0, "steps", gpus_min=1, gpus_max=4, throughput={"v100": 1.0})
     launch = Decided(0.0, planned=False, launches=(Launch("a", 1, (0, 1, 2, 3), Span.NODE, 0.0),))
     records = [JobSubmitted(0.0, spec), launch, JobStarted(0.0, "a", 1), JobFinished(900.0, "a", 1)]
-    history = read_history(Beginning((Node("v100", "v100", 4),), "fifo"), records)
+    history = read_history(InitialSettings((Node("v100", "v100", 4),), "fifo"), records)
     # 4 steps/s on four GPUs are 2 steps/s on two, and 900 s there as much as 1,800.
     assert history.rates == pytest.approx(np.array([[2.0]]))
     assert worked_by_type(history) == pytest.approx(np.array([[1800.0]]))
@@ -189,7 +189,7 @@ def test_who_does_not_say_when_it_began_has_worked_since_it_was_up_unless_its_fi
     records += [JobProgressed(20.0, "slow", 1, 0.0), JobProgressed(21.0, "early", 1, 30.0)]
     records += [JobProgressed(22.0, "slow", 1, 10.0)]
     records += [JobFinished(42.0, spec.id, 1) for spec in specs]
-    history = read_history(Beginning((Node("v100", "v100", 3),), "fifo"), records)
+    history = read_history(InitialSettings((Node("v100", "v100", 3),), "fifo"), records)
     assert history.attempts.work_s.tolist() == [2.0, 20.0, 2.0]
 
 
@@ -204,7 +204,7 @@ def test_a_job_is_as_fast_where_it_never_was_as_others_of_its_class_were() -> No
     specs = [JobSpec(n, 0.0, 1, 100.0, "steps", job_class=kind, throughput=believed) for n, kind in names.items()]
     records = [JobSubmitted(0.0, spec) for spec in specs]
     ran = sorted([*runs("here", 0, 10.0), *runs("there", 1, 4.0)], key=lambda record: record.at_s)
-    beginning = Beginning((Node("v100", "v100", 1), Node("k80", "k80", 1)), "fifo")
+    beginning = InitialSettings((Node("v100", "v100", 1), Node("k80", "k80", 1)), "fifo")
     history = read_history(beginning, [*records, *ran])
     assert history.rates == pytest.approx(np.array([[10.0, 4.0], [10.0, 4.0], [1.0, 1.0]]))
 
@@ -326,7 +326,7 @@ def simulated(jobs: list[JobSpec], policy: str, chosen: dict[str, str]) -> tuple
     """What a simulation tells of itself, and what its journal tells."""
     journal = Journal()
     told = simulate(jobs, CLUSTER, policy=policy, settings=chosen, restart_cost_s=0.0, onlooker=journal)
-    return told, read_history(Beginning(CLUSTER.nodes, policy, chosen), journal.records())
+    return told, read_history(InitialSettings(CLUSTER.nodes, policy, chosen), journal.records())
 
 
 @settings(max_examples=25, deadline=None)
@@ -366,7 +366,7 @@ def test_who_was_stopped_before_it_worked_had_nothing_to_restore_when_it_came_ba
     records = [JobSubmitted(0.0, JobSpec("a", 0.0, 1, 100.0, "steps", throughput={"v100": 1.0}))]
     records += [launch(1, 0.0), *stop(1, 1.0), launch(2, 5.0), JobStarted(7.0, "a", 2), *stop(2, 12.0)]
     records += [launch(3, 20.0), JobStarted(29.0, "a", 3), JobFinished(124.0, "a", 3)]
-    history = read_history(Beginning((Node("v100", "v100", 1),), "fifo"), records)
+    history = read_history(InitialSettings((Node("v100", "v100", 1),), "fifo"), records)
     assert calibrate(history).overall == Costs(start_s=2.0, restore_s=9.0, checkpoint_s=1.0, finish_s=0.0)
 
 
@@ -377,7 +377,7 @@ def test_types_that_are_alike_to_a_job_are_so_when_it_is_run_again() -> None:
         spec = JobSpec("a", 0.0, 1, 1e6, "steps", throughput={"v100": 1e6 / 3600, "k80": 1e6 / 3600})
         launch = Decided(0.3, planned=False, launches=(Launch("a", 1, (0,), Span.GPU, 0.0),))
         ran = [JobSubmitted(0.1, spec), launch, JobStarted(0.7, "a", 1), JobFinished(0.7 + tenths / 10, "a", 1)]
-        (speeds,) = read_history(Beginning(kinds, "fifo"), ran).rates.tolist()
+        (speeds,) = read_history(InitialSettings(kinds, "fifo"), ran).rates.tolist()
         assert speeds[0] == speeds[1], tenths
 
 

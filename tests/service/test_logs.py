@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horae.service.logs import BLOCK, Log, masked, read_log
+from horae.service.views.logs import BLOCK, Log, masked, read_log
 
 
 @given(text=st.text(alphabet="ab\n", max_size=200), tail=st.integers(0, 30), pad=st.sampled_from([0, 1, BLOCK - 50]))

@@ -22,9 +22,9 @@ from tests.contracts.postgres import program
 from horae.cli.main import main
 from horae.core.explain import explain
 from horae.core.states import State
-from horae.service.beginning import Beginning, recover
-from horae.service.server import Asked, Server
-from horae.service.store import Store
+from horae.service.recovery import InitialSettings, recover
+from horae.service.server import ServeOptions, Server
+from horae.service.store.store import Store
 
 from .live import in_state, submit
 
@@ -109,7 +109,7 @@ def _epoch(last_s: float) -> float:
 
 @contextmanager
 def opened(old: Old) -> Iterator[Server]:
-    server = Server(Asked(old.state, database=old.database, port=0, gpus="v100:2,k80:2"))
+    server = Server(ServeOptions(old.state, database=old.database, port=0, gpus="v100:2,k80:2"))
     try:
         yield server
         assert server.daemon.crashed is None
@@ -137,7 +137,7 @@ def people(server: Server, old: Old) -> Iterator[list[httpx.Client]]:
 
 def test_every_acknowledged_job_is_recovered_with_its_state_and_its_reason(old: Old) -> None:
     with closing(Store(old.url)) as store:
-        beginning = Beginning.from_dict(store.began() or {})
+        beginning = InitialSettings.from_dict(store.began() or {})
         engine, seq = recover(store, beginning)
         assert seq == store.last_seq() > 100
         assert store.newest_checkpoint()

@@ -9,8 +9,8 @@ import pytest
 
 from horae.core.cluster import Node
 from horae.policies import POLICIES
-from horae.service.beginning import Beginning
-from horae.service.rehearsal import rehearse
+from horae.service.recovery import InitialSettings
+from horae.service.warm_up import warm_up
 from horae.solve.auction import winners
 
 
@@ -20,7 +20,7 @@ def nodes(*types: str) -> tuple[Node, ...]:
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_policy_can_be_rehearsed(policy: str) -> None:
-    rehearse(Beginning(nodes("v100", "k80"), policy))
+    warm_up(InitialSettings(nodes("v100", "k80"), policy))
 
 
 @pytest.mark.parametrize("types", [("v100",), ("v100", "k80"), ("a", "b", "c")])
@@ -35,5 +35,5 @@ def test_a_rehearsal_of_themis_goes_through_all_that_an_auction_may_need(
 
     for name in needed:
         monkeypatch.setattr(winners, name, noted(name, getattr(winners, name)))
-    rehearse(Beginning(nodes(*types), "themis"))
+    warm_up(InitialSettings(nodes(*types), "themis"))
     assert used == set(needed)

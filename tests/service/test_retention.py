@@ -17,14 +17,14 @@ from horae.core.commands import Decided
 from horae.core.events import Event, JobProgressed, JobsRetired, JobStarted, JobStopped, JobSubmitted
 from horae.core.job import JobSpec
 from horae.core.states import CANCELLED, STATES, State
-from horae.service.api.access import _is_over
-from horae.service.beginning import Beginning, recover
+from horae.service.api.auth import _is_over
 from horae.service.daemon import DAY_S, KEEP_S, Change
-from horae.service.history import read_history
-from horae.service.people import NotFound
-from horae.service.sentences import Teller
+from horae.service.history.journal_history import read_history
+from horae.service.recovery import InitialSettings, recover
+from horae.service.roles import NotFound
 from horae.service.server import CannotServe, _keep_s
-from horae.service.views import Filters
+from horae.service.views.event_sentences import EventSentences
+from horae.service.views.views import Filters
 
 LATER_S = KEEP_S + 2 * DAY_S
 
@@ -184,7 +184,7 @@ def test_who_preempted_whom_by_what_order_is_told_the_same_when_rows_are_others(
     cell.to(410.0)
 
     def told() -> list[str]:
-        teller = Teller(cell.daemon.standing, cell.daemon.tasks)
+        teller = EventSentences(cell.daemon.standing, cell.daemon.tasks)
         return [one.what for _, record in cell.store.job_records(long) for one in teller.tell(record)]
 
     before = told()
@@ -233,7 +233,7 @@ def test_what_happened_to_a_job_that_is_still_there_is_told_however_long_ago(cel
         cell.submit()
         cell.daemon._save()
     assert not list(cell.store.job_records(old))
-    teller = Teller(cell.daemon.standing, cell.daemon.tasks)
+    teller = EventSentences(cell.daemon.standing, cell.daemon.tasks)
     told = [one.kind for _, record in cell.store.job_records(long) for one in teller.tell(record) if one.job == long]
     assert told == ["submitted", "launched", "started", "finished"]
     history = read_history(cell.daemon.beginning, [record for _, record in cell.store.tail()], whole=False)
@@ -242,7 +242,7 @@ def test_what_happened_to_a_job_that_is_still_there_is_told_however_long_ago(cel
 
 
 def test_trials_that_were_given_up_are_so_in_the_report_of_an_old_journal() -> None:
-    beginning = Beginning((Node("v100", "v100", 2),), "fifo")
+    beginning = InitialSettings((Node("v100", "v100", 2),), "fifo")
     engine = beginning.engine()
     records: list[Event | Decided] = []
 

@@ -30,15 +30,17 @@ from horae.core.events import (
 )
 from horae.core.queues import Queue
 from horae.service.daemon import TIME_LIMIT
-from horae.service.sentences import Teller
+from horae.service.views.event_sentences import EventSentences
 
 
-def teller() -> Teller:
+def teller() -> EventSentences:
     """Somebody who knows jobs a-1 of alice and b-2 of bob, of 100 s each, on a node of four."""
     cell = Cell("1x4", policy="srtf")
     cell.submit(0, job("a-1"), job("b-2"))
     users = {"a-1": "alice", "b-2": "bob"}
-    return Teller(cell.engine.standing(), {name: Task(name, user, "x", ("x",), 100) for name, user in users.items()})
+    return EventSentences(
+        cell.engine.standing(), {name: Task(name, user, "x", ("x",), 100) for name, user in users.items()}
+    )
 
 
 def told(record: Any) -> list[tuple[str, str, str]]:
@@ -131,7 +133,7 @@ def test_a_real_preemption_names_taker_and_rule() -> None:
     assert [stop.by for stop in record.stops] == ["short-2"]
     tasks = {"short-2": Task("short-2", "bob", "x", ("x",), 10)}
     decision = next(one for one in cell.decisions if one.stops)
-    (first, *_) = Teller(cell.engine.standing(), tasks).tell(decision)
+    (first, *_) = EventSentences(cell.engine.standing(), tasks).tell(decision)
     assert first.what == (
         "Attempt 1 was told to stop: preempted by job short-2 of bob, which gets its GPUs. "
         "Jobs with less work left go first."

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from horae import prepare_compilation
-from horae.backends.local.gpus import BadGpus
+from horae.backends.local.gpu_detection import BadGpus
 from horae.cli.main import main
 from horae.cli.serve import _excuse_slow_start
 from horae.core.commands import Decided
@@ -28,7 +28,7 @@ from horae.core.errors import UserError
 from horae.core.events import JobSubmitted, SettingsChanged
 from horae.core.job import JobSpec
 from horae.service.daemon import Change
-from horae.service.server import Asked, CannotServe, Server, listen
+from horae.service.server import CannotServe, ServeOptions, Server, listen
 
 from .live import eventually, in_state, submit
 
@@ -132,7 +132,7 @@ def test_a_killed_service_comes_back_with_its_jobs(tmp_path: Path) -> None:
 
 @contextmanager
 def served(state: Path, **asked: Any) -> Iterator[Server]:
-    server = Server(Asked(state, **{"port": 0, "gpus": "v100:4", **asked}))
+    server = Server(ServeOptions(state, **{"port": 0, "gpus": "v100:4", **asked}))
     try:
         yield server
     finally:
@@ -170,7 +170,7 @@ def test_a_later_day_keeps_what_was_unless_told_otherwise(tmp_path: Path) -> Non
     with served(tmp_path, gpus=None) as server:
         assert gpus_there(server) == [0, 1]
     with pytest.raises(CannotServe, match="since its first day"):
-        Server(Asked(tmp_path, port=0, placement="consolidated"))
+        Server(ServeOptions(tmp_path, port=0, placement="consolidated"))
 
 
 def test_a_service_on_any_port_comes_back_on_the_one_it_had(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_service_comes_back_without_the_files_of_a_policy_it_left(tmp_path: Pa
         server.daemon.ask(lambda engine, now_s: (Change((JobSubmitted(now_s, JobSpec("a", now_s, 8, 1.0)),)), None))
     samples.rename(tmp_path / "away.csv")
     with pytest.raises(CannotServe, match=r"samples.csv .*--policy"):
-        Server(Asked(state, port=0, gpus="v100:4"))
+        Server(ServeOptions(state, port=0, gpus="v100:4"))
     with served(state, settings={"samples": str(tmp_path / "away.csv")}) as server:
         assert server.daemon.standing.settings == {"samples": str(tmp_path / "away.csv")}
     (tmp_path / "away.csv").unlink()
@@ -220,7 +220,7 @@ def test_jobs_are_not_run_again_from_another_folder(tmp_path: Path) -> None:
         (job,) = submit(client, {"run": ["sleep", "60"], "checkpoint": {"grace": 0}})
         in_state(client, job, "launching", "running")
     with pytest.raises(CannotServe, match=f"--state {tmp_path}/one"):
-        Server(Asked(tmp_path / "two", database=url, port=0, gpus="v100:4"))
+        Server(ServeOptions(tmp_path / "two", database=url, port=0, gpus="v100:4"))
     with served(tmp_path / "one", database=url) as server:
         client.base_url = server.url
         client.post(f"/v1/jobs/{job}/cancel")
@@ -237,7 +237,7 @@ def test_a_crash_of_the_loop_ends_the_service(
     started: list[Server] = []
     start = Server._start
 
-    def watch(server: Server, asked: Asked) -> None:
+    def watch(server: Server, asked: ServeOptions) -> None:
         start(server, asked)
         started.append(server)
 
@@ -278,7 +278,7 @@ def test_a_crash_of_the_loop_ends_the_service(
 )
 def test_what_cannot_be_is_told_before_anything_starts(tmp_path: Path, asked: dict[str, Any], hint: str) -> None:
     with pytest.raises(UserError, match=hint):
-        Server(Asked(tmp_path, **{"port": 0, "gpus": "v100:4", **asked}))
+        Server(ServeOptions(tmp_path, **{"port": 0, "gpus": "v100:4", **asked}))
     with served(tmp_path):
         pass  # Nothing was left behind that keeps a service from starting.
 
@@ -328,7 +328,7 @@ def test_the_first_start_at_a_terminal_says_why_it_takes_long(
 def test_without_gpus_one_is_told_to_declare_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("horae.service.server.find_gpus", dict)
     with pytest.raises(BadGpus, match="--gpus"):
-        Server(Asked(tmp_path, port=0))
+        Server(ServeOptions(tmp_path, port=0))
 
 
 def test_a_port_in_use_is_told(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(CannotServe, match="--port"):
-            Server(Asked(tmp_path, port=taken.getsockname()[1], gpus="v100:1"))
+            Server(ServeOptions(tmp_path, port=taken.getsockname()[1], gpus="v100:1"))
 
 
 def test_an_open_bind_needs_a_word() -> None:
@@ -349,7 +349,7 @@ def test_an_open_bind_needs_a_word() -> None:
 def test_a_state_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotServe, match="--state"):
-        Server(Asked(tmp_path / "file" / "state", port=0, gpus="v100:1"))
+        Server(ServeOptions(tmp_path / "file" / "state", port=0, gpus="v100:1"))
 
 
 def test_the_announcement_says_what_to_do_next(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.service.cell import ADMIN, Cell
 from horae.backends.fake import Part
 from horae.core.cluster import Node
 from horae.core.queues import Queue
-from horae.service.shares import Shares, divided
+from horae.service.views.queue_shares import QueueShares, divided
 
 NODES = (Node("v", "v100", 4), Node("k", "k80", 4))
 #: A V100 is four times as fast as a K80, to whoever may choose.
@@ -103,7 +103,7 @@ def test_of_a_gpu_that_two_share_each_has_half(tmp_path: Path) -> None:
     submit(cell, "a")
     submit(cell, "b")
     shared = replace(cell.daemon.standing, occupied={0: (0,), 1: (0,)})
-    used = {one["queue"]: one["used_gpus"] for one in Shares(shared).records()}
+    used = {one["queue"]: one["used_gpus"] for one in QueueShares(shared).records()}
     assert used == {"(all)": 1.0, "a": 0.5, "b": 0.5}
 
 

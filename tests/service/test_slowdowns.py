@@ -7,8 +7,8 @@ import pytest
 from tests.builders import Cell, Script, job
 
 from horae.core.events import JobFinished
-from horae.report.fairness import finish_time_fairness
-from horae.service.slowdowns import LATELY_S, slowdowns_by_queue
+from horae.report.metrics.fairness import finish_time_fairness
+from horae.service.views.live_fairness import LATELY_S, slowdowns_by_queue
 
 
 def test_two_equal_jobs_one_after_the_other() -> None:

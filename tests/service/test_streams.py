@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from horae.backends.fake import Part
-from horae.service.api.access import MOST_STREAMS
-from horae.service.people import Role
+from horae.service.api.auth import MOST_STREAMS
+from horae.service.roles import Role
 
 from .live import Live, eventually, in_state, live, submit
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from horae.service.people import Person, Role
-from horae.service.store import Store
+from horae.service.roles import Caller, Role
+from horae.service.store.store import Store
 from horae.service.tokens import BadToken, Tokens, digest_of, load_secret, make_admin
 
 
@@ -44,7 +44,7 @@ def test_a_token_lets_its_bearer_in_until_it_expires(tokens: Tokens, clock: Hand
     token, record = tokens.draft("alice", Role.USER, 10.0)
     assert tokens.person(token) is None, "a draft is good for nothing"
     tokens.add(record)
-    assert tokens.person(token) == Person("alice", Role.USER)
+    assert tokens.person(token) == Caller("alice", Role.USER)
     assert tokens.person(token[:-1]) is None
     assert tokens.person("") is None
     clock.now_s = 10.0
@@ -56,7 +56,7 @@ def test_only_the_hash_is_kept_and_it_outlives_the_process(tokens: Tokens, store
     tokens.add(record)
     assert record.digest == digest_of(token)
     assert token not in repr(store.tokens())
-    assert Tokens(store, b"k" * 32, clock).person(token) == Person("alice", Role.VIEWER)
+    assert Tokens(store, b"k" * 32, clock).person(token) == Caller("alice", Role.VIEWER)
     tokens.revoke(record)
     assert tokens.person(token) is None
     assert Tokens(store, b"k" * 32, clock).person(token) is None

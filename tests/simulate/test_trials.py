@@ -14,12 +14,12 @@ from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.events import Event, JobFinished, JobProgressed
 from horae.core.job import JobSpec
-from horae.core.loss import LossCurve
+from horae.core.job_table import JobTable
+from horae.core.loss_curve import LossCurve
 from horae.core.queues import QueueTree
 from horae.core.states import State
-from horae.core.table import JobTable
 from horae.core.throughputs import Origin, Setting, Speeds, Throughputs
-from horae.report.metrics import measure
+from horae.report.metrics.measure import measure
 from horae.simulate.faults import Faults
 from horae.simulate.world import World
 

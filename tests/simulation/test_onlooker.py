@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 from tests.builders import Cell, Script, cluster, job
 
+from horae.core.audit_observations import Observations
 from horae.core.cluster import Span
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event
 from horae.core.job import JobSpec
-from horae.core.observations import Observations
-from horae.core.plan import Snapshot
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
 from horae.core.states import WAITING
 from horae.core.throughputs import Speeds, Throughputs
 from horae.policies import POLICIES
+from horae.simulate.audit.idle_gpus import idle_now
+from horae.simulate.audit.misreports import Misreport, tell
+from horae.simulate.audit.observer import Observer, sample_times
 from horae.simulate.faults import Faults
-from horae.simulate.idleness import idle_now
-from horae.simulate.lies import Lie, tell
-from horae.simulate.observer import Observer, sample_times
 from horae.simulate.run import simulate
 
 TWO_TYPES = "v100:1x4,k80:2x2"
@@ -184,7 +184,7 @@ def test_a_lie_changes_what_the_engine_believes_of_one_app_alone() -> None:
     liar = job("liar", 2, 100.0, throughput=speeds, slowdown=(1.0, 1.0, 2.0, 2.0))
     cell.submit(0.0, liar, job("other", 2, 100.0, throughput=speeds))
     fork = cell.engine.fork()
-    tell(fork, [0], Lie("", work=8.0, speed=(("v100", 0.5),), spread=0.25), 10.0)
+    tell(fork, [0], Misreport("", work=8.0, speed=(("v100", 0.5),), spread=0.25), 10.0)
     table = fork.jobs
     assert table.work_left[:2].tolist() == [8 * 80.0, 100.0]
     assert table.work[0] - table.work_left[0] == 20.0

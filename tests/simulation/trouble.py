@@ -24,15 +24,15 @@ from horae.core.events import (
 )
 from horae.core.invariants import check
 from horae.core.job import JobSpec
-from horae.core.loss import LossCurve
+from horae.core.loss_curve import LossCurve
 from horae.core.queues import Queue
 from horae.core.states import State
 from horae.core.throughputs import Origin, Setting, Throughputs
 from horae.placement import PLACEMENTS
 from horae.placement.rules import make_placement
 from horae.policies import POLICIES, make_policy
+from horae.simulate.driver import Driver
 from horae.simulate.faults import Faults
-from horae.simulate.run import Driver
 from horae.simulate.world import World
 
 FAULTS = Faults(

@@ -7,10 +7,10 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import linprog
 
-from horae.solve.problem import Problem
+from horae.solve.allocation.problem import AllocationProblem
 
 
-def problem(speed, capacity, **columns) -> Problem:
+def problem(speed, capacity, **columns) -> AllocationProblem:
     """A problem from its speeds and capacities; everything else has a default."""
     speed = np.array(speed, float)
     jobs, types = speed.shape
@@ -24,7 +24,7 @@ def problem(speed, capacity, **columns) -> Problem:
         "deadline_s": np.full(jobs, np.inf),
         "price": np.ones(types),
     }
-    return Problem(
+    return AllocationProblem(
         gpu_types=tuple(f"t{k}" for k in range(types)),
         capacity=np.array(capacity, float),
         ids=tuple(str(m) for m in range(jobs)),
@@ -33,7 +33,7 @@ def problem(speed, capacity, **columns) -> Problem:
     )
 
 
-def best(p: Problem, gain: np.ndarray, least: np.ndarray) -> float | None:
+def best(p: AllocationProblem, gain: np.ndarray, least: np.ndarray) -> float | None:
     """The most of sum(gain * X) with throughputs of at least `least`; None if they cannot be had."""
     jobs, types = p.speed.shape
     rows, bounds = _base(p)
@@ -47,12 +47,12 @@ def best(p: Problem, gain: np.ndarray, least: np.ndarray) -> float | None:
     return -answer.fun if answer.status == 0 else None
 
 
-def possible(p: Problem, least: np.ndarray) -> bool:
+def possible(p: AllocationProblem, least: np.ndarray) -> bool:
     """Whether everybody can have at least these throughputs."""
     return best(p, np.zeros_like(p.speed), least) is not None
 
 
-def most_of_one(p: Problem, m: int, least: np.ndarray) -> float:
+def most_of_one(p: AllocationProblem, m: int, least: np.ndarray) -> float:
     """The highest throughput of one job while all have at least `least`."""
     gain = np.zeros_like(p.speed)
     gain[m] = p.speed[m]
@@ -61,7 +61,7 @@ def most_of_one(p: Problem, m: int, least: np.ndarray) -> float:
     return answer
 
 
-def _base(p: Problem) -> tuple[list[np.ndarray], list[float]]:
+def _base(p: AllocationProblem) -> tuple[list[np.ndarray], list[float]]:
     """Nobody spends more than all of its time, no type is used beyond its GPUs."""
     jobs, types = p.speed.shape
     rows, bounds = [], []
@@ -81,7 +81,7 @@ def _base(p: Problem) -> tuple[list[np.ndarray], list[float]]:
 class Shares:
     """A problem as one variable for each job, and each two jobs that can share, on each type."""
 
-    def __init__(self, p: Problem) -> None:
+    def __init__(self, p: AllocationProblem) -> None:
         self.problem = p
         #: Jobs in it, and the type.
         self.who: list[tuple[tuple[int, ...], int]] = []
@@ -128,7 +128,7 @@ class Shares:
         return answer
 
 
-def beside(p: Problem, a: int, b: int, k: int) -> tuple[float, float]:
+def beside(p: AllocationProblem, a: int, b: int, k: int) -> tuple[float, float]:
     """Steps/s of two jobs on the same GPUs of a type, where each could run alone."""
     if p.sharing is None or min(p.sharing.kind[a], p.sharing.kind[b]) < 0 or min(p.speed[a, k], p.speed[b, k]) <= 0:
         return 0.0, 0.0

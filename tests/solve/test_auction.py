@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from horae.solve.auction.auction import hold_auction
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 from horae.solve.auction.explanation import explain, explain_gap
-from horae.solve.auction.gangs import draw, gangs_kept, keep
 from horae.solve.auction.outcome import Outcome
+from horae.solve.auction.rounding import draw, gangs_kept, keep
 
 from .auctions import PlainBid, allocations, best_by_search, bid, every_bundle, log_value, made, small_auctions
 

@@ -15,8 +15,8 @@ from scipy.sparse import csc_matrix
 
 from horae.solve.auction.auction import hold_auction
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
-from horae.solve.auction.market import UNIT, Market, open_books
 from horae.solve.auction.outcome import Outcome
+from horae.solve.auction.winner_program import UNIT, Market, open_books
 from horae.solve.auction.winners import Effort, find_winners, find_winners_without
 
 #: So little that hardly anything is proved.

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from horae.solve.completion import Floats, complete, fill, nearest_rows, snap
+from horae.core.arrays import Floats
+from horae.solve.matrix_completion import complete, fill, nearest_rows, snap
 
 NAN = np.nan
 

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from tests.solve.plain import Shares, problem
 from tests.solve.test_pairs import solve
 
-from horae.policies.finish_time import FinishTime
+from horae.policies.gavel.finish_time import FinishTime
 from horae.simulate.run import simulate
-from horae.solve.problem import Problem, Sharing, Solution
-from horae.solve.programs import finish_time
+from horae.solve.allocation.problem import AllocationProblem, Sharing, Solution
+from horae.solve.allocation.programs import finish_time
 from horae.workload.clusters import parse_cluster
-from horae.workload.speeds import load_throughputs
+from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> AllocationProblem:
     """Jobs of a few kinds, some of which have a billionth of their work left."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     jobs, kinds, types = draw(st.integers(2, 14)), draw(st.integers(1, 6)), draw(st.integers(1, 3))
@@ -44,7 +44,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return replace(p, sharing=Sharing(kind, beside))
 
 
-def cannot_all_have(p: Problem, throughput: np.ndarray) -> bool:
+def cannot_all_have(p: AllocationProblem, throughput: np.ndarray) -> bool:
     """Whether a plain program says so. What it cannot tell from nothing is left out."""
     fastest = Shares(p).speed.max(axis=1)
     return bool((throughput > fastest).any()) or not Shares(p).possible(
@@ -54,7 +54,7 @@ def cannot_all_have(p: Problem, throughput: np.ndarray) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(problems())
-def test_the_largest_rho_is_as_low_as_can_be(p: Problem) -> None:
+def test_the_largest_rho_is_as_low_as_can_be(p: AllocationProblem) -> None:
     answer, throughput = solve("finish-time", p)
     alone_s = p.isolated_s + p.steps_left / p.isolated_throughput
     assert answer.objective == pytest.approx(((p.elapsed_s + p.steps_left / throughput) / alone_s).max(), rel=1e-6)
@@ -64,7 +64,7 @@ def test_the_largest_rho_is_as_low_as_can_be(p: Problem) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(problems())
-def test_the_makespan_is_as_short_as_can_be(p: Problem) -> None:
+def test_the_makespan_is_as_short_as_can_be(p: AllocationProblem) -> None:
     answer, throughput = solve("makespan", p)
     assert answer.objective == pytest.approx((p.steps_left / throughput).max(), rel=1e-6)
     assert cannot_all_have(p, p.steps_left / (answer.objective * (1 - 1e-4)))
@@ -72,7 +72,7 @@ def test_the_makespan_is_as_short_as_can_be(p: Problem) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(problems())
-def test_the_worst_off_is_as_well_off_as_can_be(p: Problem) -> None:
+def test_the_worst_off_is_as_well_off_as_can_be(p: AllocationProblem) -> None:
     answer, throughput = solve("max-min", p)
     rate = p.weight * p.normaliser / p.gpus
     assert answer.objective == pytest.approx((throughput / rate).min(), rel=1e-6)
@@ -81,7 +81,7 @@ def test_the_worst_off_is_as_well_off_as_can_be(p: Problem) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(problems())
-def test_deadlines_that_are_met_are_met_exactly(p: Problem) -> None:
+def test_deadlines_that_are_met_are_met_exactly(p: AllocationProblem) -> None:
     answer, throughput = solve("cost-deadline", p)
     met = ~np.isin(p.ids, answer.certificate["relaxed_deadlines"])
     assert (throughput[met] >= (p.steps_left / p.deadline_s)[met] * (1 - 1e-6)).all()
@@ -89,7 +89,7 @@ def test_deadlines_that_are_met_are_met_exactly(p: Problem) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(problems())
-def test_nash_welfare_is_as_large_as_can_be(p: Problem) -> None:
+def test_nash_welfare_is_as_large_as_can_be(p: AllocationProblem) -> None:
     answer, _ = solve("strategy-proof", p)
     kept = np.array([answer.certificate["kept"][name] for name in p.ids])
     throughput, plain = answer.throughput(p) / kept, Shares(p)
@@ -115,8 +115,10 @@ def test_a_job_with_next_to_nothing_left_takes_nothing_from_the_others() -> None
 def test_every_moment_of_a_trace_has_its_proof(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gaps: list[float] = []
 
-    def noting(allocate: Callable[[FinishTime, Problem], Solution]) -> Callable[[FinishTime, Problem], Solution]:
-        def noted(policy: FinishTime, p: Problem) -> Solution:
+    def noting(
+        allocate: Callable[[FinishTime, AllocationProblem], Solution],
+    ) -> Callable[[FinishTime, AllocationProblem], Solution]:
+        def noted(policy: FinishTime, p: AllocationProblem) -> Solution:
             solution = allocate(policy, p)
             assert p.sharing is not None
             gaps.append(float(solution.certificate["gap"]))

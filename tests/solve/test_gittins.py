@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from horae.policies.samples import read_samples
+from horae.policies.tiresias.service_samples import read_samples
 from horae.solve.gittins import ServiceDistribution
 
 samples = st.lists(st.integers(1, 12), min_size=1, max_size=10)

@@ -12,18 +12,18 @@ from scipy.optimize import linprog
 from tests.solve.plain import Shares, problem
 
 from horae.core.queues import Queue, QueueTree
-from horae.solve.hierarchy import hierarchical
-from horae.solve.problem import Problem, Sharing
-from horae.solve.programs import NoAllocation, max_min
+from horae.solve.allocation.hierarchy import hierarchical
+from horae.solve.allocation.problem import AllocationProblem, Sharing
+from horae.solve.allocation.programs import NoAllocation, max_min
 
 
-def queued(p: Problem, queues: list[Queue], of_job: list[str]) -> Problem:
+def queued(p: AllocationProblem, queues: list[Queue], of_job: list[str]) -> AllocationProblem:
     """The same problem with its jobs in queues."""
     tree = QueueTree(queues)
     return replace(p, queue=np.array([tree.number(path) for path in of_job], np.int64), queues=tree)
 
 
-def solve(p: Problem) -> np.ndarray:
+def solve(p: AllocationProblem) -> np.ndarray:
     """Throughputs, after a check that the shares could be given."""
     solution = hierarchical(p)
     share, pairs, pair_share = solution.share, solution.pairs, solution.pair_share
@@ -41,7 +41,7 @@ def solve(p: Problem) -> np.ndarray:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> AllocationProblem:
     """Small problems with jobs all over a tree of up to three levels, scarce and plenty, equal jobs and gangs."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     jobs, types = draw(st.integers(1, 7)), draw(st.integers(1, 3))
@@ -62,7 +62,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 @st.composite
-def sharing_problems(draw: st.DrawFn) -> Problem:
+def sharing_problems(draw: st.DrawFn) -> AllocationProblem:
     """The same with jobs of a few kinds, most of which can share GPUs."""
     p, rng = draw(problems()), np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kind = rng.integers(0, 3, len(p))
@@ -72,7 +72,7 @@ def sharing_problems(draw: st.DrawFn) -> Problem:
     return replace(p, speed=speed[kind], sharing=sharing)
 
 
-def in_plain_rounds(p: Problem) -> np.ndarray:
+def in_plain_rounds(p: AllocationProblem) -> np.ndarray:
     """Water filling as the paper has it: weights from the tree, one program to rise, one for each job to see who can.
 
     A round raises each job with a weight in proportion to it; those that then cannot rise
@@ -92,7 +92,7 @@ def in_plain_rounds(p: Problem) -> np.ndarray:
     return throughput
 
 
-def _hand_down(p: Problem, queue: int, weight: float, frozen: np.ndarray, out: np.ndarray) -> None:
+def _hand_down(p: AllocationProblem, queue: int, weight: float, frozen: np.ndarray, out: np.ndarray) -> None:
     """Weights of the jobs below a queue, by the rules of the tree."""
     children = [(_first_below(p, n), n, None) for n in _queues_in(p, queue) if not frozen[_below(p, n)].all()]
     children += [(m, None, m) for m in np.flatnonzero((p.queue == queue) & ~frozen)]
@@ -107,18 +107,18 @@ def _hand_down(p: Problem, queue: int, weight: float, frozen: np.ndarray, out: n
             out[m] = weight * part / sum(own)
 
 
-def _queues_in(p: Problem, queue: int) -> list[int]:
+def _queues_in(p: AllocationProblem, queue: int) -> list[int]:
     parents = p.queues.columns()[0]
     return [n for n in range(1, len(parents)) if parents[n] == queue and len(_below(p, n))]
 
 
-def _below(p: Problem, queue: int) -> list[int]:
+def _below(p: AllocationProblem, queue: int) -> list[int]:
     """Jobs in a queue and in the queues below it."""
     path = p.queues.paths[queue]
     return [m for m in range(len(p)) if f"{p.queues.paths[p.queue[m]]}/".startswith(f"{path}/")]
 
 
-def _first_below(p: Problem, queue: int) -> int:
+def _first_below(p: AllocationProblem, queue: int) -> int:
     return min(_below(p, queue))
 
 
@@ -144,19 +144,19 @@ def _highest_rise(plain: Shares, least: np.ndarray, rate: np.ndarray) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(problems())
-def test_throughputs_are_those_of_explicit_rounds(p: Problem) -> None:
+def test_throughputs_are_those_of_explicit_rounds(p: AllocationProblem) -> None:
     assert solve(p) == pytest.approx(in_plain_rounds(p), rel=1e-5, abs=1e-5)
 
 
 @settings(max_examples=40, deadline=None)
 @given(sharing_problems())
-def test_with_pairs_throughputs_are_those_of_explicit_rounds(p: Problem) -> None:
+def test_with_pairs_throughputs_are_those_of_explicit_rounds(p: AllocationProblem) -> None:
     assert solve(p) == pytest.approx(in_plain_rounds(p), rel=1e-5, abs=1e-5)
 
 
 @settings(max_examples=60, deadline=None)
 @given(problems(), st.sampled_from(["", "a", "a/b"]))
-def test_one_fairness_queue_is_max_min_fairness(p: Problem, path: str) -> None:
+def test_one_fairness_queue_is_max_min_fairness(p: AllocationProblem, path: str) -> None:
     flat = queued(p, [], [path] * len(p))
     assert solve(flat) == pytest.approx(max_min(p).throughput(p), rel=1e-6, abs=1e-6)
     assert hierarchical(flat).objective == pytest.approx(max_min(p).objective, rel=1e-6)

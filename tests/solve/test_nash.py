@@ -13,12 +13,12 @@ from tests.solve.plain import Shares, problem
 from tests.solve.test_pairs import problems as pair_problems
 
 from horae.core.errors import UserError
-from horae.solve.nash import strategy_proof
-from horae.solve.problem import Problem, Sharing
+from horae.solve.allocation.nash import strategy_proof
+from horae.solve.allocation.problem import AllocationProblem, Sharing
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> AllocationProblem:
     jobs, types = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     speeds = [[draw(st.integers(1, 5)) for _ in range(types)] for _ in range(jobs)]
     capacity = [draw(st.integers(1, 3)) for _ in range(types)]
@@ -26,7 +26,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return problem(speeds, capacity, weight=weight)
 
 
-def welfare_of(p: Problem) -> tuple[float, np.ndarray]:
+def welfare_of(p: AllocationProblem) -> tuple[float, np.ndarray]:
     """The largest sum of weight * log(throughput), by a method that knows nothing of the problem, and throughputs."""
     jobs, types = p.speed.shape
 
@@ -49,7 +49,7 @@ def welfare_of(p: Problem) -> tuple[float, np.ndarray]:
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_the_welfare_is_the_largest_there_is_and_payments_are_what_others_lose(p: Problem) -> None:
+def test_the_welfare_is_the_largest_there_is_and_payments_are_what_others_lose(p: AllocationProblem) -> None:
     answer = strategy_proof(p)
     plain, throughput = welfare_of(p)
     assert answer.objective >= plain - 1e-6
@@ -72,7 +72,7 @@ def test_two_equal_jobs_on_one_gpu_keep_half_of_their_halves() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(problems(), st.integers(0, 3), st.lists(st.integers(1, 5), min_size=3, max_size=3))
-def test_nobody_gains_by_lying_about_its_speeds(p: Problem, liar: int, lie: list[int]) -> None:
+def test_nobody_gains_by_lying_about_its_speeds(p: AllocationProblem, liar: int, lie: list[int]) -> None:
     m = liar % len(p)
     said = p.speed.copy()
     said[m] = lie[: said.shape[1]]
@@ -84,7 +84,9 @@ def test_nobody_gains_by_lying_about_its_speeds(p: Problem, liar: int, lie: list
 
 @settings(max_examples=40, deadline=None)
 @given(pair_problems())
-def test_with_pairs_no_other_shares_are_better_for_some_by_more_than_they_are_worse_for_others(p: Problem) -> None:
+def test_with_pairs_no_other_shares_are_better_for_some_by_more_than_they_are_worse_for_others(
+    p: AllocationProblem,
+) -> None:
     """That is what Nash welfare means, in percent, and a linear program can tell."""
     answer = strategy_proof(p)
     kept = np.array([answer.certificate["kept"][name] for name in p.ids])
@@ -97,7 +99,7 @@ def test_with_pairs_no_other_shares_are_better_for_some_by_more_than_they_are_wo
     check_shares(p, answer.share, answer.pairs, answer.pair_share)
 
 
-def check_shares(p: Problem, share: np.ndarray, pairs: np.ndarray, pair_share: np.ndarray) -> None:
+def check_shares(p: AllocationProblem, share: np.ndarray, pairs: np.ndarray, pair_share: np.ndarray) -> None:
     """Nobody has more than all of its time, and no type is used beyond its GPUs."""
     time, used = share.sum(axis=1), p.gpus @ share
     for (a, b), row in zip(pairs.tolist(), pair_share, strict=True):
@@ -123,7 +125,7 @@ def test_of_a_pair_whoever_keeps_more_goes_on_alone() -> None:
 @settings(max_examples=25, deadline=None)
 @given(pair_problems(), st.integers(0, 7), st.floats(0.3, 3.0), st.floats(0.3, 1.0))
 def test_nobody_gains_by_lying_unless_it_plays_down_what_company_costs(
-    p: Problem, liar: int, alone: float, beside: float
+    p: AllocationProblem, liar: int, alone: float, beside: float
 ) -> None:
     m = liar % len(p)
     kinds = len(p.sharing.beside)

@@ -14,13 +14,13 @@ from tests.solve.plain import Shares, problem
 
 from horae.core.cluster import Span
 from horae.core.throughputs import Setting
-from horae.solve.problem import Problem, Sharing, Solution
-from horae.solve.programs import PROGRAMS
-from horae.workload.speeds import load_throughputs
+from horae.solve.allocation.problem import AllocationProblem, Sharing, Solution
+from horae.solve.allocation.programs import PROGRAMS
+from horae.workload.speed_files import load_throughputs
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> AllocationProblem:
     """Small problems: several jobs of a kind, some that never share, gangs among single GPUs, types out of reach."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     jobs, types, kinds = draw(st.integers(1, 8)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
@@ -48,7 +48,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return replace(p, sharing=Sharing(kind, beside))
 
 
-def solve(name: str, p: Problem) -> tuple[Solution, np.ndarray]:
+def solve(name: str, p: AllocationProblem) -> tuple[Solution, np.ndarray]:
     """Solve, and check that the shares could be given."""
     solution = PROGRAMS[name].solve(p)
     share, pairs, pair_share = solution.share, solution.pairs, solution.pair_share
@@ -81,7 +81,7 @@ def check_levels(plain: Shares, throughput: np.ndarray, level: np.ndarray) -> No
         assert plain.most_of_one(m, least) <= throughput[m] + tolerance, f"job {m} of {plain.problem} could rise"
 
 
-def alike(jobs: int, beside: float, gpus: int, **columns: object) -> Problem:
+def alike(jobs: int, beside: float, gpus: int, **columns: object) -> AllocationProblem:
     """Jobs of one kind, each one step/s alone and `beside` in company, on GPUs of one type."""
     p = problem([[1.0]] * jobs, [gpus], **columns)
     return replace(p, sharing=Sharing(np.zeros(jobs, np.int64), np.full((1, 1, 1), beside)))
@@ -150,7 +150,7 @@ def test_where_all_jobs_are_of_their_own_kind_most_pairs_never_enter_the_program
 
 
 @pytest.fixture(scope="module")
-def published(shared_data: Path) -> Problem:
+def published(shared_data: Path) -> AllocationProblem:
     """2,048 jobs of the published table, gangs among them, on 512 GPUs of each type."""
     table = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")
     types = ("v100", "p100", "k80")
@@ -176,7 +176,7 @@ def published(shared_data: Path) -> Problem:
     return replace(problem(alone[kind], [512, 512, 512], gpus=gpus[kind]), sharing=Sharing(kind, beside))
 
 
-def test_the_published_table_equals_a_plain_program_over_its_classes(published: Problem) -> None:
+def test_the_published_table_equals_a_plain_program_over_its_classes(published: AllocationProblem) -> None:
     p = published
     answer, throughput = solve("max-min", p)
     rate = p.normaliser / p.gpus
@@ -185,7 +185,7 @@ def test_the_published_table_equals_a_plain_program_over_its_classes(published: 
     assert answer.objective == pytest.approx(by_class(p, first, count, rate[first]), rel=1e-6)
 
 
-def by_class(p: Problem, first: np.ndarray, count: np.ndarray, rate: np.ndarray) -> float:
+def by_class(p: AllocationProblem, first: np.ndarray, count: np.ndarray, rate: np.ndarray) -> float:
     """The largest least of throughput / rate: time of each class, and each two, on each type."""
     classes, types = len(first), len(p.capacity)
     kind, gpus = p.sharing.kind[first], p.gpus[first]
@@ -212,7 +212,7 @@ def by_class(p: Problem, first: np.ndarray, count: np.ndarray, rate: np.ndarray)
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_max_min_with_pairs_raises_the_worst_off_as_far_as_a_plain_program_can(p: Problem) -> None:
+def test_max_min_with_pairs_raises_the_worst_off_as_far_as_a_plain_program_can(p: AllocationProblem) -> None:
     answer, throughput = solve("max-min", p)
     rate, plain = p.weight * p.normaliser / p.gpus, Shares(p)
     assert answer.objective == pytest.approx((throughput / rate).min(), rel=1e-6)
@@ -234,7 +234,7 @@ UP_TO_A_FLOOR = replace(
 @settings(max_examples=40, deadline=None)
 @given(problems())
 @example(UP_TO_A_FLOOR)
-def test_finish_time_with_pairs_lowers_the_largest_rho_as_far_as_a_plain_program_can(p: Problem) -> None:
+def test_finish_time_with_pairs_lowers_the_largest_rho_as_far_as_a_plain_program_can(p: AllocationProblem) -> None:
     answer, throughput = solve("finish-time", p)
     alone_s, plain = p.isolated_s + p.steps_left / p.isolated_throughput, Shares(p)
     rho = (p.elapsed_s + p.steps_left / throughput) / alone_s
@@ -246,7 +246,7 @@ def test_finish_time_with_pairs_lowers_the_largest_rho_as_far_as_a_plain_program
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_the_makespan_with_pairs_is_the_shortest_and_short_jobs_do_not_starve(p: Problem) -> None:
+def test_the_makespan_with_pairs_is_the_shortest_and_short_jobs_do_not_starve(p: AllocationProblem) -> None:
     answer, throughput = solve("makespan", p)
     plain = Shares(p)
     assert answer.objective == pytest.approx((p.steps_left / throughput).max(), rel=1e-6)
@@ -256,7 +256,7 @@ def test_the_makespan_with_pairs_is_the_shortest_and_short_jobs_do_not_starve(p:
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_total_throughput_and_cost_with_pairs_equal_the_plain_program(p: Problem) -> None:
+def test_total_throughput_and_cost_with_pairs_equal_the_plain_program(p: AllocationProblem) -> None:
     plain, nothing = Shares(p), np.zeros(len(p))
     answer, throughput = solve("total-throughput", p)
     assert answer.objective == pytest.approx(plain.best((1 / p.normaliser) @ plain.speed, nothing), rel=1e-6)
@@ -271,7 +271,7 @@ def _per_price(plain: Shares) -> np.ndarray:
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_with_pairs_only_deadlines_that_cannot_be_met_are_relaxed_and_by_name(p: Problem) -> None:
+def test_with_pairs_only_deadlines_that_cannot_be_met_are_relaxed_and_by_name(p: AllocationProblem) -> None:
     answer, throughput = solve("cost-deadline", p)
     plain, least, expected = Shares(p), np.zeros(len(p)), []
     dated = [m for m in range(len(p)) if np.isfinite(p.deadline_s[m])]

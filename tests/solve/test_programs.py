@@ -8,15 +8,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.solve.plain import best, most_of_one, possible, problem
 
-from horae.solve.problem import Problem, Solution
-from horae.solve.programs import PROGRAMS, NoAllocation
+from horae.solve.allocation.problem import AllocationProblem, Solution
+from horae.solve.allocation.programs import PROGRAMS, NoAllocation
 
 T3 = [(2, 1, 0.5), (3, 2, 1)]
 T4 = [*T3, (4, 3, 2), (1, 1, 1)]
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> AllocationProblem:
     """Small problems of every shape: scarce and plenty, equal jobs, types that a job cannot use."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     jobs, types = draw(st.integers(1, 9)), draw(st.integers(1, 4))
@@ -37,7 +37,7 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-def solve(name: str, p: Problem) -> tuple[Solution, np.ndarray]:
+def solve(name: str, p: AllocationProblem) -> tuple[Solution, np.ndarray]:
     """Solve, and check that the shares could be given."""
     solution = PROGRAMS[name].solve(p)
     share = solution.share
@@ -66,7 +66,7 @@ def test_the_worked_examples() -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(problems())
-def test_max_min_raises_the_worst_off_as_far_as_a_plain_program_can(p: Problem) -> None:
+def test_max_min_raises_the_worst_off_as_far_as_a_plain_program_can(p: AllocationProblem) -> None:
     answer, throughput = solve("max-min", p)
     rate = p.weight * p.normaliser / p.gpus
     level = throughput / rate
@@ -78,7 +78,7 @@ def test_max_min_raises_the_worst_off_as_far_as_a_plain_program_can(p: Problem) 
 
 @settings(max_examples=80, deadline=None)
 @given(problems())
-def test_finish_time_lowers_the_largest_rho_as_far_as_a_plain_program_can(p: Problem) -> None:
+def test_finish_time_lowers_the_largest_rho_as_far_as_a_plain_program_can(p: AllocationProblem) -> None:
     answer, throughput = solve("finish-time", p)
     alone_s = p.isolated_s + p.steps_left / p.isolated_throughput
     rho = (p.elapsed_s + p.steps_left / throughput) / alone_s
@@ -95,14 +95,14 @@ AT_A_BEND = problem([[2, 4, 3]] * 5, [5, 2, 4], gpus=[4, 1, 1, 1, 4], steps_left
 @settings(max_examples=80, deadline=None)
 @given(problems())
 @example(AT_A_BEND)
-def test_the_makespan_is_the_shortest_and_short_jobs_do_not_starve(p: Problem) -> None:
+def test_the_makespan_is_the_shortest_and_short_jobs_do_not_starve(p: AllocationProblem) -> None:
     answer, throughput = solve("makespan", p)
     assert answer.objective == pytest.approx((p.steps_left / throughput).max(), rel=1e-6)
     assert not possible(p, p.steps_left / (answer.objective * (1 - 1e-6)))
     _check_levels(p, throughput, throughput / p.steps_left)
 
 
-def _check_levels(p: Problem, throughput: np.ndarray, level: np.ndarray) -> None:
+def _check_levels(p: AllocationProblem, throughput: np.ndarray, level: np.ndarray) -> None:
     """Lexicographic: no job can rise if all that are no better off than it keep what they have."""
     for m in range(len(p)):
         no_better_off = level <= level[m] * (1 + 1e-6)
@@ -113,7 +113,7 @@ def _check_levels(p: Problem, throughput: np.ndarray, level: np.ndarray) -> None
 
 @settings(max_examples=80, deadline=None)
 @given(problems())
-def test_total_throughput_and_cost_equal_the_plain_program(p: Problem) -> None:
+def test_total_throughput_and_cost_equal_the_plain_program(p: AllocationProblem) -> None:
     nothing = np.zeros(len(p))
     answer, _ = solve("total-throughput", p)
     assert answer.objective == pytest.approx(best(p, p.speed / p.normaliser[:, None], nothing), rel=1e-6)
@@ -134,7 +134,7 @@ def test_steps_may_be_as_small_as_anybody_counts_them(name: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(problems())
-def test_only_deadlines_that_cannot_be_met_are_relaxed_and_by_name(p: Problem) -> None:
+def test_only_deadlines_that_cannot_be_met_are_relaxed_and_by_name(p: AllocationProblem) -> None:
     answer, throughput = solve("cost-deadline", p)
     relaxed = answer.certificate["relaxed_deadlines"]
     met = [m for m in range(len(p)) if np.isfinite(p.deadline_s[m]) and p.ids[m] not in relaxed]
@@ -184,7 +184,7 @@ def cheapest(speed: np.ndarray, size: float, price: np.ndarray, throughput: floa
 
 @settings(max_examples=25, deadline=None)
 @given(problems())
-def test_at_the_prices_of_the_certificate_no_higher_level_can_be_paid_for(p: Problem) -> None:
+def test_at_the_prices_of_the_certificate_no_higher_level_can_be_paid_for(p: AllocationProblem) -> None:
     answer, _ = solve("max-min", p)
     price = np.array(answer.certificate["prices"])
     rate = p.weight * p.normaliser / p.gpus

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from horae.core.job import JobSpec
-from horae.workload.facts import describe
+from horae.workload.trace_summary import describe
 from horae.workload.traces import BadRow, Trace, load_trace
 
 

@@ -19,10 +19,10 @@ from horae.core.job import JobSpec
 from horae.core.throughputs import Setting, Throughputs
 from horae.workload.arrivals import hourly_shape
 from horae.workload.clusters import parse_cluster
-from horae.workload.durations import Exponential, LogUniform, TwoClasses
 from horae.workload.generator import PRESETS, SIZES, Workload, generate, preset
-from horae.workload.mixes import DISTRIBUTED, SINGLE, Bound
-from horae.workload.speeds import load_throughputs
+from horae.workload.job_durations import Exponential, LogUniform, TwoClasses
+from horae.workload.model_mixes import DISTRIBUTED, SINGLE, Bound
+from horae.workload.speed_files import load_throughputs
 
 CLUSTER = parse_cluster("v100:8x8,k80:8x8")
 MANY = 20_000

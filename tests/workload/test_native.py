@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
-from horae.core.loss import LossCurve
+from horae.core.loss_curve import LossCurve
 from horae.workload.traces import load_trace, save_trace
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)

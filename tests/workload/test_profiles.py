@@ -16,9 +16,9 @@ from horae.core.cluster import Span
 from horae.core.throughputs import Origin, Setting, Throughputs
 from horae.simulate.run import simulate
 from horae.workload.generator import SIZES, Workload, generate
-from horae.workload.mixes import Models
+from horae.workload.model_mixes import Models
 from horae.workload.profiles import BadProfile, estimate_missing, hide
-from horae.workload.speeds import load_throughputs
+from horae.workload.speed_files import load_throughputs
 
 CLASSES = tuple(f"net-{k}" for k in range(8))
 TYPES = {"v100": 4.0, "p100": 2.0, "k80": 1.0}

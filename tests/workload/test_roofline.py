@@ -24,7 +24,7 @@ from horae.workload.roofline import (
     estimate,
     estimate_unmeasured,
 )
-from horae.workload.speeds import load_throughputs
+from horae.workload.speed_files import load_throughputs
 
 #: Steps/s on one H200 with PyTorch 2.11: SGD with momentum, data on the GPU, no TF32, nothing compiled or fused.
 MEASURED_ON_H200 = {

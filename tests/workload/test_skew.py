@@ -12,7 +12,6 @@ from horae.core.cluster import Span
 from horae.core.errors import UserError
 from horae.core.job import NO_SLOWDOWN, PACK_LIMIT, JobSpec
 from horae.workload.catalogue import MODELS, model
-from horae.workload.observations import observed
 from horae.workload.skew import (
     Observation,
     consolidates,
@@ -22,7 +21,8 @@ from horae.workload.skew import (
     profiled,
     slowdown_when_spread,
 )
-from horae.workload.speeds import load_throughputs
+from horae.workload.speed_files import load_throughputs
+from horae.workload.speed_observations import observed
 
 skews = st.integers(1, 100).map(lambda percent: percent / 100)
 

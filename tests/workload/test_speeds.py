@@ -11,7 +11,7 @@ from horae.core.cluster import Span
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
 from horae.core.throughputs import Origin, Setting, Throughputs
-from horae.workload.speeds import load_throughputs
+from horae.workload.speed_files import load_throughputs
 
 LM1, LM2, RN2 = "('LM (batch size 5)', 1)", "('LM (batch size 5)', 2)", "('ResNet-18', 2)"
 

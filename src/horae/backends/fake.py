@@ -46,7 +46,7 @@ class _Life:
 
 
 @dataclass
-class World:
+class FakeWorld:
     """What runs and what has ended, whoever watches."""
 
     #: What jobs do, by id; `default` is for all others.
@@ -70,9 +70,9 @@ class World:
 class FakeBackend:
     """Plays what the world's script says."""
 
-    def __init__(self, nodes: Sequence[Node], world: World | None = None) -> None:
+    def __init__(self, nodes: Sequence[Node], world: FakeWorld | None = None) -> None:
         """Open a world, or an empty one."""
-        self.world = world or World()
+        self.world = world or FakeWorld()
         self._nodes = {node.name: node for node in nodes}
         #: Attempts of which it was told that they are ready, and that they are over.
         self._ready: set[Attempt] = set()

@@ -30,7 +30,7 @@ def command(
     from horae.solve.auction.explanation import explain as explained
     from horae.solve.auction.explanation import explain_gap
     from horae.solve.auction.winners import Effort
-    from horae.workload.auctions import load_auction
+    from horae.workload.auction_files import load_auction
 
     auction = load_auction(bids)
     outcome = hold_auction(auction.offer, auction.bids, auction.others, auction.seed, effort=Effort().times(_PATIENCE))

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli import STARTED_S, generation, options
-from horae.cli.files import check_outputs, written_whole
+from horae.cli import STARTED_S, options
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich, table
+from horae.cli.output_files import check_outputs, written_whole
 from horae.cli.progress import progress_bar
-from horae.cli.single import Conditions, Single, write_viewer_file
-from horae.cli.sources import Asked
+from horae.cli.setup import workload_options
+from horae.cli.setup.job_source import JobOptions
+from horae.cli.setup.single import Conditions, Single, write_viewer_file
 
 if TYPE_CHECKING:
     from horae.core.history import History
@@ -29,13 +30,14 @@ def command(
     trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Jobs to run.")] = None,
     format: options.FormatOption = None,  # noqa: A002, the option is called so
     generate: Annotated[
-        str | None, typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {generation.PRESET_HELP}.")
+        str | None,
+        typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {workload_options.PRESET_HELP}."),
     ] = None,
-    jobs: generation.JobsOption = None,
-    load: generation.LoadOption = None,
-    rate: generation.RateOption = None,
-    hours_from: generation.HoursOption = None,
-    workload: generation.WorkloadOption = None,
+    jobs: workload_options.JobsOption = None,
+    load: workload_options.LoadOption = None,
+    rate: workload_options.RateOption = None,
+    hours_from: workload_options.HoursOption = None,
+    workload: workload_options.WorkloadOption = None,
     set: Annotated[  # noqa: A002
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
     ] = None,
@@ -64,12 +66,12 @@ def command(
     that of `horae simulate`; docs/reference/audit.md defines each property.
     """
     from horae.core.throughputs import Throughputs
-    from horae.report.audit.judgement import judge
-    from horae.simulate.observer import Observer, sample_times
+    from horae.report.audit.audit import judge
+    from horae.simulate.audit.observer import Observer, sample_times
     from horae.workload.clusters import cluster_file
 
     check_outputs([html, perfetto], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
-    asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
+    asked = JobOptions(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
     conditions = Conditions(
         cluster, placement, restart_cost, throughputs, profile_share, profile_noise, queues, faults or (), seed
     )
@@ -88,8 +90,8 @@ def command(
 
 def _write_page(html: Path, history: History, verdicts: Sequence[Verdict]) -> None:
     """The page of `horae simulate`, with the verdicts."""
-    from horae.report.metrics import measure
-    from horae.report.page import write_page
+    from horae.report.metrics.measure import measure
+    from horae.report.pages.page import write_page
 
     with written_whole(html) as path:
         write_page(path, [(history, measure(history))], verdicts=verdicts)
@@ -99,7 +101,7 @@ def _write_page(html: Path, history: History, verdicts: Sequence[Verdict]) -> No
 def _print_verdicts(policy: str, settings: dict[str, str], verdicts: Sequence[Verdict], output: Output) -> None:
     match output:
         case Output.JSON:
-            from horae.report.cost import process_cost
+            from horae.report.process_cost import process_cost
 
             print_json({"policy": policy, "settings": settings, **_record(verdicts), **process_cost(STARTED_S)})
         case Output.CSV:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from horae.workload.catalogue import GpuType, Model
-    from horae.workload.roofline import Estimate, Precision
+    from horae.workload.roofline import Precision, SpeedEstimate
 
 _GPU_COLUMNS = {
     "gpu": "name",
@@ -175,7 +175,7 @@ def _precision(name: str | None) -> Precision | None:
 
 def _estimates(
     models: Sequence[Model], types: Sequence[GpuType], batch: int, gpus: int, precision: Precision | None
-) -> list[Estimate]:
+) -> list[SpeedEstimate]:
     """One estimate for each model and GPU type; in a list, types that lack the precision are left out."""
     from horae.workload.roofline import Precision, estimate
 
@@ -184,7 +184,7 @@ def _estimates(
     return [estimate(model, gpu, batch, gpus, precision) for model in models for gpu in types]
 
 
-def _estimate_record(found: Estimate) -> dict[str, Any]:
+def _estimate_record(found: SpeedEstimate) -> dict[str, Any]:
     return {
         "model": found.model.name,
         "gpu": found.gpu.name,
@@ -207,7 +207,7 @@ def _estimate_record(found: Estimate) -> dict[str, Any]:
     }
 
 
-def _print_one(found: Estimate, output: Output) -> None:
+def _print_one(found: SpeedEstimate, output: Output) -> None:
     if output is Output.JSON:
         print_json({**_estimate_record(found), "source": [found.gpu.source, found.model.source]})
         return
@@ -216,7 +216,7 @@ def _print_one(found: Estimate, output: Output) -> None:
         note(f"It needs about {found.memory_gb:,.0f} GB, and a {found.gpu.title} has {found.gpu.memory_gb:,.0f}.")
 
 
-def _account(found: Estimate) -> list[RenderableType]:
+def _account(found: SpeedEstimate) -> list[RenderableType]:
     """An estimate with what it is made of and where that comes from."""
     from horae.workload.roofline import CALL_S, LINK_SHARE, MEMORY_SHARE, compute_peak
 
@@ -261,7 +261,7 @@ def _print_many(subject: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
 def _table(
     columns: Mapping[str, str], records: Sequence[Mapping[str, Any]], title: str | None = None
 ) -> RenderableType:
-    from horae.report.quantities import NOTHING
+    from horae.report.formatting import NOTHING
 
     rows = [[NOTHING if record[key] in (None, "") else record[key] for key in columns.values()] for record in records]
     return table(list(columns), rows, title)

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli import STARTED_S, generation, inputs, options
-from horae.cli.files import check_outputs, written_whole
+from horae.cli import STARTED_S, options
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
+from horae.cli.output_files import check_outputs, written_whole
 from horae.cli.progress import progress_bar
-from horae.cli.sources import Asked
+from horae.cli.setup import inputs, workload_options
+from horae.cli.setup.job_source import JobOptions
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from horae.cli.runs import Outcome, Run
+    from horae.cli.setup.parallel import Outcome, Run
 
 #: What is compared when nobody says otherwise.
 DEFAULT_POLICIES = ("fifo", "fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice", "isolated")
@@ -30,13 +31,14 @@ def command(
     trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Jobs to run.")] = None,
     format: options.FormatOption = None,  # noqa: A002, the option is called so
     generate: Annotated[
-        str | None, typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {generation.PRESET_HELP}.")
+        str | None,
+        typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {workload_options.PRESET_HELP}."),
     ] = None,
-    jobs: generation.JobsOption = None,
-    load: generation.LoadOption = None,
-    rate: generation.RateOption = None,
-    hours_from: generation.HoursOption = None,
-    workload: generation.WorkloadOption = None,
+    jobs: workload_options.JobsOption = None,
+    load: workload_options.LoadOption = None,
+    rate: workload_options.RateOption = None,
+    hours_from: workload_options.HoursOption = None,
+    workload: workload_options.WorkloadOption = None,
     seeds: Annotated[
         int,
         typer.Option("--seeds", metavar="N", min=1, help="Generate this many workloads; shows 95 % intervals."),
@@ -69,7 +71,7 @@ def command(
     output: options.OutputOption = Output.TABLE,
 ) -> None:
     """Run several policies on the same jobs, in parallel processes, and show them side by side."""
-    from horae.cli.runs import World, run_all
+    from horae.cli.setup.parallel import World, run_all
     from horae.workload.clusters import cluster_file, parse_cluster
 
     # Whatever can be wrong is found before anything takes time.
@@ -79,7 +81,7 @@ def command(
     speeds = inputs.read_throughputs(throughputs)
     trouble = inputs.read_faults(faults or ())
     tree = inputs.read_queues(queues, cluster)
-    asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
+    asked = JobOptions(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
     source, speeds = asked.source(machines, speeds, {"--seeds": seeds if seeds > 1 else None})
     world = World(source, machines, placement, restart_cost, speeds, tree, trouble, measure_from, measure_to)
     runs = _plan(chosen, range(seed, seed + seeds), keep_history=html is not None)
@@ -143,13 +145,13 @@ def _is_number(text: str) -> bool:
 
 def _plan(chosen: Sequence[tuple[str, dict[str, str]]], seeds: Sequence[int], keep_history: bool) -> list[Run]:
     """Every policy on every seed; the page shows the first seed."""
-    from horae.cli.runs import Run
+    from horae.cli.setup.parallel import Run
 
     return [Run(name, seed, settings, keep_history and seed == seeds[0]) for name, settings in chosen for seed in seeds]
 
 
 def _write_page(html: Path, outcomes: Sequence[Outcome]) -> None:
-    from horae.report.page import write_page
+    from horae.report.pages.page import write_page
 
     with written_whole(html) as path:
         write_page(path, [(outcome.history, outcome.report) for outcome in outcomes if outcome.history is not None])
@@ -160,7 +162,7 @@ def _print_outcomes(by_policy: Sequence[Sequence[Outcome]], seeds: int, output: 
     """Print one record a policy, or the table of all."""
     match output:
         case Output.JSON:
-            from horae.report.cost import process_cost
+            from horae.report.process_cost import process_cost
 
             print_json({"seeds": seeds, "policies": [_record(same) for same in by_policy], **process_cost(STARTED_S)})
         case Output.CSV:
@@ -179,7 +181,7 @@ def _tell_unfinished(by_policy: Sequence[Sequence[Outcome]]) -> None:
 
 def _record(same: Sequence[Outcome]) -> dict[str, Any]:
     """One policy as JSON and CSV show it: its report, or the mean over seeds with the intervals."""
-    from horae.cli.intervals import interval_record, mean_record
+    from horae.cli.setup.confidence import interval_record, mean_record
 
     records = [outcome.report.as_dict() for outcome in same]
     if len(records) == 1:
@@ -189,7 +191,7 @@ def _record(same: Sequence[Outcome]) -> dict[str, Any]:
 
 def _table(by_policy: Sequence[Sequence[Outcome]], seeds: int) -> RenderableType:
     if seeds > 1:
-        from horae.cli.intervals import render_intervals
+        from horae.cli.setup.confidence import render_intervals
 
         return render_intervals([[outcome.report for outcome in same] for same in by_policy])
     from horae.report.tables import render_table

@@ -12,61 +12,65 @@ from typing import Annotated, ClassVar
 import typer
 
 from horae import __version__
-from horae.cli.late import Late, LateGroup
-from horae.cli.usage import is_help, usage_sentence
+from horae.cli.lazy_commands import LazyCommand, LazyGroup
+from horae.cli.usage_errors import is_help, usage_sentence
 from horae.core.errors import UserError
 
 INTERRUPTED = 130
 
 
-class _Commands(LateGroup):
+class _Commands(LazyGroup):
     """All commands, as `horae --help` lists them."""
 
-    late: ClassVar[Mapping[str, Late]] = {
-        "simulate": Late("horae.cli.simulate:command", "One policy on one trace."),
-        "compare": Late("horae.cli.compare:command", "Many policies on one workload, side by side."),
-        "sweep": Late("horae.cli.sweep:command", "Policies as load, cluster size or a setting changes, as curves."),
-        "audit": Late(
+    late: ClassVar[Mapping[str, LazyCommand]] = {
+        "simulate": LazyCommand("horae.cli.simulate:command", "One policy on one trace."),
+        "compare": LazyCommand("horae.cli.compare:command", "Many policies on one workload, side by side."),
+        "sweep": LazyCommand(
+            "horae.cli.sweep:command", "Policies as load, cluster size or a setting changes, as curves."
+        ),
+        "audit": LazyCommand(
             "horae.cli.audit:command",
             "One policy on one workload, judged: fairness, waste, envy, and whether lies pay.",
         ),
-        "trace": Late("horae.cli.trace:app", "Import, generate and inspect traces."),
-        "solve": Late(
+        "trace": LazyCommand("horae.cli.trace:app", "Import, generate and inspect traces."),
+        "solve": LazyCommand(
             "horae.cli.solve:command", "One allocation problem: who spends which share of its time on which GPU type."
         ),
-        "auction": Late(
+        "auction": LazyCommand(
             "horae.cli.auction:command",
             "One auction of free GPUs: who wins, pays and keeps what, and who has the rest.",
         ),
-        "policies": Late("horae.cli.policies:command", "What each policy does, its parameters, its paper."),
-        "catalogue": Late(
+        "policies": LazyCommand("horae.cli.policies:command", "What each policy does, its parameters, its paper."),
+        "catalogue": LazyCommand(
             "horae.cli.catalogue:command", "GPU types and models, and how fast the one should train the other."
         ),
-        "skew": Late("horae.cli.skew:command", "From observed speeds, whose GPUs should be close together."),
-        "serve": Late(
+        "skew": LazyCommand("horae.cli.skew:command", "From observed speeds, whose GPUs should be close together."),
+        "serve": LazyCommand(
             "horae.cli.serve:command", "Run real jobs on this machine's GPUs: the service that the live commands ask."
         ),
-        "submit": Late(
-            "horae.cli.live.submission:command",
+        "submit": LazyCommand(
+            "horae.cli.live.submit:command",
             "Have a job run, or many.",
-            "horae.cli.live.submission:CommandBehindDashes",
+            "horae.cli.live.submit:CommandBehindDashes",
         ),
-        "queue": Late("horae.cli.live.queue:command", "Who runs, who waits, and why."),
-        "status": Late("horae.cli.live.jobs:status", "Everything about a job."),
-        "why": Late("horae.cli.live.jobs:why", "Why a job waits, and what to do."),
-        "logs": Late("horae.cli.live.logs:command", "What a job printed."),
-        "events": Late("horae.cli.live.events:command", "What befell a job: who preempted it, and why."),
-        "wait": Late("horae.cli.live.waiting:command", "Stay until jobs have ended."),
-        "cancel": Late("horae.cli.live.requests:cancel", "End jobs."),
-        "hold": Late("horae.cli.live.requests:hold", "Keep jobs from running."),
-        "release": Late("horae.cli.live.requests:release", "Let jobs that are held run."),
-        "share": Late("horae.cli.live.shares:command", "What each queue is entitled to, and uses."),
-        "nodes": Late("horae.cli.live.nodes:app", "List the nodes; take one out of service and back."),
-        "report": Late("horae.cli.live.report:app", "Reports on what a service has run: usage, fairness."),
-        "replay": Late("horae.cli.live.replay:command", "What happened, run again under another policy."),
-        "demo": Late("horae.cli.live.demo:command", "A service, a dozen real training jobs, and how fair it was."),
-        "settings": Late("horae.cli.live.settings:app", "Show or change the policy and the queues."),
-        "token": Late("horae.cli.live.tokens:app", "Make, list and revoke tokens (for admins)."),
+        "queue": LazyCommand("horae.cli.live.queue:command", "Who runs, who waits, and why."),
+        "status": LazyCommand("horae.cli.live.status_why:status", "Everything about a job."),
+        "why": LazyCommand("horae.cli.live.status_why:why", "Why a job waits, and what to do."),
+        "logs": LazyCommand("horae.cli.live.logs:command", "What a job printed."),
+        "events": LazyCommand("horae.cli.live.events:command", "What befell a job: who preempted it, and why."),
+        "wait": LazyCommand("horae.cli.live.wait:command", "Stay until jobs have ended."),
+        "cancel": LazyCommand("horae.cli.live.cancel_hold_release:cancel", "End jobs."),
+        "hold": LazyCommand("horae.cli.live.cancel_hold_release:hold", "Keep jobs from running."),
+        "release": LazyCommand("horae.cli.live.cancel_hold_release:release", "Let jobs that are held run."),
+        "share": LazyCommand("horae.cli.live.share:command", "What each queue is entitled to, and uses."),
+        "nodes": LazyCommand("horae.cli.live.nodes:app", "List the nodes; take one out of service and back."),
+        "report": LazyCommand("horae.cli.live.report:app", "Reports on what a service has run: usage, fairness."),
+        "replay": LazyCommand("horae.cli.live.replay:command", "What happened, run again under another policy."),
+        "demo": LazyCommand(
+            "horae.cli.live.demo:command", "A service, a dozen real training jobs, and how fair it was."
+        ),
+        "settings": LazyCommand("horae.cli.live.settings:app", "Show or change the policy and the queues."),
+        "token": LazyCommand("horae.cli.live.token:app", "Make, list and revoke tokens (for admins)."),
     }
 
 

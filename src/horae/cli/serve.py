@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horae.cli.live.address import default_state
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, print_csv
+from horae.client.address import default_state
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def command(
     """
     stop = _stop_on_signals()
     _excuse_slow_start()
-    from horae.cli.inputs import read_pairs
-    from horae.service.server import Asked, Server
+    from horae.cli.setup.inputs import read_pairs
+    from horae.service.server import ServeOptions, Server
 
-    asked = Asked(
+    asked = ServeOptions(
         state=state or default_state(),
         database=database,
         host=host,

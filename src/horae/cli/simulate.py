@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horae.cli import STARTED_S, generation, options
-from horae.cli.files import check_outputs, written_whole
+from horae.cli import STARTED_S, options
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
+from horae.cli.output_files import check_outputs, written_whole
 from horae.cli.progress import progress_bar
-from horae.cli.single import Conditions, Single, write_viewer_file
-from horae.cli.sources import Asked
+from horae.cli.setup import workload_options
+from horae.cli.setup.job_source import JobOptions
+from horae.cli.setup.single import Conditions, Single, write_viewer_file
 
 if TYPE_CHECKING:
     from horae.core.history import History
-    from horae.report.metrics import Report
+    from horae.report.metrics.measure import Report
 
 
 def command(
@@ -27,13 +28,14 @@ def command(
     ] = None,
     format: options.FormatOption = None,  # noqa: A002, the option is called so
     generate: Annotated[
-        str | None, typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {generation.PRESET_HELP}.")
+        str | None,
+        typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {workload_options.PRESET_HELP}."),
     ] = None,
-    jobs: generation.JobsOption = None,
-    load: generation.LoadOption = None,
-    rate: generation.RateOption = None,
-    hours_from: generation.HoursOption = None,
-    workload: generation.WorkloadOption = None,
+    jobs: workload_options.JobsOption = None,
+    load: workload_options.LoadOption = None,
+    rate: workload_options.RateOption = None,
+    hours_from: workload_options.HoursOption = None,
+    workload: workload_options.WorkloadOption = None,
     set: Annotated[  # noqa: A002
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
     ] = None,
@@ -57,14 +59,14 @@ def command(
 ) -> None:
     """Run a trace, or a workload made up, on a cluster under one policy, in virtual time, and report how it went."""
     from horae.policies import make_policy
-    from horae.report.metrics import measure
+    from horae.report.metrics.measure import measure
     from horae.workload.clusters import cluster_file
 
     check_outputs([jobs_out, html, perfetto], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
     conditions = Conditions(
         cluster, placement, restart_cost, throughputs, profile_share, profile_noise, queues, faults or (), seed
     )
-    asked = Asked(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
+    asked = JobOptions(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
     single = Single.read(policy, set or (), asked, conditions)
     with progress_bar(f"{policy}, {len(single.jobs):,} jobs", output) as advance:
         history = single.run(advance)
@@ -85,7 +87,7 @@ def _write_files(history: History, report: Report, jobs_out: Path | None, html: 
             write_jobs_csv(path, history, report)
         note(f"jobs: {jobs_out}")
     if html is not None:
-        from horae.report.page import write_page
+        from horae.report.pages.page import write_page
 
         with written_whole(html) as path:
             write_page(path, [(history, report)])
@@ -94,7 +96,7 @@ def _write_files(history: History, report: Report, jobs_out: Path | None, html: 
 
 def _print_report(report: Report, output: Output) -> None:
     """Print the report, with what the whole process has cost so far."""
-    from horae.report.cost import process_cost
+    from horae.report.process_cost import process_cost
 
     cost = process_cost(STARTED_S)
     record = {**report.as_dict(), **cost}
@@ -103,7 +105,7 @@ def _print_report(report: Report, output: Output) -> None:
     elif output is Output.CSV:
         print_csv([record])
     else:
-        from horae.report.deadlines import names
+        from horae.report.metrics.deadlines import names
         from horae.report.tables import render_table
 
         print_rich(render_table([report], costs=[cost]))

@@ -36,8 +36,8 @@ def command(
     """
     if not 0 <= tolerance < 1:
         raise UserError(f"--tolerance {tolerance:g} is no share of a speed; give one from 0 up to, not including, 1.")
-    from horae.workload.observations import load_observations
     from horae.workload.skew import compare_speeds, fit_limit
+    from horae.workload.speed_observations import load_observations
 
     observations = load_observations(file)
     limit, kinds = fit_limit(observations, tolerance), compare_speeds(observations, tolerance)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.inputs import read_pairs
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, print_csv, print_json, print_rich, table
+from horae.cli.setup.inputs import read_pairs
 from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from horae.solve.problem import Problem, Solution
+    from horae.solve.allocation.problem import AllocationProblem, Solution
 
 
 #: What of a policy's settings tells what is solved; the others tell how it is run.
@@ -42,8 +42,8 @@ def command(
     Policies: max-min, water-filling, hierarchical, finish-time, makespan, total-throughput, cost, cost-deadline,
     strategy-proof, allox, isolated.
     """
-    from horae.solve.programs import PROGRAMS
-    from horae.workload.problems import load_problem
+    from horae.solve.allocation.programs import PROGRAMS
+    from horae.workload.problem_files import load_problem
 
     if policy not in PROGRAMS:
         raise UserError(_no_program(policy, list(PROGRAMS)))
@@ -94,7 +94,7 @@ def _known_switches(policy: str) -> list[str]:
     return [parameter.name for parameter in POLICIES[policy].parameters if parameter.name in _SWITCHES]
 
 
-def _with_pairs(problem: Problem, policy: str, aware: bool, sharing: bool | None) -> Problem:
+def _with_pairs(problem: AllocationProblem, policy: str, aware: bool, sharing: bool | None) -> AllocationProblem:
     """The problem with its pairs, unless nobody wants or can use them; pairs that are left out unasked are told of."""
     if problem.sharing is None:
         if sharing:
@@ -111,7 +111,7 @@ def _with_pairs(problem: Problem, policy: str, aware: bool, sharing: bool | None
     return replace(problem, sharing=None)
 
 
-def _record(policy: str, problem: Problem, solution: Solution, solve_s: float) -> dict[str, Any]:
+def _record(policy: str, problem: AllocationProblem, solution: Solution, solve_s: float) -> dict[str, Any]:
     """The answer as JSON shows it; throughputs are the true ones, whatever the policy knew."""
     throughput = solution.throughput(problem)
     names = [*problem.ids, *(f"{problem.ids[a]}+{problem.ids[b]}" for a, b in solution.pairs.tolist())]

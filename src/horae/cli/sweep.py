@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli import STARTED_S, generation, inputs, options
+from horae.cli import STARTED_S, options
 from horae.cli.compare import read_policies
-from horae.cli.files import check_outputs, written_whole
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich, table
+from horae.cli.output_files import check_outputs, written_whole
 from horae.cli.progress import progress_bar
-from horae.cli.variation import GPUS, LOAD, RATE, Chosen, Step, Variation, read_variation
+from horae.cli.setup import inputs, workload_options
+from horae.cli.setup.sweep_axis import GPUS, LOAD, RATE, Chosen, Step, SweepAxis, read_variation
 from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from horae.cli.runs import Outcome, Run
+    from horae.cli.setup.parallel import Outcome, Run
     from horae.core.throughputs import Throughputs
-    from horae.report.curves import Axis, Curve, Panel
+    from horae.report.pages.curves import Axis, Curve, Panel
     from horae.workload.generator import Workload
 
 
@@ -55,7 +56,7 @@ _MORE_JOBS = 4
 
 
 @dataclass(frozen=True)
-class Window:
+class SweepWindow:
     """How many jobs are made up, and which are measured; without an end, all are run to the end."""
 
     jobs: int
@@ -92,10 +93,10 @@ def command(
             "f or lease; a policy without it is run once and drawn as a flat line.",
         ),
     ],
-    rate: generation.RateOption = None,
-    load: generation.LoadOption = None,
+    rate: workload_options.RateOption = None,
+    load: workload_options.LoadOption = None,
     generate: Annotated[
-        str, typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {generation.PRESET_HELP}.")
+        str, typer.Option("--generate", metavar="PRESET", help=f"Make up the jobs: {workload_options.PRESET_HELP}.")
     ] = "gavel-single",
     policy: Annotated[
         list[str] | None,
@@ -148,7 +149,7 @@ def command(
             "has]",
         ),
     ] = None,
-    workload: generation.WorkloadOption = None,
+    workload: workload_options.WorkloadOption = None,
     seeds: Annotated[
         int,
         typer.Option("--seeds", metavar="N", min=1, help="Generate this many workloads; shows 95 % intervals."),
@@ -184,7 +185,7 @@ def command(
     jobs are run to the end, or those in the middle of a long stream are measured, so that they see the cluster as
     it is on any day.
     """
-    from horae.cli.runs import World, run_all
+    from horae.cli.setup.parallel import World, run_all
     from horae.workload.clusters import cluster_file, parse_cluster
 
     # Whatever can be wrong is found before anything takes time.
@@ -197,7 +198,7 @@ def command(
     variation = read_variation(vary, chosen)
     speeds, tree = inputs.read_throughputs(throughputs), inputs.read_queues(queues, cluster)
     steps = variation.steps(parse_cluster(cluster), rate, load)
-    work = generation.read_workload(generate, jobs, load, rate, None, workload or (), speeds)
+    work = workload_options.read_workload(generate, jobs, load, rate, None, workload or (), speeds)
     window = read_window(work, jobs, measure_from, measure_to)
     sources = [_source(work, window, step, speeds) for step in steps]
     machines = parse_cluster(cluster)
@@ -233,7 +234,7 @@ def command(
 
 def read_window(
     work: Workload, jobs: int | None, measure_from: int | None = None, measure_to: int | None = None
-) -> Window:
+) -> SweepWindow:
     """Which jobs to make up and to measure; a window that they do not fill is refused.
 
     A number of jobs alone, or a preset of apps, asks for all of them; otherwise the steady state is measured.
@@ -248,7 +249,7 @@ def read_window(
         )
     if end is not None and jobs is not None and jobs < end:
         raise UserError(f"Only {jobs} jobs come and {end} are needed; raise --jobs or lower --measure-to.")
-    return Window(work.jobs if jobs or end is None else _MORE_JOBS * end, first, end)
+    return SweepWindow(work.jobs if jobs or end is None else _MORE_JOBS * end, first, end)
 
 
 def _check_plot(plot: Path | None) -> None:
@@ -264,15 +265,17 @@ def _check_measure(path: str) -> None:
         raise UserError(f"No measure is called {path!r}.{did_you_mean(path, known)} Known are {', '.join(known)}.")
 
 
-def _source(work: Workload, window: Window, step: Step, speeds: Throughputs | None) -> generation.GeneratedSource:
+def _source(
+    work: Workload, window: SweepWindow, step: Step, speeds: Throughputs | None
+) -> workload_options.GeneratedSource:
     """The jobs of a step."""
     changes: dict[str, Any] = {"jobs": window.jobs}
     if step.rate is not None or step.load is not None:
         changes |= {"arrivals_per_hour": step.rate, "load": step.load}
-    return generation.GeneratedSource(replace(work, **changes), step.cluster, speeds)
+    return workload_options.GeneratedSource(replace(work, **changes), step.cluster, speeds)
 
 
-def _cells(variation: Variation, steps: Sequence[Step], chosen: Sequence[Chosen]) -> list[tuple[Step | None, Chosen]]:
+def _cells(variation: SweepAxis, steps: Sequence[Step], chosen: Sequence[Chosen]) -> list[tuple[Step | None, Chosen]]:
     """Every policy at every step; those to which steps mean nothing once, at none, behind all others."""
     varied = [one for one in chosen if variation.concerns(one[0])]
     flat = [one for one in chosen if not variation.concerns(one[0])]
@@ -280,14 +283,14 @@ def _cells(variation: Variation, steps: Sequence[Step], chosen: Sequence[Chosen]
 
 
 def _plan(
-    variation: Variation,
+    variation: SweepAxis,
     steps: Sequence[Step],
-    sources: Sequence[generation.GeneratedSource],
+    sources: Sequence[workload_options.GeneratedSource],
     chosen: Sequence[Chosen],
     seeds: Sequence[int],
 ) -> list[Run]:
     """Every cell on every seed."""
-    from horae.cli.runs import Run
+    from horae.cli.setup.parallel import Run
 
     source_of = dict(zip([step.value for step in steps], sources, strict=True))
     runs = []
@@ -298,7 +301,7 @@ def _plan(
     return runs
 
 
-def _tell_flat(variation: Variation, chosen: Sequence[Chosen]) -> None:
+def _tell_flat(variation: SweepAxis, chosen: Sequence[Chosen]) -> None:
     for name in dict.fromkeys(name for name, _ in chosen if not variation.concerns(name)):
         note(f"{name} has no setting {variation.what!r}: it is run once and drawn as a flat line.")
 
@@ -307,7 +310,7 @@ def _tell_flat(variation: Variation, chosen: Sequence[Chosen]) -> None:
 
 
 def _points(
-    variation: Variation,
+    variation: SweepAxis,
     steps: Sequence[Step],
     chosen: Sequence[Chosen],
     outcomes: Sequence[Outcome],
@@ -327,7 +330,7 @@ def _label(name: str, settings: dict[str, str]) -> str:
 
 def _panels(points: Sequence[Point], chosen: Sequence[Chosen], steps: Sequence[Step], plotted: str) -> list[Panel]:
     """Every measure that is shown, as curves; the one that is plotted first."""
-    from horae.report.curves import COLUMNS, SHOWN, Panel
+    from horae.report.pages.curves import COLUMNS, SHOWN, Panel
     from horae.report.tables import MEASURES, shown
 
     telling = {measure.path for measure in shown([o.report for point in points for o in point.outcomes], MEASURES)}
@@ -340,19 +343,21 @@ def _curve(points: Sequence[Point], label: str, steps: int, path: str) -> Curve:
     """One measure of one policy."""
     import numpy as np
 
-    from horae.cli.intervals import half_width_95
-    from horae.report.curves import Curve
-    from horae.report.tables import Measure
+    from horae.cli.setup.confidence import half_width_95
+    from horae.report.pages.curves import Curve
+    from horae.report.tables import ReportFigure
 
     own = [point for point in points if point.label == label]
-    samples = [[Measure(path, "").of(outcome.report) for outcome in point.outcomes] for point in own]
+    samples = [[ReportFigure(path, "").of(outcome.report) for outcome in point.outcomes] for point in own]
     means, halves = np.array([fmean(s) for s in samples]), np.array([half_width_95(s) for s in samples])
     if own[0].step is None:
         return Curve(label, np.repeat(means, steps), np.repeat(halves, steps), flat=True)
     return Curve(label, means, halves)
 
 
-def _about(preset: str, window: Window, variation: Variation, source: generation.GeneratedSource, seeds: int) -> str:
+def _about(
+    preset: str, window: SweepWindow, variation: SweepAxis, source: workload_options.GeneratedSource, seeds: int
+) -> str:
     """What the curves are about, in one line; what they vary stands on the axis."""
     cluster, work = source.cluster, source.workload
     told = [preset, str(window)]
@@ -366,7 +371,7 @@ def _about(preset: str, window: Window, variation: Variation, source: generation
 
 
 def _write_files(axis: Axis, panels: Sequence[Panel], about: str, plot: Path | None, html: Path | None) -> None:
-    from horae.report.curves import write_page, write_plot
+    from horae.report.pages.curves import write_page, write_plot
 
     if plot is not None:
         with written_whole(plot) as path:
@@ -382,14 +387,14 @@ def _print_points(
     points: Sequence[Point],
     axis: Axis,
     panels: Sequence[Panel],
-    variation: Variation,
+    variation: SweepAxis,
     seeds: int,
     output: Output,
 ) -> None:
     """Print one record a point, or the table of all."""
     match output:
         case Output.JSON:
-            from horae.report.cost import process_cost
+            from horae.report.process_cost import process_cost
 
             records = [_record(point, variation) for point in points]
             print_json({"seeds": seeds, "points": records, **process_cost(STARTED_S)})
@@ -399,9 +404,9 @@ def _print_points(
             print_rich(_table(points, axis, panels))
 
 
-def _record(point: Point, variation: Variation) -> dict[str, Any]:
+def _record(point: Point, variation: SweepAxis) -> dict[str, Any]:
     """One point: where it lies, its report, or the mean over seeds with the intervals, and what a run has cost."""
-    from horae.cli.intervals import interval_record, mean_record
+    from horae.cli.setup.confidence import interval_record, mean_record
 
     records = [{**outcome.report.as_dict(), "cpu_s": outcome.cpu_s} for outcome in point.outcomes]
     value = None if point.step is None else point.step.value
@@ -414,7 +419,7 @@ def _record(point: Point, variation: Variation) -> dict[str, Any]:
 
 def _table(points: Sequence[Point], axis: Axis, panels: Sequence[Panel]) -> RenderableType:
     """One line a point; policies at the same value stand together. Only the plot's measure shows its interval."""
-    from horae.report.curves import COLUMNS
+    from horae.report.pages.curves import COLUMNS
 
     plotted, *others = panels
     beside = [panel for panel in others if panel.path in COLUMNS]
@@ -432,7 +437,7 @@ def _table(points: Sequence[Point], axis: Axis, panels: Sequence[Panel]) -> Rend
     return table([axis.label, "policy", *heads, "CPU s a run"], rows)
 
 
-def _tell_trouble(points: Sequence[Point], axis: Axis, window: Window) -> None:
+def _tell_trouble(points: Sequence[Point], axis: Axis, window: SweepWindow) -> None:
     """What makes a point less than it seems: jobs that never ended, or, in a steady state, none that came any more."""
     for point in points:
         note_unfinished(f"{point.label} at {point.where(axis)}", [_unfinished(outcome) for outcome in point.outcomes])
@@ -457,7 +462,7 @@ def _tell_alike(points: Sequence[Point], axis: Axis) -> None:
             note(f"{same[0].label} came to the very same runs at {axis.label} {values}: there it makes no difference.")
 
 
-def _is_drained(outcome: Outcome, window: Window) -> bool:
+def _is_drained(outcome: Outcome, window: SweepWindow) -> bool:
     """Whether measured jobs were there after the last arrival of all, in what was to be a steady state."""
     submit_s = outcome.report.outcomes.submit_s
     steady = window.measure_to is not None

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli import generation, options
-from horae.cli.files import CannotWrite, check_outputs, written_whole
-from horae.cli.inputs import read_throughputs, read_trace
+from horae.cli import options
 from horae.cli.output import Output, print_csv, print_json, print_rich, table
-from horae.cli.usage import PlainUsage
+from horae.cli.output_files import CannotWrite, check_outputs, written_whole
+from horae.cli.setup import workload_options
+from horae.cli.setup.inputs import read_throughputs, read_trace
+from horae.cli.usage_errors import PlainUsage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,14 +52,16 @@ def import_trace(
 
 @app.command("generate", cls=PlainUsage)
 def generate_trace(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help=f"{generation.PRESET_HELP}.", show_default=False)],
+    preset: Annotated[
+        str, typer.Argument(metavar="PRESET", help=f"{workload_options.PRESET_HELP}.", show_default=False)
+    ],
     cluster: options.ClusterOption,
     out: OutOption,
-    jobs: generation.JobsOption = None,
-    load: generation.LoadOption = None,
-    rate: generation.RateOption = None,
-    hours_from: generation.HoursOption = None,
-    workload: generation.WorkloadOption = None,
+    jobs: workload_options.JobsOption = None,
+    load: workload_options.LoadOption = None,
+    rate: workload_options.RateOption = None,
+    hours_from: workload_options.HoursOption = None,
+    workload: workload_options.WorkloadOption = None,
     throughputs: options.ThroughputsOption = None,
     seed: options.SeedOption = 0,
     output: options.OutputOption = Output.TABLE,
@@ -68,8 +71,8 @@ def generate_trace(
 
     _check_out(out, inputs=[throughputs, hours_from, cluster_file(cluster)])
     speeds = read_throughputs(throughputs)
-    settings = generation.read_workload(preset, jobs, load, rate, hours_from, workload or (), speeds)
-    source = generation.GeneratedSource(settings, parse_cluster(cluster), speeds)
+    settings = workload_options.read_workload(preset, jobs, load, rate, hours_from, workload or (), speeds)
+    source = workload_options.GeneratedSource(settings, parse_cluster(cluster), speeds)
     made = source.jobs(seed)
     _save(out, made)
     record = {"out": str(out), "jobs": len(made), "preset": preset, "seed": seed}
@@ -85,7 +88,7 @@ def show_trace(
     output: options.OutputOption = Output.TABLE,
 ) -> None:
     """Show what is in a trace: how many jobs, how large, how long, over what time."""
-    from horae.workload.facts import describe
+    from horae.workload.trace_summary import describe
 
     facts = describe(read_trace(file, format, skip_bad, read_throughputs(throughputs)))
     _print_record(facts, output, _fact_tables(facts))
@@ -135,7 +138,7 @@ def _words(key: str) -> str:
 
 def _shown(key: str, value: object) -> str:
     """A fact as people read it; keys that end in _s are seconds."""
-    from horae.report.quantities import NOTHING, duration, number
+    from horae.report.formatting import NOTHING, duration, number
 
     if value is None:
         return NOTHING

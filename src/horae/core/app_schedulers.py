@@ -16,12 +16,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Bools, Floats, Ints
 from horae.core.errors import UserError, did_you_mean
 from horae.core.states import CANCELLED, CANCELLING, FAILED, FINISHED
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class BadAppScheduler(UserError):
@@ -29,7 +26,7 @@ class BadAppScheduler(UserError):
 
 
 @dataclass(frozen=True)
-class AppView:
+class AppTrials:
     """All that an app scheduler knows: its own trials, as columns in order of submission."""
 
     app: str
@@ -60,11 +57,11 @@ class AppScheduler(Protocol):
         """Amounts of work, rising and below all of it, at which the trial in this place of its app reports."""
         ...
 
-    def give_up(self, view: AppView) -> Mapping[int, str]:
+    def give_up(self, view: AppTrials) -> Mapping[int, str]:
         """Trials, by position, that are not worth more GPU time, and why: the end of a sentence."""
         ...
 
-    def turns(self, view: AppView) -> Ints:
+    def turns(self, view: AppTrials) -> Ints:
         """A number for each trial: those with a lower one should have GPUs first, those below 0 none for now."""
         ...
 
@@ -85,11 +82,11 @@ class Halving:
         """At the eta-th part of the work of the next, the last at the eta-th part of all."""
         return tuple(work / self.eta**k for k in range(self.rung_count, 0, -1))
 
-    def give_up(self, view: AppView) -> Mapping[int, str]:
+    def give_up(self, view: AppTrials) -> Mapping[int, str]:
         """Whoever is not among the best of a rung that is decided."""
         return _race(view, np.arange(len(view.work)), self.eta).lost
 
-    def turns(self, view: AppView) -> Ints:
+    def turns(self, view: AppTrials) -> Ints:
         """Whoever waits at a rung pauses."""
         turns = np.zeros(len(view.work), np.int64)
         turns[_race(view, np.arange(len(view.work)), self.eta).paused] = PAUSED
@@ -112,18 +109,18 @@ class HyperBand:
         race = self._race(place)
         return tuple(work / self.eta**k for k in range(race, 0, -1))
 
-    def give_up(self, view: AppView) -> Mapping[int, str]:
+    def give_up(self, view: AppTrials) -> Mapping[int, str]:
         """Whoever is not among the best of its race."""
         return {one: why for race in self._races(view) for one, why in race.lost.items()}
 
-    def turns(self, view: AppView) -> Ints:
+    def turns(self, view: AppTrials) -> Ints:
         """Whoever waits at a rung of its race pauses."""
         turns = np.zeros(len(view.work), np.int64)
         for race in self._races(view):
             turns[race.paused] = PAUSED
         return turns
 
-    def _races(self, view: AppView) -> list[_Race]:
+    def _races(self, view: AppTrials) -> list[_Race]:
         race = np.array([self._race(place) for place in range(len(view.work))], np.int64)
         return [_race(view, np.flatnonzero(race == rungs), self.eta) for rungs in range(self.rung_count, 0, -1)]
 
@@ -150,7 +147,7 @@ class HyperDrive:
         """Evenly spread."""
         return tuple(work * k / (self.rung_count + 1) for k in range(1, self.rung_count + 1))
 
-    def give_up(self, view: AppView) -> Mapping[int, str]:
+    def give_up(self, view: AppTrials) -> Mapping[int, str]:
         """The poor ones."""
         final = final_losses(view)
         reached = np.min(view.losses, where=~np.isnan(view.losses), initial=np.inf)
@@ -162,7 +159,7 @@ class HyperDrive:
             for one in poor
         }
 
-    def turns(self, view: AppView) -> Ints:
+    def turns(self, view: AppTrials) -> Ints:
         """Promising trials, those that nothing is known of, the rest."""
         final, alive = final_losses(view), view.alive
         known = alive & ~np.isnan(final)
@@ -231,7 +228,7 @@ class _Race:
     paused: Ints
 
 
-def _race(view: AppView, members: Ints, eta: int) -> _Race:
+def _race(view: AppTrials, members: Ints, eta: int) -> _Race:
     """Run a race from its first rung, by all reports there are.
 
     It is run anew each time, so that the order in which reports came does not matter.
@@ -267,7 +264,7 @@ def _races(eta: int, most: int, trials: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def final_losses(view: AppView) -> Floats:
+def final_losses(view: AppTrials) -> Floats:
     """Where the curve a + b / (work + c) through the last three reports of each trial ends; NaN with fewer.
 
     A trial that did not fall ever more slowly is taken to stay where it is.

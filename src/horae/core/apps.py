@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from horae.core.app_schedulers import AppScheduler, AppView, BadAppScheduler, Ints, make_app_scheduler
+from horae.core.app_schedulers import AppScheduler, AppTrials, BadAppScheduler, make_app_scheduler
+from horae.core.arrays import Ints
 from horae.core.commands import GivenUp
 from horae.core.job import JobSpec
-from horae.core.table import JobTable, along
+from horae.core.job_table import JobTable, along
 
 
 class AppBook:
@@ -93,11 +94,11 @@ class AppBook:
         """The apps were asked."""
         self._news.clear()
 
-    def _view(self, app: int, now_s: float) -> AppView:
+    def _view(self, app: int, now_s: float) -> AppTrials:
         table, rows = self._table, np.array(self._trials[app], np.int64)
         left = along(now_s, rows, table.work_left, table.rate, table.since_s, -1.0)
         most = max(len(self._rungs[row]) for row in self._trials[app])
-        return AppView(
+        return AppTrials(
             app=table.apps[app],
             work=table.work[rows],
             work_done=table.work[rows] - np.maximum(left, 0.0),

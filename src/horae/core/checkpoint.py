@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
+from horae.core.bidding import Ask, BidAnswer
 from horae.core.cluster import Node, Span
 from horae.core.commands import Launch, Stop, StopWhy
-from horae.core.conversation import Answer, Ask
+from horae.core.compared_by import ComparedBy
 from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
-from horae.core.measures import Measure
 from horae.core.queues import Queue
 from horae.core.throughputs import Setting
 
@@ -67,13 +67,13 @@ _PARTS: dict[_Path, Any] = {
     ("apps", "given_up"): dict[int, str],
     ("talk", "agents"): list[str],
     ("talk", "asked"): tuple[Ask, ...],
-    ("talk", "answers"): tuple[Answer, ...],
+    ("talk", "answers"): tuple[BidAnswer, ...],
     ("memory", "scalars"): dict[str, float],
     ("evidence", "at_s"): float,
     ("evidence", "head"): str,
     ("evidence", "jobs_by_type"): _Ints,
     ("evidence", "gpus_by_type"): _Ints,
-    ("evidence", "measure"): Measure,
+    ("evidence", "measure"): ComparedBy,
     ("evidence", "measured_by_type"): tuple[float, ...],
     ("evidence", "queue_used"): _Ints,
     ("evidence", "again_s"): float,

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from horae.core.bidding import Ask
 from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop
-from horae.core.conversation import Ask
+from horae.core.compared_by import ComparedBy
 from horae.core.errors import UserError
 from horae.core.events import PRECEDENCE, Event
-from horae.core.measures import Measure
 
 VERSION = 1
 
@@ -143,7 +143,7 @@ def _decode_evidence(fields: dict[str, Any]) -> Evidence:
         head=fields["head"],
         jobs_by_type=tuple(fields.get("jobs_by_type", ())),
         gpus_by_type=tuple(fields.get("gpus_by_type", ())),
-        measure=Measure(fields.get("measure", "")),
+        measure=ComparedBy(fields.get("measure", "")),
         measured_by_type=tuple(fields.get("measured_by_type", ())),
         queue_used=tuple(fields.get("queue_used", ())),
         again_s=np.inf if again_s is None else again_s,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.bidding import Ask
 from horae.core.cluster import Span
-from horae.core.conversation import Ask
-from horae.core.measures import Measure
+from horae.core.compared_by import ComparedBy
 
 
 class StopWhy(StrEnum):
@@ -100,7 +100,7 @@ class Evidence:
     jobs_by_type: tuple[int, ...] = ()
     gpus_by_type: tuple[int, ...] = ()
     #: What the policy compared jobs by, and the sum of it over those that have GPUs of each type.
-    measure: Measure = Measure.NOTHING
+    measure: ComparedBy = ComparedBy.NOTHING
     measured_by_type: tuple[float, ...] = ()
     #: GPUs that each queue has, with those below it; empty where no queue has a maximum.
     queue_used: tuple[int, ...] = ()

@@ -17,9 +17,9 @@ from typing import Any, assert_never
 import numpy as np
 
 from horae.core.apps import AppBook
+from horae.core.bidding import Bidding
 from horae.core.cluster import Cluster, Span
 from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop, StopWhy
-from horae.core.conversation import Conversation
 from horae.core.events import (
     AgentChanged,
     BidReceived,
@@ -41,14 +41,17 @@ from horae.core.events import (
     NodeObserved,
     SettingsChanged,
 )
-from horae.core.gpus import GpuLedger
-from horae.core.lessons import LEAST_MEASURED_S, Lessons
-from horae.core.past import Past
-from horae.core.plan import Memory, Placement, PlacementRule, Plan, Policy, Snapshot, Wishes
+from horae.core.gpu_ledger import GpuLedger
+from horae.core.job_table import JobTable
+from horae.core.memory import Memory
+from horae.core.plan import Placement, PlacementRule, Plan
+from horae.core.policy import Policy
 from horae.core.queues import Queue, QueueTree, QueueUse
 from horae.core.reasons import Reason
+from horae.core.retired_jobs import RetiredJobs
 from horae.core.retirement import Retirement
-from horae.core.standing import Standing, shown
+from horae.core.snapshot import Snapshot
+from horae.core.speed_learning import LEAST_MEASURED_S, SpeedLearner
 from horae.core.states import (
     ALIVE,
     CANCELLED,
@@ -66,8 +69,9 @@ from horae.core.states import (
     State,
     after,
 )
-from horae.core.table import JobTable
+from horae.core.status import ClusterStatus, shown_columns
 from horae.core.throughputs import Setting, Speeds, Throughputs
+from horae.core.wishes import Wishes
 
 #: What failed is tried again after 1, 2, 4, ... seconds, at most this many.
 LONGEST_BACKOFF_S = 300.0
@@ -113,9 +117,9 @@ class Engine:
         self._speeds = Speeds(self._given.copy() if self._learning[0] else self._given)
         self.jobs = JobTable(cluster.gpu_types, self._speeds, self.queues)
         self.apps = AppBook(self.jobs)
-        self.talk = Conversation()
+        self.talk = Bidding()
         #: Speeds that jobs show replace what was estimated, where that is wanted.
-        self._lessons = Lessons(self.jobs, *self._learning)
+        self._lessons = SpeedLearner(self.jobs, *self._learning)
         self.evidence: Evidence | None = None
         #: Reports that came from an older attempt, or twice, and were ignored.
         self.dropped_reports = 0
@@ -623,7 +627,7 @@ class Engine:
         return use.used
 
     def snapshot(self) -> Snapshot:
-        """What a policy is shown; valid until the next event or decision."""
+        """What a policy is shown_columns; valid until the next event or decision."""
         rows, flat = self._candidates(), self._placement.flat
         return Snapshot(self.now_s, rows, self.jobs, self.gpus, self.queues, flat, self.talk)
 
@@ -778,12 +782,12 @@ class Engine:
         jobs.protected_until_s[row] = max(jobs.lease_until_s[row], self.now_s + jobs.min_runtime_s[row])
         self._launched[row] = launch
 
-    def standing(self) -> Standing:
+    def standing(self) -> ClusterStatus:
         """Where everything stands, for people to look at while the engine goes on."""
         gpus, queues = self.gpus, self.queues
-        return Standing(
+        return ClusterStatus(
             now_s=self.now_s,
-            columns=shown(self.jobs),
+            columns=shown_columns(self.jobs),
             rates=self.jobs.rates[: len(self.jobs)].copy(),
             cluster=gpus.cluster,
             open_by_type=gpus.open_by_type,
@@ -883,7 +887,7 @@ class Engine:
         self.jobs.restore(self.gpus.cluster.gpu_types, state["specs"], state["jobs"], state["active"])
         self.apps.restore(state["apps"])
         if "past" in state:
-            self.jobs.past = Past.restored(state["past"])
+            self.jobs.past = RetiredJobs.restored(state["past"])
         if "talk" in state:
             self.talk.restore(state["talk"])
         self._pending, self._backoff = dict(state["pending"]), dict(state["backoff"])

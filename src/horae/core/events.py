@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from horae.core.bidding import BidAnswer
 from horae.core.cluster import Node
-from horae.core.conversation import Answer
 from horae.core.job import JobSpec
 from horae.core.queues import Queue
 
@@ -174,7 +174,7 @@ class BidReceived:
     """An app's own agent answered an offer."""
 
     at_s: float
-    answer: Answer
+    answer: BidAnswer
 
 
 @dataclass(frozen=True, slots=True)

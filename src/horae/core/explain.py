@@ -8,10 +8,10 @@ from math import isfinite
 import numpy as np
 
 from horae.core.commands import Evidence
-from horae.core.measures import told, values
+from horae.core.compared_by import told, values
 from horae.core.reasons import RULES, SENTENCES, Reason
-from horae.core.standing import Standing
 from horae.core.states import ENDED, PLACED, STOPPING, WAITING, State
+from horae.core.status import ClusterStatus
 
 #: What a job does that does not wait.
 _DOING = {
@@ -42,7 +42,7 @@ class Explanation:
     numbers: dict[str, float | str]
 
 
-def explain(standing: Standing, job: str, now_s: float | None = None) -> Explanation:
+def explain(standing: ClusterStatus, job: str, now_s: float | None = None) -> Explanation:
     """Say why a job waits, or was given up.
 
     The numbers are those that the decision saw, not those of this moment; only how long something will still take is
@@ -61,7 +61,7 @@ def explain(standing: Standing, job: str, now_s: float | None = None) -> Explana
 class _Words:
     """What the sentences may speak of, for one job."""
 
-    def __init__(self, standing: Standing, row: int, now_s: float) -> None:
+    def __init__(self, standing: ClusterStatus, row: int, now_s: float) -> None:
         self._at, self._row, self._now_s = standing, row, now_s
         self._seen = standing.evidence or _NO_EVIDENCE
         mask = int(standing.columns["types"][row])

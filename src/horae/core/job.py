@@ -10,7 +10,7 @@ from typing import Literal
 
 from horae.core.app_schedulers import BadAppScheduler, make_app_scheduler
 from horae.core.errors import UserError
-from horae.core.loss import LossCurve
+from horae.core.loss_curve import LossCurve
 
 #: Slow-down of a job by the widest span of its GPUs: one GPU, one node, one rack, the cluster.
 NO_SLOWDOWN = (1.0, 1.0, 1.0, 1.0)

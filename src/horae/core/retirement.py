@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.plan import MemorySpec
-from horae.core.table import JobTable
+from horae.core.arrays import Ints
+from horae.core.job_table import JobTable
+from horae.core.memory import MemorySpec
 
-Ints = NDArray[np.int64]
 Value = TypeVar("Value")
 
 #: Parts of an engine's state that are maps by row.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import BOOL, INT, INTS, compiled, inner
+from horae.core.jit import BOOL, INT, INTS, compiled, inner
 
 Ints = NDArray[np.int64]
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from horae.core.compiled import BOOL, FLOAT, FLOATS, INT, INTS, TABLE, compiled_when_called, inner
+from horae.core.jit import BOOL, FLOAT, FLOATS, INT, INTS, TABLE, compiled_when_called, inner
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION, choose

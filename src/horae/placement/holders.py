@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.compiled import BOOL, FLOAT, FLOATS, INT, INTS, TABLE, inner
+from horae.core.jit import BOOL, FLOAT, FLOATS, INT, INTS, TABLE, inner
 from horae.placement.choose import choose
 from horae.placement.columns import CLOSED, DISPLACED, MOVES, UNDECIDED, Bools, Floats, Ints
 from horae.placement.order import heapify, pop

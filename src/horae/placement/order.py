@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import FLOATS, INT, INTS, inner
+from horae.core.jit import FLOATS, INT, INTS, inner
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

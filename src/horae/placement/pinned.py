@@ -12,11 +12,13 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.gpus import NOBODY
-from horae.core.plan import Pins, Placement, Plan, Snapshot, Wishes
+from horae.core.gpu_ledger import NOBODY
+from horae.core.plan import Placement, Plan
 from horae.core.queues import QueueUse
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
 from horae.core.states import PLACED, STOPPING, WAITING
+from horae.core.wishes import Pins, Wishes
 
 Ints = NDArray[np.int64]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horae.core.compiled import BOOL, INT, INTS, inner
+from horae.core.jit import BOOL, INT, INTS, inner
 from horae.placement.columns import Ints
 
 

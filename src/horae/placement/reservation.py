@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.compiled import FLOAT, FLOATS, INT, INTS, inner
+from horae.core.jit import FLOAT, FLOATS, INT, INTS, inner
 from horae.placement.choose import choose
 from horae.placement.columns import DISPLACED, Floats, Ints
 from horae.placement.holders import shift

@@ -7,12 +7,14 @@ from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster, Span
 from horae.core.errors import UserError, did_you_mean
-from horae.core.gpus import NOBODY, GpuLedger
+from horae.core.gpu_ledger import NOBODY, GpuLedger
 from horae.core.job import PACK_LIMIT
-from horae.core.plan import Placement, Plan, Snapshot, Wishes
+from horae.core.job_table import JobTable
+from horae.core.plan import Placement, Plan
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
-from horae.core.table import JobTable
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
 from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
 from horae.placement.columns import CLOSED, Asked, Columns, Pools, Quotas, Result

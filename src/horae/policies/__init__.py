@@ -6,30 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from horae.core.errors import UserError, did_you_mean
-from horae.core.plan import Policy
-from horae.policies.allox import AlloX
-from horae.policies.best_type import FifoAware, ShortestAware
-from horae.policies.cost import Cost, CostDeadline
-from horae.policies.fifo import Fifo, FifoBackfill
-from horae.policies.finish_time import FinishTime
-from horae.policies.gandiva import Gandiva
-from horae.policies.hierarchical import Hierarchical
-from horae.policies.highest_rho import HighestRho
-from horae.policies.isolated import Isolated
-from horae.policies.least_attained import LeastAttainedService
-from horae.policies.makespan import Makespan
-from horae.policies.max_min import MaxMin
-from horae.policies.optimus import Optimus
+from horae.core.policy import Policy
+from horae.policies.gavel.allox import AlloX
+from horae.policies.gavel.cost import Cost, CostDeadline
+from horae.policies.gavel.fifo_sjf_aware import FifoAware, ShortestAware
+from horae.policies.gavel.finish_time import FinishTime
+from horae.policies.gavel.gandiva import Gandiva
+from horae.policies.gavel.hierarchical import Hierarchical
+from horae.policies.gavel.isolated import Isolated
+from horae.policies.gavel.makespan import Makespan
+from horae.policies.gavel.max_min import MaxMin
+from horae.policies.gavel.strategy_proof import StrategyProof
+from horae.policies.gavel.total_throughput import TotalThroughput
+from horae.policies.gavel.water_filling import WaterFilling
+from horae.policies.marginal_gain.optimus import Optimus
+from horae.policies.marginal_gain.slaq import Slaq
+from horae.policies.ordering.fifo import Fifo, FifoBackfill
+from horae.policies.ordering.least_attained import LeastAttainedService
+from horae.policies.ordering.shortest_first import ShortestRemainingService, ShortestRemainingTime
+from horae.policies.ordering.smallest_first import SmallestFirst
+from horae.policies.ordering.time_slice import TimeSlice
 from horae.policies.settings import Parameter, build, parameters_of
-from horae.policies.shortest_first import ShortestRemainingService, ShortestRemainingTime
-from horae.policies.slaq import Slaq
-from horae.policies.smallest_first import SmallestFirst
-from horae.policies.strategy_proof import StrategyProof
-from horae.policies.themis import Themis
-from horae.policies.time_slice import TimeSlice
-from horae.policies.tiresias import Tiresias, TiresiasGittins
-from horae.policies.total_throughput import TotalThroughput
-from horae.policies.water_filling import WaterFilling
+from horae.policies.themis.highest_rho import HighestRho
+from horae.policies.themis.themis import Themis
+from horae.policies.tiresias.tiresias import Tiresias, TiresiasGittins
 
 _CLASSES: dict[str, type] = {
     "fifo": Fifo,

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from horae.core.gpus import SEATS
+from horae.core.arrays import Ints
+from horae.core.gpu_ledger import SEATS
 from horae.core.history import History
 from horae.core.states import ALIVE, State
-from horae.report.holdings import Holdings, seats
-from horae.report.series import Ints, Steps, overlap
+from horae.report.metrics.gpu_holdings import Holdings, seats
+from horae.report.metrics.step_functions import Steps, overlap
 
 #: The process of what concerns all nodes; those of the nodes follow.
 CLUSTER = 1

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horae.core.history import History
-from horae.report.metrics import JOB_COLUMNS, Report, job_rows
-from horae.report.quantities import NOTHING, number, percent, time_unit
+from horae.report.formatting import NOTHING, number, percent, time_unit
+from horae.report.metrics.measure import JOB_COLUMNS, Report, job_rows
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Kind(Enum):
+class NumberFormat(Enum):
     """How a number is written."""
 
     TIME = "time"
@@ -28,12 +28,12 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Measure:
+class ReportFigure:
     """One row of a comparison: where the number is, what to call it, and which way is better."""
 
     path: str
     label: str
-    kind: Kind = Kind.PLAIN
+    kind: NumberFormat = NumberFormat.PLAIN
     #: None where neither is.
     more_is_better: bool | None = False
     #: A number of which somebody must have some, or the row is left out.
@@ -55,39 +55,45 @@ def _number(path: str, report: Report) -> float:
 
 #: The rows of a comparison, in the order in which people ask.
 MEASURES = (
-    Measure("finished", "jobs finished", more_is_better=True),
-    Measure("avg_jct_s", "JCT, average", Kind.TIME),
-    Measure("median_jct_s", "JCT, median", Kind.TIME),
-    Measure("p95_jct_s", "JCT, p95", Kind.TIME),
-    Measure("p99_jct_s", "JCT, p99", Kind.TIME),
-    Measure("app_completion_s.avg", "app completion time, average", Kind.TIME, if_any="jobs_in_company"),
-    Measure("app_completion_s.p95", "app completion time, p95", Kind.TIME, if_any="jobs_in_company"),
-    Measure("makespan_s", "makespan", Kind.TIME),
-    Measure("queueing_delay_s.avg", "wait for first start, average", Kind.TIME),
-    Measure("queueing_delay_s.p95", "wait for first start, p95", Kind.TIME),
-    Measure("waiting_s.avg", "waiting in all, average", Kind.TIME),
-    Measure("rho.avg", "slowdown vs fair share (rho), average"),
-    Measure("rho.max", "rho, worst"),
-    Measure("rho.over_1", "rho, share above 1", Kind.SHARE),
-    Measure("rho.jain", "rho, Jain's index", more_is_better=True),
-    Measure("isolated_rho.avg", "slowdown vs isolated run, average"),
-    Measure("isolated_rho.max", "isolated_rho, worst"),
-    Measure("isolated_rho.over_1", "isolated_rho, share above 1", Kind.SHARE),
-    Measure("isolated_rho.jain", "isolated_rho, Jain's index", more_is_better=True),
-    Measure("utilization", "GPU utilisation", Kind.SHARE, more_is_better=True),
-    Measure("shared_gpu_share", "GPU-time held by two jobs at once", Kind.SHARE, None, if_any="shared_gpu_share"),
-    Measure("fragmentation", "fragmentation of idle GPUs", Kind.SHARE),
-    Measure("preemptions", "preemptions"),
-    Measure("restart_overhead.share", "GPU-time lost to restarts", Kind.SHARE),
-    Measure("gpu_hours", "GPU-hours held"),
-    Measure("deadlines.met", "deadlines met", more_is_better=True, if_any="deadlines.jobs"),
-    Measure("deadlines.missed", "deadlines missed", if_any="deadlines.jobs"),
-    Measure("deadlines.relaxed", "deadlines relaxed", more_is_better=None, if_any="deadlines.relaxed"),
-    Measure("given_up", "trials given up by their apps", more_is_better=None, if_any="given_up"),
-    Measure("given_up_gpu_hours", "GPU-hours of trials given up", more_is_better=None, if_any="given_up_gpu_hours"),
-    Measure("auctions.held", "auctions held", more_is_better=None, if_any="auctions.held"),
-    Measure("auctions.gpus_won", "GPUs won in auctions, before payments", more_is_better=None, if_any="auctions.held"),
-    Measure("auctions.paid_share", "part of them paid with", Kind.SHARE, None, if_any="auctions.held"),
+    ReportFigure("finished", "jobs finished", more_is_better=True),
+    ReportFigure("avg_jct_s", "JCT, average", NumberFormat.TIME),
+    ReportFigure("median_jct_s", "JCT, median", NumberFormat.TIME),
+    ReportFigure("p95_jct_s", "JCT, p95", NumberFormat.TIME),
+    ReportFigure("p99_jct_s", "JCT, p99", NumberFormat.TIME),
+    ReportFigure("app_completion_s.avg", "app completion time, average", NumberFormat.TIME, if_any="jobs_in_company"),
+    ReportFigure("app_completion_s.p95", "app completion time, p95", NumberFormat.TIME, if_any="jobs_in_company"),
+    ReportFigure("makespan_s", "makespan", NumberFormat.TIME),
+    ReportFigure("queueing_delay_s.avg", "wait for first start, average", NumberFormat.TIME),
+    ReportFigure("queueing_delay_s.p95", "wait for first start, p95", NumberFormat.TIME),
+    ReportFigure("waiting_s.avg", "waiting in all, average", NumberFormat.TIME),
+    ReportFigure("rho.avg", "slowdown vs fair share (rho), average"),
+    ReportFigure("rho.max", "rho, worst"),
+    ReportFigure("rho.over_1", "rho, share above 1", NumberFormat.SHARE),
+    ReportFigure("rho.jain", "rho, Jain's index", more_is_better=True),
+    ReportFigure("isolated_rho.avg", "slowdown vs isolated run, average"),
+    ReportFigure("isolated_rho.max", "isolated_rho, worst"),
+    ReportFigure("isolated_rho.over_1", "isolated_rho, share above 1", NumberFormat.SHARE),
+    ReportFigure("isolated_rho.jain", "isolated_rho, Jain's index", more_is_better=True),
+    ReportFigure("utilization", "GPU utilisation", NumberFormat.SHARE, more_is_better=True),
+    ReportFigure(
+        "shared_gpu_share", "GPU-time held by two jobs at once", NumberFormat.SHARE, None, if_any="shared_gpu_share"
+    ),
+    ReportFigure("fragmentation", "fragmentation of idle GPUs", NumberFormat.SHARE),
+    ReportFigure("preemptions", "preemptions"),
+    ReportFigure("restart_overhead.share", "GPU-time lost to restarts", NumberFormat.SHARE),
+    ReportFigure("gpu_hours", "GPU-hours held"),
+    ReportFigure("deadlines.met", "deadlines met", more_is_better=True, if_any="deadlines.jobs"),
+    ReportFigure("deadlines.missed", "deadlines missed", if_any="deadlines.jobs"),
+    ReportFigure("deadlines.relaxed", "deadlines relaxed", more_is_better=None, if_any="deadlines.relaxed"),
+    ReportFigure("given_up", "trials given up by their apps", more_is_better=None, if_any="given_up"),
+    ReportFigure(
+        "given_up_gpu_hours", "GPU-hours of trials given up", more_is_better=None, if_any="given_up_gpu_hours"
+    ),
+    ReportFigure("auctions.held", "auctions held", more_is_better=None, if_any="auctions.held"),
+    ReportFigure(
+        "auctions.gpus_won", "GPUs won in auctions, before payments", more_is_better=None, if_any="auctions.held"
+    ),
+    ReportFigure("auctions.paid_share", "part of them paid with", NumberFormat.SHARE, None, if_any="auctions.held"),
 )
 
 #: What a run may cost beside, as `process_cost` names it.
@@ -103,24 +109,24 @@ class Row:
     best: frozenset[int]
 
 
-def comparison_rows(reports: Sequence[Report], measures: Sequence[Measure] = MEASURES) -> list[Row]:
+def comparison_rows(reports: Sequence[Report], measures: Sequence[ReportFigure] = MEASURES) -> list[Row]:
     """Each measure of all reports, times of a row in one unit. Equality is judged by what is shown."""
     return [_row(measure, [measure.of(report) for report in reports]) for measure in shown(reports, measures)]
 
 
-def shown(reports: Sequence[Report], measures: Sequence[Measure] = MEASURES) -> list[Measure]:
+def shown(reports: Sequence[Report], measures: Sequence[ReportFigure] = MEASURES) -> list[ReportFigure]:
     """The measures that have something to say about these reports."""
     return [measure for measure in measures if any(measure.has_any(report) for report in reports)]
 
 
-def _row(measure: Measure, values: list[float]) -> Row:
+def _row(measure: ReportFigure, values: list[float]) -> Row:
     known = [value for value in values if math.isfinite(value)]
     label, texts = measure.label, [number(value) for value in values]
-    if measure.kind is Kind.TIME:
+    if measure.kind is NumberFormat.TIME:
         unit = time_unit(max(known, default=0.0))
         label = f"{label} ({unit.symbol})"
         texts = [number(value / unit.seconds) for value in values]
-    elif measure.kind is Kind.SHARE:
+    elif measure.kind is NumberFormat.SHARE:
         texts = [percent(value) for value in values]
     if len(set(texts)) < 2 or not known or measure.more_is_better is None:
         return Row(label, tuple(texts), frozenset())

@@ -12,10 +12,10 @@ from horae.backends.task import Task
 from horae.core.app_schedulers import BadAppScheduler
 from horae.core.engine import Engine
 from horae.core.job import JobSpec
-from horae.core.standing import Standing
+from horae.core.job_table import JobTable
 from horae.core.states import ENDED, STATES
-from horae.core.table import JobTable
-from horae.service.people import Forbidden
+from horae.core.status import ClusterStatus
+from horae.service.roles import Forbidden
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Tenures:
         self._seen = 0
         self._lock = threading.Lock()
 
-    def owner(self, app: str, at_s: float, standing: Standing, tasks: Mapping[str, Task]) -> str | None:
+    def owner(self, app: str, at_s: float, standing: ClusterStatus, tasks: Mapping[str, Task]) -> str | None:
         """The user whose app it was at a moment, or had been last; None if it was nobody's yet."""
         with self._lock:
             if standing.jobs is not self._jobs:

@@ -40,15 +40,15 @@ from horae.core.events import (
     NodeObserved,
 )
 from horae.core.job import JobSpec
-from horae.core.standing import Standing
 from horae.core.states import LAUNCHING, RUNNING, STATES, State
-from horae.service.beginning import Beginning, recover
+from horae.core.status import ClusterStatus
 from horae.service.clock import Clock
-from horae.service.database import StoreTrouble
-from horae.service.meter import Meter
-from horae.service.places import numbers_by_node
-from horae.service.records import Act
-from horae.service.store import Store
+from horae.service.gpu_locations import numbers_by_node
+from horae.service.loop_counters import LoopCounters
+from horae.service.recovery import InitialSettings, recover
+from horae.service.store.connection import StoreTrouble
+from horae.service.store.store import Store
+from horae.service.store.stored_records import Act
 
 Answer = TypeVar("Answer")
 
@@ -105,7 +105,7 @@ class Daemon:
         self,
         store: Store,
         backend: Backend,
-        beginning: Beginning,
+        beginning: InitialSettings,
         clock: Clock,
         environment: Callable[[str, int], dict[str, str]],
         watch_s: float = WATCH_S,
@@ -124,9 +124,9 @@ class Daemon:
         self._remembered = 0
         self.tasks: dict[str, Task] = store.tasks()
         #: Where things stand, and the last record that went into it.
-        self.standing: Standing = self.engine.standing()
+        self.standing: ClusterStatus = self.engine.standing()
         self.shown = self.seq
-        self.meter: Meter = Meter()
+        self.meter: LoopCounters = LoopCounters()
         self._inbox: list[_Request[Any]] = []
         self._carried: list[Event] = []
         #: Stops that the backend could not take.

@@ -18,13 +18,13 @@ from prometheus_client.registry import Collector
 
 from horae import __version__
 from horae.core.commands import StopWhy
-from horae.core.standing import Standing
 from horae.core.states import STATES
+from horae.core.status import ClusterStatus
 from horae.service.daemon import Daemon
-from horae.service.listing import STATE_NAMES
-from horae.service.meter import BOUNDS_S, Meter
-from horae.service.slowdowns import slowdowns_by_queue
-from horae.service.views import LIVE
+from horae.service.loop_counters import BOUNDS_S, LoopCounters
+from horae.service.views.job_list import STATE_NAMES
+from horae.service.views.live_fairness import slowdowns_by_queue
+from horae.service.views.views import LIVE
 
 
 def exposition(daemon: Daemon) -> bytes:
@@ -59,7 +59,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _decisions(meter: Meter) -> Iterator[Metric]:
+def _decisions(meter: LoopCounters) -> Iterator[Metric]:
     buckets = [(f"{bound:g}", float(count)) for bound, count in zip(BOUNDS_S, meter.by_bound, strict=True)]
     buckets.append(("+Inf", float(meter.decisions)))
     yield HistogramMetricFamily(
@@ -78,7 +78,7 @@ def _decisions(meter: Meter) -> Iterator[Metric]:
     )
 
 
-def _jobs(at: Standing) -> Metric:
+def _jobs(at: ClusterStatus) -> Metric:
     """Live jobs by queue and state; every state of a queue that has any, so that lines do not break off."""
     family = GaugeMetricFamily("horae_jobs", "Jobs that have not ended.", labels=["queue", "state"])
     states, queues = np.asarray(at.columns["state"], np.int64), np.asarray(at.columns["queue"], np.int64)
@@ -90,7 +90,7 @@ def _jobs(at: Standing) -> Metric:
     return family
 
 
-def _gpus(at: Standing) -> Iterator[Metric]:
+def _gpus(at: ClusterStatus) -> Iterator[Metric]:
     kinds, types = at.cluster.gpu_type, at.cluster.gpu_types
     sat_on = list({gpu for gpus in at.occupied.values() for gpu in gpus})
     texts: dict[str, tuple[str, Any]] = {
@@ -105,7 +105,7 @@ def _gpus(at: Standing) -> Iterator[Metric]:
         yield family
 
 
-def _slowdowns(at: Standing, now_s: float) -> Iterator[Metric]:
+def _slowdowns(at: ClusterStatus, now_s: float) -> Iterator[Metric]:
     mean = GaugeMetricFamily(
         "horae_rho_mean", "Mean slow-down versus the fair share, of apps that ended in a day.", labels=["queue"]
     )

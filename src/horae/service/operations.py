@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from horae.backends.protocol import Backend
+from horae.core.bidding import Ask, BidAnswer
 from horae.core.cluster import Cluster
-from horae.core.conversation import Answer, Ask
 from horae.core.engine import Engine
 from horae.core.errors import did_you_mean
 from horae.core.events import (
@@ -26,16 +26,16 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.job import JobSpec
-from horae.core.plan import Particular
+from horae.core.policy import Particular
 from horae.core.queues import Queue
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.policies import make_policy
 from horae.service.app_owners import AppOwners, Tenures
 from horae.service.daemon import Change, Daemon, Prepare
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
-from horae.service.people import NotFound, Person, Role
-from horae.service.records import Act
-from horae.service.rehearsal import rehearse
+from horae.service.roles import Caller, NotFound, Role
+from horae.service.store.stored_records import Act
+from horae.service.warm_up import warm_up
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 
 _Request = JobCancelled | JobHeld | JobReleased
@@ -62,7 +62,7 @@ class Operations:
 
     # -------------------------------------------------------------------- jobs
 
-    def submit(self, who: Person, jobs: Sequence[JobFile], dry_run: bool = False) -> list[str]:
+    def submit(self, who: Caller, jobs: Sequence[JobFile], dry_run: bool = False) -> list[str]:
         """Take jobs, all or none; returns their ids. A dry run only says whether they would be taken."""
         who.must_not_only_look("submit jobs")
         if any(job.weight > 1 for job in jobs):
@@ -96,7 +96,7 @@ class Operations:
             last = _number(ids[-1])
         return ids
 
-    def request(self, who: Person, what: str, jobs: Sequence[str]) -> dict[str, str]:
+    def request(self, who: Caller, what: str, jobs: Sequence[str]) -> dict[str, str]:
         """Cancel, hold or release jobs; says of each what became of it."""
         who.must_not_only_look(f"{what} jobs")
         kind = _REQUESTS[what]
@@ -126,7 +126,7 @@ class Operations:
 
         return self._daemon.ask(prepare)
 
-    def _own_row(self, who: Person, engine: Engine, job: str) -> int:
+    def _own_row(self, who: Caller, engine: Engine, job: str) -> int:
         """Row of a job that somebody may act on; for others' jobs the answer is as if there were none."""
         row = engine.jobs.rows.get(job, -1)
         if row < 0 or (not who.sees_all and self._daemon.tasks[job].user != who.user):
@@ -135,7 +135,7 @@ class Operations:
 
     # ------------------------------------------------------------------- agents
 
-    def register_agent(self, who: Person, app: str, present: bool) -> None:
+    def register_agent(self, who: Caller, app: str, present: bool) -> None:
         """An app's own agent comes, to be asked for bids from now on, or goes."""
         who.must_not_only_look("speak for an app")
 
@@ -146,7 +146,7 @@ class Operations:
 
         self._daemon.ask(prepare)
 
-    def bid(self, who: Person, answer: Answer) -> str:
+    def bid(self, who: Caller, answer: BidAnswer) -> str:
         """An agent's answer to an offer. What is wrong with it is told, and recorded; the built-in agent bids then."""
         who.must_not_only_look("speak for an app")
 
@@ -161,12 +161,12 @@ class Operations:
 
         return self._daemon.ask(prepare)
 
-    def check_app_shown(self, who: Person, app: str) -> None:
+    def check_app_shown(self, who: Caller, app: str) -> None:
         """Refuse who may not see an app."""
         if not self.sees_app(who, app, self._daemon.clock()):
             raise NotFound(f"There is no app {app!r} of yours.")
 
-    def sees_app(self, who: Person, app: str, at_s: float) -> bool:
+    def sees_app(self, who: Caller, app: str, at_s: float) -> bool:
         """Whether somebody may know what was said and done for an app at a moment."""
         owner = self._tenures.owner(app, at_s, self._daemon.standing, self._daemon.tasks)
         return owner is not None and (who.sees_all or owner == who.user)
@@ -175,7 +175,7 @@ class Operations:
         """What an app's own agent is asked at this moment, if anything."""
         return next((ask for ask in self._daemon.standing.asks if ask.app == app), None)
 
-    def _check_own_app(self, who: Person, engine: Engine, now_s: float, app: str) -> None:
+    def _check_own_app(self, who: Caller, engine: Engine, now_s: float, app: str) -> None:
         """Only who owns an app may speak for it; to others it is as if there were none."""
         self._apps.catch_up(engine, now_s)
         owner = self._apps.owner(app, engine, self._daemon.tasks)
@@ -184,7 +184,7 @@ class Operations:
 
     # ---------------------------------------------------------------- operators
 
-    def drain(self, who: Person, node: str, evict: bool) -> None:
+    def drain(self, who: Caller, node: str, evict: bool) -> None:
         """A node takes no new jobs; with `evict`, those it runs are stopped, and run elsewhere."""
         who.must_be_admin("drain nodes")
 
@@ -195,7 +195,7 @@ class Operations:
 
         self._daemon.ask(prepare)
 
-    def resume(self, who: Person, node: str) -> None:
+    def resume(self, who: Caller, node: str) -> None:
         """A node that was drained takes jobs again."""
         who.must_be_admin("resume nodes")
 
@@ -210,7 +210,7 @@ class Operations:
 
     def configure(
         self,
-        who: Person,
+        who: Caller,
         policy: str | None,
         settings: Mapping[str, str],
         queues: Sequence[Queue] = (),
@@ -219,13 +219,13 @@ class Operations:
         self._daemon.ask(self.configuring(who, policy, settings, queues))
 
     def configuring(
-        self, who: Person, policy: str | None, settings: Mapping[str, str], queues: Sequence[Queue]
+        self, who: Caller, policy: str | None, settings: Mapping[str, str], queues: Sequence[Queue]
     ) -> Prepare[None]:
         """What the daemon has to do for that."""
         who.must_be_admin("change the policy or queues")
         if policy is not None:
             # What is wrong with it is told here, too; and nobody waits in the loop for what it has to load.
-            rehearse(replace(self._daemon.beginning, policy=policy, settings=dict(settings)))
+            warm_up(replace(self._daemon.beginning, policy=policy, settings=dict(settings)))
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
             chosen = engine.policy_name if policy is None else policy
@@ -243,7 +243,7 @@ class Operations:
         return prepare
 
 
-def problem_of(answer: Answer, ask: Ask) -> str:
+def problem_of(answer: BidAnswer, ask: Ask) -> str:
     """What is wrong with an answer to a question, in one sentence; nothing, if it is a bid."""
     offer = Offer.of({machine: count for machine, count, _ in ask.offer})
     unknown = next((name for row in answer.table for name, _ in row.gpus if name not in offer.number), None)

@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horae.backends.local.backend import LocalBackend
-from horae.backends.local.gpus import BadGpus, find_gpus, parse_virtual
+from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
 from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
-from horae.core.plan import Particular
+from horae.core.policy import Particular
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
-from horae.service.beginning import Beginning, Unmade
 from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import DAY_S, Daemon, Prepare
 from horae.service.operations import Operations
-from horae.service.people import Person, Role
-from horae.service.rehearsal import rehearse
-from horae.service.store import Store
+from horae.service.recovery import InitialSettings, MissingPolicy
+from horae.service.roles import Caller, Role
+from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
+from horae.service.warm_up import warm_up
 
 if TYPE_CHECKING:
     import uvicorn
@@ -46,7 +46,7 @@ class CannotServe(UserError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServeOptions:
     """How to serve, as the operator says it; None stands for "as before, or as by default"."""
 
     state: Path
@@ -67,7 +67,7 @@ class Asked:
 class Server:
     """A service that runs: store, backend, loop and HTTP."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: ServeOptions) -> None:
         """Start all of it; what was started is ended again if a later step fails."""
         self._ending = ExitStack()
         with self._ending:
@@ -77,7 +77,7 @@ class Server:
                 raise CannotServe(_cannot_start(asked.state, error)) from error
             self._ending = self._ending.pop_all()
 
-    def _start(self, asked: Asked) -> None:
+    def _start(self, asked: ServeOptions) -> None:
         self.state = _own_folder(asked.state)
         self.store = Store(asked.database or _sqlite(self.state), own=True)
         self._ending.callback(self.store.close)
@@ -205,7 +205,7 @@ def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
     return listener
 
 
-def _listen_as_before(asked: Asked, port: int) -> socket.socket:
+def _listen_as_before(asked: ServeOptions, port: int) -> socket.socket:
     """Where any port will do, that of before is the best one: jobs that still run report there."""
     if asked.port == 0 and port:
         with suppress(CannotServe):
@@ -285,12 +285,12 @@ def _keep_s(asked: float | None, last: float | None) -> float | None:
     return last if asked is None else asked
 
 
-def _begin(asked: Asked, store: Store, nodes: tuple[Node, ...]) -> Beginning:
+def _begin(asked: ServeOptions, store: Store, nodes: tuple[Node, ...]) -> InitialSettings:
     """What would be the beginning if this were the first day, checked."""
     before = store.began()
     if not nodes:
         raise BadGpus("No GPU was found on this machine: declare some, such as --gpus v100:4,k80:4.")
-    beginning = Beginning(
+    beginning = InitialSettings(
         nodes,
         asked.policy or DEFAULT_POLICY,
         dict(asked.settings),
@@ -306,7 +306,7 @@ def _begin(asked: Asked, store: Store, nodes: tuple[Node, ...]) -> Beginning:
     return beginning
 
 
-def _check_policy(beginning: Beginning) -> None:
+def _check_policy(beginning: InitialSettings) -> None:
     made = make_policy(beginning.policy, beginning.settings)
     if isinstance(made, Particular):
         made.check(Cluster(beginning.nodes).gpu_types, pairs_known=False)
@@ -320,22 +320,22 @@ def _check_placement(asked: str | None, before: Mapping[str, Any] | None) -> Non
         )
 
 
-def _first_day(store: Store, beginning: Beginning) -> Beginning:
+def _first_day(store: Store, beginning: InitialSettings) -> InitialSettings:
     """How the service began: now, if this is its first day."""
-    return Beginning.from_dict(store.begin(beginning.as_dict()))
+    return InitialSettings.from_dict(store.begin(beginning.as_dict()))
 
 
-def _reconfiguring(daemon: Daemon, asked: Asked) -> Prepare[None] | None:
+def _reconfiguring(daemon: Daemon, asked: ServeOptions) -> Prepare[None] | None:
     """On a later day, what the operator asks for replaces what was; what then decides has been rehearsed."""
     at, decides = daemon.standing, daemon.engine.policy
     policy = asked.policy if asked.policy != at.policy else None
     settings = {key: value for key, value in asked.settings.items() if at.settings.get(key) != value}
     queues = [queue for queue in asked.queues if at.queues.get(queue.path) != queue]
     if not policy:
-        if isinstance(decides, Unmade) and not settings:
+        if isinstance(decides, MissingPolicy) and not settings:
             raise CannotServe(f"{decides.why} Or choose another policy, with --policy.")
         wanted = {**at.settings, **settings}
-        rehearse(replace(daemon.beginning, nodes=at.cluster.nodes, policy=at.policy, settings=wanted))
+        warm_up(replace(daemon.beginning, nodes=at.cluster.nodes, policy=at.policy, settings=wanted))
     if policy or settings or queues:
-        return Operations(daemon).configuring(Person(operator(), Role.ADMIN), policy, asked.settings, queues)
+        return Operations(daemon).configuring(Caller(operator(), Role.ADMIN), policy, asked.settings, queues)
     return None

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from horae.core.errors import UserError
 from horae.service.clock import Clock
-from horae.service.people import NotFound, Person, Role
-from horae.service.records import TokenRecord
-from horae.service.store import Store
+from horae.service.roles import Caller, NotFound, Role
+from horae.service.store.store import Store
+from horae.service.store.stored_records import TokenRecord
 
 PREFIX, JOB_PREFIX = "hor_", "horj_"
 #: Bytes of chance in a token and in the secret that signs those of jobs.
@@ -45,13 +45,13 @@ class Tokens:
 
     # ------------------------------------------------------------------ people
 
-    def person(self, token: str) -> Person | None:
+    def person(self, token: str) -> Caller | None:
         """Whose token this is; None for one that is unknown, expired or revoked."""
         digest = digest_of(token)
         record = self._known.get(digest)
         if record is None or not hmac.compare_digest(record.digest, digest) or not record.usable(self._clock()):
             return None
-        return Person(record.user, Role(record.role))
+        return Caller(record.user, Role(record.role))
 
     def draft(self, user: str, role: Role, lasts_s: float | None) -> tuple[str, TokenRecord]:
         """A new token and its record, good for nothing until it is `add`ed."""

@@ -27,7 +27,7 @@ from horae.core.events import (
     NodeLost,
 )
 from horae.core.job import JobSpec
-from horae.core.table import JobTable
+from horae.core.job_table import JobTable
 from horae.core.throughputs import Speeds, Throughputs
 from horae.simulate.faults import Faults
 

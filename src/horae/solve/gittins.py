@@ -20,10 +20,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from horae.core.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

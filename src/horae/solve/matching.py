@@ -18,13 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.compiled import INTS, TABLE, compiled
+from horae.core.arrays import Floats, Ints
 from horae.core.errors import UserError
-from horae.solve.problem import Problem, Solution
+from horae.core.jit import INTS, TABLE, compiled
+from horae.solve.allocation.problem import AllocationProblem, Solution
 from horae.solve.slots import cut_slots
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class NoMatching(UserError):
@@ -68,7 +66,7 @@ def match(time_s: Floats, gpus: Ints, capacity: Ints, runs_on: Ints) -> Matching
     return Matching(gpu_type, position, first, cost_s, bound_s, slots)
 
 
-def allox(problem: Problem) -> Solution:
+def allox(problem: AllocationProblem) -> Solution:
     """The sum of completion times is as small as possible; who is first in its queue has all of its time there.
 
     Completion times count from arrival. What has passed of them nobody can change, so it is part
@@ -95,7 +93,7 @@ def allox(problem: Problem) -> Solution:
     )
 
 
-def _times(problem: Problem) -> Floats:
+def _times(problem: AllocationProblem) -> Floats:
     """Seconds each job would still take on each type; infinite where it cannot run."""
     usable = (problem.speed > 0) & (problem.gpus[:, None] <= problem.capacity)
     for m, name in enumerate(problem.ids):

@@ -17,12 +17,9 @@ each job the cut is every GPU, as far as there are jobs.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.compiled import INT, INTS, TABLE, compiled, inner
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from horae.core.arrays import Floats, Ints
+from horae.core.jit import INT, INTS, TABLE, compiled, inner
 
 _COUNTS = "int64[:, ::1]"
 

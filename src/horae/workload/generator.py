@@ -20,9 +20,9 @@ from horae.core.errors import UserError, did_you_mean
 from horae.core.job import DEFAULT_QUEUE, MAX_REPORTS, JobSpec
 from horae.core.throughputs import Throughputs
 from horae.workload.arrivals import HOUR_S, HOURS_A_DAY, arrival_times
-from horae.workload.durations import DURATIONS, Durations, Exponential, LogUniform, TwoClasses
-from horae.workload.losses import REPORTS, draw_curves
-from horae.workload.mixes import MIXES, Bound, Catalogued, Kind, Mix, Models, Plain
+from horae.workload.job_durations import DURATIONS, Durations, Exponential, LogUniform, TwoClasses
+from horae.workload.model_mixes import MIXES, Bound, Catalogued, JobKind, Mix, Models, Plain
+from horae.workload.trial_losses import REPORTS, draw_curves
 
 #: GPUs a job asks for, each with its chance.
 Sizes = tuple[tuple[int, float], ...]
@@ -261,7 +261,7 @@ def _rate_per_hour(settings: Workload, cluster: Cluster, gpu_seconds: float, app
     return apps * settings.load * cluster.gpus / gpu_seconds * HOUR_S
 
 
-def _work(kind: Kind, duration_s: float) -> dict[str, Any]:
+def _work(kind: JobKind, duration_s: float) -> dict[str, Any]:
     """A duration as work: whole steps where the speed is known, seconds otherwise."""
     if kind.steps_per_s is None:
         return {"work": duration_s, "unit": "seconds"}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from horae.core.cluster import Span
 from horae.core.errors import UserError
 from horae.core.throughputs import Origin, Setting, Throughputs
-from horae.solve.completion import fill
+from horae.solve.matrix_completion import fill
 
 #: A profile, however noisy, never says that a job which runs stands still.
 _LEAST_FACTOR = 0.1

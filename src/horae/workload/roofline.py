@@ -60,7 +60,7 @@ class Precision(StrEnum):
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SpeedEstimate:
     """How long a step should take, by what it is made of.
 
     A step is one batch on one GPU; a job on several GPUs makes as many at once, which is how
@@ -109,7 +109,7 @@ class Estimate:
 
 def estimate(
     model: Model, gpu: GpuType, batch: int = DEFAULT_BATCH, gpus: int = 1, precision: Precision | None = None
-) -> Estimate:
+) -> SpeedEstimate:
     """Estimate a training step on GPUs of one node; without a precision, mixed where the GPU has matrix units."""
     if batch < 1 or gpus < 1:
         raise BadEstimate(f"{batch} samples on {gpus} GPUs are nothing to train; give at least 1 of each.")
@@ -117,7 +117,7 @@ def estimate(
     compute_s, memory_s = _layers_s(model, gpu, batch, precision)
     state_gb = STATE_BYTES * model.parameters / 1e9
     kept = KEPT_SHARE * sum(layer.moved for layer in model.layers) * batch
-    return Estimate(
+    return SpeedEstimate(
         model=model,
         gpu=gpu,
         batch=batch,

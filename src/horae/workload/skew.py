@@ -18,7 +18,7 @@ from horae.core.errors import UserError
 from horae.core.job import NO_SLOWDOWN, PACK_LIMIT, JobSpec
 from horae.train.skew import skew
 from horae.workload.catalogue import find_model
-from horae.workload.mixes import Slowdown
+from horae.workload.model_mixes import Slowdown
 
 
 class BadSkew(UserError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Horae
 
-from horae.cli.live.address import NoService, NoToken, find_address
+from horae.client.address import NoService, NoToken, find_address
 
 from .conftest import FakeService
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Horae
 
-from horae.cli.live.bars import bar
-from horae.cli.live.endings import job_state, worst
-from horae.cli.live.moments import ago, short, until
+from horae.cli.live.exit_codes import job_state, worst
+from horae.cli.live.relative_time import ago, short, until
+from horae.cli.live.share_bars import bar
 from horae.core.reasons import Reason
 
 from .conftest import FakeService, detail, job
@@ -310,7 +310,7 @@ def test_followed_events_are_told_once_until_the_job_ends(
 def test_waiting_ends_with_the_worst_of_the_jobs(
     fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horae.cli.live.waiting._LOOK_S", 0.01)
+    monkeypatch.setattr("horae.cli.live.wait._LOOK_S", 0.01)
     fake.answers["GET /v1/jobs/a-1/why"] = [{"state": "running"}, {"state": "finished"}]
     fake.answers["GET /v1/jobs/b-2/why"] = {"state": "cancelled"}
     answer = horae("wait", "a-1", "b-2", "a-1", "-o", "json")
@@ -324,8 +324,8 @@ def test_waiting_ends_with_the_worst_of_the_jobs(
 def test_waiting_outlasts_a_service_that_is_started_anew(
     fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from horae.cli.live import waiting
-    from horae.cli.live.address import NoService
+    from horae.cli.live import wait
+    from horae.client.address import NoService
 
     away = [NoService("away"), NoService("away")]
 
@@ -334,8 +334,8 @@ def test_waiting_outlasts_a_service_that_is_started_anew(
             raise away.pop()
         return job_state(at, job)
 
-    monkeypatch.setattr(waiting, "_LOOK_S", 0.01)
-    monkeypatch.setattr(waiting, "job_state", state)
+    monkeypatch.setattr(wait, "_LOOK_S", 0.01)
+    monkeypatch.setattr(wait, "job_state", state)
     fake.answers["GET /v1/jobs/a-1/why"] = [{"state": "running"}, {"state": "finished"}]
     assert horae("wait", "a-1").code == 0
     assert away == []
@@ -351,7 +351,7 @@ def test_ctrl_c_while_waiting_leaves_the_job_alone_and_says_so(
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("horae.cli.live.waiting.time.sleep", interrupted)
+    monkeypatch.setattr("horae.cli.live.wait.time.sleep", interrupted)
     fake.answers["GET /v1/jobs/a-1/why"] = {"state": "running"}
     answer = horae("wait", "a-1")
     assert (answer.code, answer.out, answer.err) == (130, "", "interrupted; jobs that have not ended go on\n")

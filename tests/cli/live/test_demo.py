@@ -15,11 +15,11 @@ from rich.console import Console
 from tests.cli.conftest import Horae
 
 from horae.cli.live import demo
-from horae.cli.live.bars import bar
-from horae.cli.live.client import Service
 from horae.cli.live.demo import DemoJob
+from horae.cli.live.share_bars import bar
+from horae.client.service_client import ServiceClient
 from horae.core.events import JobCancelled
-from horae.service.store import Store
+from horae.service.store.store import Store
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_who_leaves_early_leaves_no_job_behind_and_the_folder_is_not_used_again(
 ) -> None:
     seen = []
 
-    def interrupted(at: Service, *_: object) -> None:
+    def interrupted(at: ServiceClient, *_: object) -> None:
         seen.append(at.get("/v1/jobs", {"all": True})["jobs"])
         raise KeyboardInterrupt
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horae.cli.live.expansion import BadGrid, expand, trials
+from horae.cli.live.job_arrays import BadGrid, expand, trials
 
 
 def run_of(command: list[str], *grid: str, array: int | None = None) -> list[list[str]]:

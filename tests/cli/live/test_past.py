@@ -11,7 +11,7 @@ from tests.cli.conftest import Horae
 from tests.service.live import Live, eventually, in_state, live, submit
 
 from horae.backends.fake import Part
-from horae.service.people import Role
+from horae.service.roles import Role
 
 #: Each job works for 0.4 s on 4 V100s and 4 K80s; ann's take all GPUs of a type, bob's half.
 JOBS = {

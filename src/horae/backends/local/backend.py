@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from horae.backends.local import runner
-from horae.backends.local.environment import MARK, BadTask, checkpoint_folder, make_order, task_of
-from horae.backends.local.folders import AttemptFolder, Folders, read_json
+from horae.backends.local.attempt_folders import AttemptFolder, Folders, read_json
 from horae.backends.local.processes import Deaths, Process, leftovers, this_boot
+from horae.backends.local.runner_order import MARK, BadTask, checkpoint_folder, make_order, task_of
 from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node

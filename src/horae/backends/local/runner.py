@@ -126,7 +126,7 @@ def _say(text: str) -> None:
     os.write(2, f"horae: {text}\n".encode(errors="replace"))
 
 
-class CannotRun(Exception):
+class CannotStart(Exception):
     """The attempt cannot run as it was ordered; the text goes to its log."""
 
 
@@ -173,7 +173,7 @@ class Runner:
                 self._judge_setup()
             if not self.code:
                 self._finish([self.task["run"]] * len(self.order["ranks"]))
-        except CannotRun as why:
+        except CannotStart as why:
             _say(str(why))
             self.code = self.code or _CANNOT_RUN
 
@@ -190,15 +190,15 @@ class Runner:
         try:
             os.makedirs(self.order["checkpoint_dir"], mode=0o700, exist_ok=True)
         except OSError as why:
-            raise CannotRun(f"the folder for checkpoints cannot be made: {why}") from None
+            raise CannotStart(f"the folder for checkpoints cannot be made: {why}") from None
         if not os.path.isdir(self.order["workdir"]):
-            raise CannotRun(f"the working folder {self.order['workdir']!r} does not exist on this machine")
+            raise CannotStart(f"the working folder {self.order['workdir']!r} does not exist on this machine")
         for name, path in self.order["secrets"].items():
             try:
                 with open(path, encoding="utf-8") as file:
                     self.order["env"][name] = file.read().rstrip("\r\n")
             except (OSError, UnicodeDecodeError):
-                raise CannotRun(f"the secret {name} cannot be read; ask the operator to add it") from None
+                raise CannotStart(f"the secret {name} cannot be read; ask the operator to add it") from None
 
     def _finish(self, programs: list[list[str]]) -> None:
         """Start programs in one new group, and wait until each has ended."""

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.files import check_outputs
-from horae.cli.live.address import Address
-from horae.cli.live.answers import interruptible
-from horae.cli.live.bars import bar
-from horae.cli.live.client import Service, records_of, service_at
-from horae.cli.live.past import read_past
+from horae.cli.live.rendering import interruptible
 from horae.cli.live.report import fairness_tables, write_files
+from horae.cli.live.share_bars import bar
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, is_wide, print_csv, print_json, print_rich, table
+from horae.cli.output_files import check_outputs
+from horae.client.address import Address
+from horae.client.journal import read_past
+from horae.client.service_client import ServiceClient, records_of, service_at
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _demonstrate(folder: Path, page: Path, output: Output) -> None:
             jobs = _watch(at, output)
         losses = _check(jobs, ids, folder)
         past = read_past(at)
-    from horae.report.metrics import measure
+    from horae.report.metrics.measure import measure
 
     report = measure(past.history)
     write_files(past, report, page, None)
@@ -124,12 +124,12 @@ def _demonstrate(folder: Path, page: Path, output: Output) -> None:
 @contextmanager
 def _serving(folder: Path) -> Iterator[Server]:
     """A service in this process."""
-    from horae.backends.local.gpus import find_gpus
-    from horae.service.server import Asked, Server
+    from horae.backends.local.gpu_detection import find_gpus
+    from horae.service.server import ServeOptions, Server
 
     gpus = None if find_gpus() else VIRTUAL
     settings = {"lease": str(LEASE_S)}
-    server = Server(Asked(state=folder, port=0, gpus=gpus, policy="themis", settings=settings))
+    server = Server(ServeOptions(state=folder, port=0, gpus=gpus, policy="themis", settings=settings))
     try:
         yield server
     finally:
@@ -145,7 +145,7 @@ def _address(server: Server, token: str) -> Address:
     return Address(server.url, local=True, token=token)
 
 
-def _submit(at: Service, server: Server) -> dict[str, DemoJob]:
+def _submit(at: ServiceClient, server: Server) -> dict[str, DemoJob]:
     """Every team submits its own jobs, with its own token."""
     ids: dict[str, DemoJob] = {}
     for user in dict.fromkeys(job.user for job in JOBS):
@@ -182,7 +182,7 @@ def script() -> Path:
 
 
 @contextmanager
-def _leaving_none(at: Service) -> Iterator[None]:
+def _leaving_none(at: ServiceClient) -> Iterator[None]:
     """Whoever leaves before the end leaves no jobs behind; one in a hurry, who says so twice, neither."""
     try:
         yield
@@ -206,7 +206,7 @@ def _unhurried() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end_all(at: Service) -> None:
+def _end_all(at: ServiceClient) -> None:
     """Cancel what there is, until there is nothing. Runners see to the end of their jobs once they are told."""
     until = time.monotonic() + STOP_S
     while (live := records_of(at.get("/v1/jobs", {"limit": 0}), "jobs")) and time.monotonic() < until:
@@ -214,7 +214,7 @@ def _end_all(at: Service) -> None:
         time.sleep(_LOOK_S)
 
 
-def _watch(at: Service, output: Output) -> list[dict[str, Any]]:
+def _watch(at: ServiceClient, output: Output) -> list[dict[str, Any]]:
     """Look on until all have ended: a live table on a terminal, a line now and then elsewhere."""
     began = time.monotonic()
     with _display(output) as show:

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from horae.cli.live.answers import JobArgument, UrlOption, answer, interruptible, visible
-from horae.cli.live.client import Service, records_of, service
-from horae.cli.live.endings import ENDED, job_path, job_state
-from horae.cli.live.moments import ago
+from horae.cli.live.exit_codes import ENDED, job_path, job_state
+from horae.cli.live.relative_time import ago
+from horae.cli.live.rendering import JobArgument, UrlOption, answer, interruptible, visible
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, table
+from horae.client.service_client import ServiceClient, records_of, service
 from horae.core.errors import UserError
 
 _LOOK_S = 1.0
@@ -39,7 +39,7 @@ def command(
     answer(output, {"job": job, "events": events}, events, lambda: _table(job, events))
 
 
-def _events(at: Service, job: str) -> list[dict[str, Any]]:
+def _events(at: ServiceClient, job: str) -> list[dict[str, Any]]:
     return records_of(at.get(f"{job_path(job)}/events"), "events")
 
 
@@ -50,7 +50,7 @@ def _table(job: str, events: list[dict[str, Any]]) -> list[Any]:
     return [table(("when", "event", "what"), rows)]
 
 
-def _follow(at: Service, job: str, output: Output) -> None:
+def _follow(at: ServiceClient, job: str, output: Output) -> None:
     """Tell each event once; the state is asked for first, so that the last events are not missed."""
     told = 0
     with interruptible(f"the job goes on, and `horae events -f {job}` tells more of it"):

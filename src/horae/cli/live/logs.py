@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from horae.cli.live.address import NoService
-from horae.cli.live.answers import JobArgument, UrlOption, interruptible
-from horae.cli.live.client import NotThere, Service, service
-from horae.cli.live.endings import NOT_FOUND, exit_code, find_job, job_path
+from horae.cli.live.exit_codes import NOT_FOUND, exit_code, find_job, job_path
+from horae.cli.live.rendering import JobArgument, UrlOption, interruptible
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, print_csv, print_json
+from horae.client.address import NoService
+from horae.client.service_client import NotThere, ServiceClient, service
 
 
 def command(
@@ -47,7 +47,7 @@ def command(
     raise typer.Exit(exit_code(state))
 
 
-def _print(at: Service, record: dict[str, Any], about: dict[str, Any], output: Output) -> str:
+def _print(at: ServiceClient, record: dict[str, Any], about: dict[str, Any], output: Output) -> str:
     job, state = str(record["id"]), str(record["state"])
     newest = record.get("attempt")
     if not newest:
@@ -64,7 +64,7 @@ def _print(at: Service, record: dict[str, Any], about: dict[str, Any], output: O
     return state
 
 
-def _follow(at: Service, job: str, about: dict[str, Any], output: Output) -> str:
+def _follow(at: ServiceClient, job: str, about: dict[str, Any], output: Output) -> str:
     """Print lines as they come, attempt after attempt; returns the state in which the job ended."""
     last = None
     with interruptible(f"the job goes on, and `horae logs -f {job}` follows it again"):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.live.answers import UrlOption, answer, next_steps, pass_down, visible
-from horae.cli.live.bars import bar
-from horae.cli.live.client import part, records_of, service
+from horae.cli.live.rendering import UrlOption, answer, next_steps, pass_down, visible
+from horae.cli.live.share_bars import bar
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, table
-from horae.cli.usage import PlainUsage
+from horae.cli.usage_errors import PlainUsage
+from horae.client.service_client import part, records_of, service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

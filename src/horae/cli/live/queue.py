@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.live.address import NoService
-from horae.cli.live.answers import UrlOption, answer, visible
-from horae.cli.live.bars import bar
-from horae.cli.live.client import Service, records_of, service
-from horae.cli.live.endings import ENDED
-from horae.cli.live.jobs import gpus_text
-from horae.cli.live.moments import seconds_since, short
+from horae.cli.live.exit_codes import ENDED
+from horae.cli.live.relative_time import seconds_since, short
+from horae.cli.live.rendering import UrlOption, answer, visible
+from horae.cli.live.share_bars import bar
+from horae.cli.live.status_why import gpus_text
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, filled, is_wide
-from horae.cli.spans import read_span
+from horae.cli.setup.duration_options import read_span
+from horae.client.address import NoService
+from horae.client.service_client import ServiceClient, records_of, service
 from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _time(record: Mapping[str, Any], state: str) -> str:
     return f"waited {short(seconds_since(record.get('submitted')) or 0)}"
 
 
-def _watch(at: Service, wanted: Mapping[str, Any]) -> None:
+def _watch(at: ServiceClient, wanted: Mapping[str, Any]) -> None:
     """Show the list again and again, until Ctrl-C; a service that is away for a while is waited for."""
     from rich.console import Console
     from rich.live import Live
@@ -149,7 +149,7 @@ def _watch(at: Service, wanted: Mapping[str, Any]) -> None:
         return
 
 
-def _looked(at: Service, wanted: Mapping[str, Any]) -> RenderableType:
+def _looked(at: ServiceClient, wanted: Mapping[str, Any]) -> RenderableType:
     from rich.console import Group
 
     try:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horae.cli.files import check_outputs, written_whole
-from horae.cli.live.answers import UrlOption, answer
-from horae.cli.live.client import service
-from horae.cli.live.past import NothingYet, Past, read_past
+from horae.cli.live.rendering import UrlOption, answer
 from horae.cli.options import HtmlOption, OutputOption, SeedOption
 from horae.cli.output import Output, note, note_unfinished
+from horae.cli.output_files import check_outputs, written_whole
 from horae.cli.progress import progress_bar
+from horae.client.journal import JournalReader, NothingYet, read_past
+from horae.client.service_client import service
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def command(
     schedulers decide nothing again. Those that have not ended are run to their end. Whichever did not finish counts
     as finished in no column. Holds and drained nodes are not replayed.
     """
-    from horae.cli.inputs import read_pairs
+    from horae.cli.setup.inputs import read_pairs
     from horae.policies import make_policy
-    from horae.report.metrics import measure
+    from horae.report.metrics.measure import measure
     from horae.report.tables import render_table
 
     check_outputs([html], inputs=[])
@@ -80,7 +80,7 @@ def command(
     reports = [measure(run) for run in runs]
     labels = [f"{AS_IT_WAS} ({past.history.policy})", *policy]
     if html is not None:
-        from horae.report.page import write_page
+        from horae.report.pages.page import write_page
 
         with written_whole(html) as path:
             write_page(path, list(zip(runs, reports, strict=True)), labels)
@@ -89,7 +89,7 @@ def command(
     answer(output, {"runs": records}, records, lambda: [render_table(reports, labels)])
 
 
-def _note_other_settings(past: Past, policies: list[str], settings: dict[str, str]) -> None:
+def _note_other_settings(past: JournalReader, policies: list[str], settings: dict[str, str]) -> None:
     """Say so where the service's own policy is run again with other settings than the service gave it."""
     was = past.history
     if was.policy in policies and not settings and was.settings:
@@ -98,7 +98,7 @@ def _note_other_settings(past: Past, policies: list[str], settings: dict[str, st
 
 
 def _replay(
-    past: Past,
+    past: JournalReader,
     policy: str,
     settings: dict[str, str],
     cluster: str | None,
@@ -106,8 +106,8 @@ def _replay(
     seed: int,
     output: Output,
 ) -> History:
-    from horae.service.calibration import replayable
-    from horae.service.replay import counted_alike
+    from horae.service.history.replay import counted_alike
+    from horae.service.history.simulation_costs import replayable
     from horae.simulate.run import simulate
 
     machines = _machines(past, cluster)
@@ -130,7 +130,7 @@ def _replay(
     return counted_alike(past.history, history)
 
 
-def _machines(past: Past, asked: str | None) -> Cluster:
+def _machines(past: JournalReader, asked: str | None) -> Cluster:
     """The service's machines, or others of the same GPU types: only of these it is known how fast jobs are there."""
     from horae.workload.clusters import parse_cluster
 

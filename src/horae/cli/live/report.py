@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.files import check_outputs, written_whole
-from horae.cli.live.answers import UrlOption, answer, visible
-from horae.cli.live.client import records_of, service
-from horae.cli.live.past import Past, read_past
+from horae.cli.live.rendering import UrlOption, answer, visible
 from horae.cli.options import HtmlOption, OutputOption, PerfettoOption
 from horae.cli.output import Output, note, table
-from horae.cli.single import write_viewer_file
-from horae.cli.usage import PlainUsage
+from horae.cli.output_files import check_outputs, written_whole
+from horae.cli.setup.single import write_viewer_file
+from horae.cli.usage_errors import PlainUsage
+from horae.client.journal import JournalReader, read_past
+from horae.client.service_client import records_of, service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from horae.report.metrics import Report
+    from horae.report.metrics.measure import Report
 
 app = typer.Typer(
     help="Reports on what a service has run: usage, fairness.", rich_markup_mode=None, no_args_is_help=True
@@ -54,9 +54,9 @@ def usage(since: SinceOption = None, url: UrlOption = None, output: OutputOption
     answer(output, {"usage": records}, records, lambda: [_usage_table(records)])
 
 
-def _usage(past: Past, first: int, users: Mapping[str, str]) -> list[dict[str, Any]]:
+def _usage(past: JournalReader, first: int, users: Mapping[str, str]) -> list[dict[str, Any]]:
     """Usage by queue and user, the largest first."""
-    from horae.service.history import worked_by_type
+    from horae.service.history.journal_history import worked_by_type
 
     history, worked_s = past.history, worked_by_type(past.history)
     found: dict[tuple[str, str], dict[str, Any]] = {}
@@ -103,7 +103,7 @@ def fairness(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """How everybody fared: completion times, and the slowdown versus the fair share (rho), by queue."""
-    from horae.report.metrics import measure
+    from horae.report.metrics.measure import measure
 
     check_outputs([html, perfetto], inputs=[])
     within_s = read_since(since)
@@ -115,10 +115,10 @@ def fairness(
     answer(output, report.as_dict(), records, lambda: fairness_tables(report))
 
 
-def write_files(past: Past, report: Report, html: Path | None, perfetto: Path | None) -> None:
+def write_files(past: JournalReader, report: Report, html: Path | None, perfetto: Path | None) -> None:
     """Write the page and the viewer's file, where these were asked for."""
     if html is not None:
-        from horae.report.page import write_page
+        from horae.report.pages.page import write_page
 
         with written_whole(html) as path:
             write_page(path, [(past.history, report)])

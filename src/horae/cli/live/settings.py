@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.inputs import read_pairs
-from horae.cli.live.answers import UrlOption, answer, pass_down, visible
-from horae.cli.live.client import service
+from horae.cli.live.rendering import UrlOption, answer, pass_down, visible
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, table
-from horae.cli.usage import PlainUsage
+from horae.cli.setup.inputs import read_pairs
+from horae.cli.usage_errors import PlainUsage
+from horae.client.service_client import service
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Span
 from horae.core.history import History
 from horae.core.throughputs import Speeds
 from horae.report.audit.verdict import Verdict, count
-from horae.report.fairness import Lives
-from horae.report.holdings import Holdings
-from horae.report.quantities import number, percent
-from horae.report.series import Floats, Ints, Steps, overlap, sums
+from horae.report.formatting import number, percent
+from horae.report.metrics.fairness import Lives
+from horae.report.metrics.gpu_holdings import Holdings
+from horae.report.metrics.step_functions import Steps, overlap, sums
 
 #: More apps than these are not asked, but so many drawn by lot; each looks at all others.
 MOST_ASKED = 300

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from horae.core.conversation import Answer, Ask, Row
-from horae.service.api.access import PersonGiven, Service, ServiceGiven
+from horae.core.bidding import Ask, BidAnswer, BidRow
+from horae.service.api.auth import PersonGiven, Service, ServiceGiven
 from horae.service.api.errors import Problem
 
 router = APIRouter(prefix="/v1/apps", tags=["agents"])
@@ -124,8 +124,8 @@ def _offer(service: Service, ask: Ask) -> Offer:
 @router.post("/{app}/bids", responses={409: {"model": Problem, "description": "The bid is late or wrong."}})
 def bid(service: ServiceGiven, who: PersonGiven, app: AppName, said: Bid) -> JSONResponse:
     """Answer an offer. A bid that is late or wrong is recorded and refused, and the built-in agent bids instead."""
-    table = tuple(Row(tuple(sorted(row.gpus.items())), row.rho) for row in said.table)
-    problem = service.operations.bid(who, Answer(app, said.auction, said.rho, table))
+    table = tuple(BidRow(tuple(sorted(row.gpus.items())), row.rho) for row in said.table)
+    problem = service.operations.bid(who, BidAnswer(app, said.auction, said.rho, table))
     if problem:
         raise HTTPException(409, problem)
     return JSONResponse({"auction": said.auction, "bid": "taken"})

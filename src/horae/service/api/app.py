@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from horae import __version__
-from horae.service.api import agents, health, jobs, operators, streams
-from horae.service.api.access import Service
+from horae.service.api import admin, agents, health, jobs, streams
+from horae.service.api.auth import Service
 from horae.service.api.errors import RESPONSES, handle_errors
 from horae.service.api.limits import BodyLimit
 from horae.service.daemon import Daemon
@@ -30,6 +30,6 @@ def make_app(daemon: Daemon, tokens: Tokens) -> FastAPI:
     app.state.service = Service(daemon, Operations(daemon), tokens)
     app.add_middleware(BodyLimit)
     handle_errors(app)
-    for part in (jobs, streams, agents, operators, health):
+    for part in (jobs, streams, agents, admin, health):
         app.include_router(part.router)
     return app

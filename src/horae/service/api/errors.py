@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from horae.core.errors import UserError, in_plain_words
 from horae.crash import write_report
 from horae.service.daemon import Closed
-from horae.service.database import StoreTrouble
 from horae.service.job_file import complaint, most_telling
-from horae.service.people import Forbidden, NotFound
+from horae.service.roles import Forbidden, NotFound
+from horae.service.store.connection import StoreTrouble
 
 #: No sentence is longer, whatever was asked for.
 _LONGEST = 600

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from horae.service.api import forms
-from horae.service.api.access import PersonGiven, ServiceGiven
+from horae.service.api import schemas
+from horae.service.api.auth import PersonGiven, ServiceGiven
 from horae.service.daemon import Daemon
 from horae.service.metrics import exposition
 
@@ -23,7 +23,7 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 OLDEST_LOOP_S = 10.0
 
 
-@router.get("/healthz", response_model=forms.Health, responses={503: {"model": forms.Health}})
+@router.get("/healthz", response_model=schemas.Health, responses={503: {"model": schemas.Health}})
 async def healthz(service: ServiceGiven) -> JSONResponse:
     """Whether the service is well: open to everybody, so it tells no more than that."""
     wrong = what_is_wrong(service.daemon)

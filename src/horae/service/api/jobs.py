@@ -12,13 +12,13 @@ from pydantic_core import to_json
 from horae.backends.task import Task
 from horae.core.errors import UserError, did_you_mean
 from horae.core.states import State
-from horae.service.api import forms
-from horae.service.api.access import PersonGiven, ServiceGiven, check_attempt
-from horae.service.attempts import attempts_of
+from horae.service.api import schemas
+from horae.service.api.auth import PersonGiven, ServiceGiven, check_attempt
 from horae.service.job_file import JobFile, seconds
-from horae.service.listing import STATE_NAMES
 from horae.service.operations import Progress
-from horae.service.views import LIVE, Filters
+from horae.service.views.attempts import attempts_of
+from horae.service.views.job_list import STATE_NAMES
+from horae.service.views.views import LIVE, Filters
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -27,25 +27,25 @@ MOST_JOBS, LONGEST_LIST = 1000, 100_000
 
 JobId = Annotated[str, Path(max_length=100, description="The job's id, such as train-7.")]
 _STATES = {name: state for state, name in STATE_NAMES.items()}
-_FIELDS = tuple(forms.JobRecord.__annotations__)
+_FIELDS = tuple(schemas.JobRecord.__annotations__)
 
 
 class BadQuestion(UserError):
     """A list that cannot be made as asked."""
 
 
-@router.post("/jobs", response_model=forms.Ids)
+@router.post("/jobs", response_model=schemas.Ids)
 def submit(
     service: ServiceGiven,
     who: PersonGiven,
     jobs: Annotated[list[JobFile], Body(min_length=1, max_length=MOST_JOBS)],
     dry_run: Annotated[bool, Query(description="Only say whether they would be taken.")] = False,
-) -> forms.Ids:
+) -> schemas.Ids:
     """Submit jobs, all or none. They are in the journal when this answers."""
-    return forms.Ids(ids=service.operations.submit(who, jobs, dry_run))
+    return schemas.Ids(ids=service.operations.submit(who, jobs, dry_run))
 
 
-@router.get("/jobs", response_model=forms.JobList)
+@router.get("/jobs", response_model=schemas.JobList)
 def jobs(
     service: ServiceGiven,
     who: PersonGiven,
@@ -100,7 +100,7 @@ def _seconds(text: str) -> float:
         raise BadQuestion(f"since: {error}.") from None
 
 
-@router.get("/jobs/{job}", response_model=forms.JobDetail)
+@router.get("/jobs/{job}", response_model=schemas.JobDetail)
 def job(service: ServiceGiven, who: PersonGiven, job: JobId) -> dict[str, Any]:
     """Everything about a job: how it stands, why it waits, its attempts, what it runs."""
     views = service.views()
@@ -130,14 +130,14 @@ def _task(task: Task) -> dict[str, Any]:
     }
 
 
-@router.get("/jobs/{job}/why", response_model=forms.Why)
+@router.get("/jobs/{job}/why", response_model=schemas.Why)
 def why(service: ServiceGiven, who: PersonGiven, job: JobId) -> dict[str, Any]:
     """Why a job waits, as the last decision has it."""
     views = service.views()
     return views.why(views.find(who, job))
 
 
-@router.get("/jobs/{job}/events", response_model=forms.EventList)
+@router.get("/jobs/{job}/events", response_model=schemas.EventList)
 def events(service: ServiceGiven, who: PersonGiven, job: JobId) -> dict[str, Any]:
     """What happened to a job, in sentences: who preempted it and why, where it was launched, how it ended.
 
@@ -155,35 +155,35 @@ def events(service: ServiceGiven, who: PersonGiven, job: JobId) -> dict[str, Any
     return {"events": told}
 
 
-@router.post("/jobs/cancel", response_model=forms.Done)
-def cancel_many(service: ServiceGiven, who: PersonGiven, asked: forms.JobIds) -> forms.Done:
+@router.post("/jobs/cancel", response_model=schemas.Done)
+def cancel_many(service: ServiceGiven, who: PersonGiven, asked: schemas.JobIds) -> schemas.Done:
     """Cancel many jobs; if one of them is not there, none is cancelled."""
-    return forms.Done(jobs=service.operations.request(who, "cancel", asked.ids))
+    return schemas.Done(jobs=service.operations.request(who, "cancel", asked.ids))
 
 
-@router.post("/jobs/hold", response_model=forms.Done)
-def hold_many(service: ServiceGiven, who: PersonGiven, asked: forms.JobIds) -> forms.Done:
+@router.post("/jobs/hold", response_model=schemas.Done)
+def hold_many(service: ServiceGiven, who: PersonGiven, asked: schemas.JobIds) -> schemas.Done:
     """Hold many jobs; if one of them is not there, none is held."""
-    return forms.Done(jobs=service.operations.request(who, "hold", asked.ids))
+    return schemas.Done(jobs=service.operations.request(who, "hold", asked.ids))
 
 
-@router.post("/jobs/release", response_model=forms.Done)
-def release_many(service: ServiceGiven, who: PersonGiven, asked: forms.JobIds) -> forms.Done:
+@router.post("/jobs/release", response_model=schemas.Done)
+def release_many(service: ServiceGiven, who: PersonGiven, asked: schemas.JobIds) -> schemas.Done:
     """Release many jobs; if one of them is not there, none is released."""
-    return forms.Done(jobs=service.operations.request(who, "release", asked.ids))
+    return schemas.Done(jobs=service.operations.request(who, "release", asked.ids))
 
 
-@router.post("/jobs/{job}/{what}", response_model=forms.Done)
+@router.post("/jobs/{job}/{what}", response_model=schemas.Done)
 def request(
     service: ServiceGiven, who: PersonGiven, job: JobId, what: Literal["cancel", "hold", "release"]
-) -> forms.Done:
+) -> schemas.Done:
     """Cancel a job, hold it, or release it again."""
-    return forms.Done(jobs=service.operations.request(who, what, [job]))
+    return schemas.Done(jobs=service.operations.request(who, what, [job]))
 
 
 @router.post(
     "/attempts/{job}/{attempt}/progress",
-    response_model=forms.Orders,
+    response_model=schemas.Orders,
     dependencies=[Depends(check_attempt)],
     tags=["attempts"],
 )
@@ -191,8 +191,8 @@ def progress(
     service: ServiceGiven,
     job: JobId,
     attempt: Annotated[int, Path(ge=1, le=2**31)],
-    said: forms.ProgressReport,
-) -> forms.Orders:
+    said: schemas.ProgressReport,
+) -> schemas.Orders:
     """What a running attempt reports, with its own token; the answer says whether it is to save and go."""
     stop = service.operations.progress(job, attempt, Progress(said.step, said.total, said.loss))
-    return forms.Orders(stop=stop)
+    return schemas.Orders(stop=stop)

@@ -15,11 +15,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from horae.core.states import ALIVE, ENDED, State
-from horae.service.api.access import PersonGiven, Service, ServiceGiven, StillGood
+from horae.service.api.auth import PersonGiven, Service, ServiceGiven, StillGood
 from horae.service.api.jobs import JobId
-from horae.service.listing import STATE_NAMES
-from horae.service.logs import Log, masked, read_log
-from horae.service.people import NotFound, Person
+from horae.service.roles import Caller, NotFound
+from horae.service.views.job_list import STATE_NAMES
+from horae.service.views.logs import Log, masked, read_log
 
 router = APIRouter(prefix="/v1", tags=["live"])
 
@@ -118,7 +118,7 @@ async def stream(
     return _stream(service, who, good, _news(service, who, first))
 
 
-async def _news(service: Service, who: Person, after: int) -> AsyncIterator[str]:
+async def _news(service: Service, who: Caller, after: int) -> AsyncIterator[str]:
     while not service.closing:
         if service.daemon.shown > after:
             told, after = await run_in_threadpool(_page, service, who, after)
@@ -129,7 +129,7 @@ async def _news(service: Service, who: Person, after: int) -> AsyncIterator[str]
             await asyncio.sleep(LOOK_S)
 
 
-def _page(service: Service, who: Person, after: int) -> tuple[list[dict[str, Any]], int]:
+def _page(service: Service, who: Caller, after: int) -> tuple[list[dict[str, Any]], int]:
     """What some records tell, and the last of them."""
     upto = service.daemon.shown
     records = list(islice(service.daemon.store.tail(after, upto), _PAGE))
@@ -146,14 +146,14 @@ def _page(service: Service, who: Person, after: int) -> tuple[list[dict[str, Any
 # ------------------------------------------------------------------ the format
 
 
-def _stream(service: Service, who: Person, good: Callable[[], bool], events: AsyncIterator[str]) -> StreamingResponse:
+def _stream(service: Service, who: Caller, good: Callable[[], bool], events: AsyncIterator[str]) -> StreamingResponse:
     service.check_room(who)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_counted(service, who, good, events), media_type="text/event-stream", headers=headers)
 
 
 async def _counted(
-    service: Service, who: Person, good: Callable[[], bool], events: AsyncIterator[str]
+    service: Service, who: Caller, good: Callable[[], bool], events: AsyncIterator[str]
 ) -> AsyncIterator[str]:
     """The same events, with a sign of life where there are none for long, while the token is good."""
     said_s = checked_s = time.monotonic()

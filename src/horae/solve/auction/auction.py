@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from horae.solve.auction.bids import BadBid, Bid, Floats, Offer, Taker
-from horae.solve.auction.gangs import Seed, draw, gangs_kept, keep
+from horae.core.arrays import Floats
+from horae.solve.auction.bids import BadBid, Bid, Offer, Taker
 from horae.solve.auction.leftovers import give_leftovers
-from horae.solve.auction.market import Books, open_books
+from horae.solve.auction.machine_choice import place_bundles
 from horae.solve.auction.outcome import Award, Counts, Displaced, Outcome
 from horae.solve.auction.payments import Payments, charge
-from horae.solve.auction.places import place_bundles
+from horae.solve.auction.rounding import Seed, draw, gangs_kept, keep
+from horae.solve.auction.winner_program import Books, open_books
 from horae.solve.auction.winners import Effort, Winners, find_winners
 
 

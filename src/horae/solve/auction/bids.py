@@ -13,12 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Floats, Ints
 from horae.core.errors import UserError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: What winning nothing is worth to an app that does not say.
 NO_VALUE = 1e-9

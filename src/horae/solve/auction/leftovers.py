@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from horae.solve.auction.bids import Ints, Taker
-from horae.solve.auction.gangs import Seed, words_of
-from horae.solve.auction.places import choose
+from horae.core.arrays import Ints
+from horae.solve.auction.bids import Taker
+from horae.solve.auction.machine_choice import choose
+from horae.solve.auction.rounding import Seed, words_of
 
 Given = dict[str, dict[int, int]]
 

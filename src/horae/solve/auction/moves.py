@@ -10,14 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.compiled import compiled_when_called, inner_when_called
-from horae.solve.auction.bids import Ints
-from horae.solve.auction.market import Market
+from horae.core.arrays import Bools, Ints
+from horae.core.jit import compiled_when_called, inner_when_called
 from horae.solve.auction.prices import Priced, ascending, loss_of
-
-Bools = NDArray[np.bool_]
+from horae.solve.auction.winner_program import Market
 
 #: What a move must gain, in units.
 _LEAST = 1

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from horae.solve.auction.bids import Floats, Ints
-from horae.solve.auction.market import Market
+from horae.core.arrays import Floats, Ints
+from horae.solve.auction.winner_program import Market
 from horae.solve.auction.winners import Effort, Winners, find_winners_without, slack
 
 #: A part that is kept is above 0, however little it is.

@@ -11,13 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.compiled import compiled_when_called, inner_when_called
-from horae.solve.auction.bids import Floats, Ints
-from horae.solve.auction.market import UNIT, Market
-
-Bools = NDArray[np.bool_]
+from horae.core.arrays import Floats, Ints
+from horae.core.jit import compiled_when_called, inner_when_called
+from horae.solve.auction.winner_program import UNIT, Market
 
 #: Steps without a better bound after which steps become shorter, and the shortest that are worth taking.
 _PATIENCE = 12

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from horae.solve.auction.bids import Floats, Ints
-from horae.solve.auction.market import UNIT, Market
+from horae.core.arrays import Floats, Ints
+from horae.solve.auction.branch_and_bound import climb, list_options
+from horae.solve.auction.local_search import kick, polish, refill
 from horae.solve.auction.moves import allocate, fill, improve, total_gain
-from horae.solve.auction.neighbourhoods import kick, polish, refill
 from horae.solve.auction.prices import Priced, first_prices, priced, settle_prices
-from horae.solve.auction.tree import climb, list_options
+from horae.solve.auction.winner_program import UNIT, Market
 
 
 @dataclass(frozen=True)

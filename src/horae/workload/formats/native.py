@@ -11,7 +11,7 @@ from typing import Any
 
 from horae.core.errors import did_you_mean
 from horae.core.job import JobSpec
-from horae.core.loss import LossCurve
+from horae.core.loss_curve import LossCurve
 from horae.core.throughputs import Throughputs
 from horae.workload.formats.table import (
     BadCell,

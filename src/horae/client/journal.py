@@ -1,0 +1,90 @@
+"""What a service's journal tells of the past, read over the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from horae.client.service_client import ServiceClient, Strange, records_of
+from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from horae.core.commands import Decided
+    from horae.core.events import Event
+    from horae.core.history import History
+    from horae.core.queues import Queue
+    from horae.service.recovery import InitialSettings
+
+_PAGE = 5000
+
+
+class NothingYet(UserError):
+    """A journal without jobs."""
+
+
+@dataclass(frozen=True)
+class JournalReader:
+    """Everything that happened, up to now."""
+
+    history: History
+    beginning: InitialSettings
+    #: Unix time of second 0, and the moment of asking.
+    epoch: float
+    now_s: float
+    queues: tuple[Queue, ...]
+
+    def first_since(self, seconds: float | None) -> int:
+        """Position of the first job that was submitted within so long."""
+        if seconds is None:
+            return 0
+        early = [job.submit_s < self.now_s - seconds for job in self.history.jobs]
+        if all(early):
+            raise NothingYet("No job was submitted within that time: look farther back with --since, or leave it out.")
+        return early.index(False)
+
+
+def read_past(at: ServiceClient) -> JournalReader:
+    """Read a service's journal, whole."""
+    from horae.core.events import SettingsChanged
+    from horae.service.history.journal_history import read_history
+    from horae.service.recovery import InitialSettings
+
+    said = at.get("/v1/beginning")
+    # By the service's own clock: that of whoever asks may be another.
+    epoch, now_s = float(said.pop("epoch")), float(said.pop("now_s"))
+    beginning = InitialSettings.from_dict(said)
+    queues = {queue.path: queue for queue in beginning.queues}
+
+    def noticed() -> Iterator[Event | Decided]:
+        for record in _records(at):
+            if isinstance(record, SettingsChanged):
+                queues.update((queue.path, queue) for queue in record.queues)
+            yield record
+
+    # A journal whose oldest records were dropped does not begin with number 1.
+    first = records_of(at.get("/v1/journal", {"after": 0, "limit": 1}), "records")
+    whole = not first or first[0]["seq"] == 1
+    history = read_history(beginning, noticed(), now_s, whole)
+    if not history.jobs and not whole:
+        raise NothingYet("Old records have left the journal, and since then no job was submitted: submit one first.")
+    if not history.jobs:
+        raise NothingYet("The journal holds no jobs yet: `horae submit` submits one.")
+    return JournalReader(history, beginning, epoch, now_s, tuple(queues.values()))
+
+
+def _records(at: ServiceClient) -> Iterator[Event | Decided]:
+    from horae.core.codec import UnreadableRecord, decode
+
+    after = 0
+    while True:
+        page = at.get("/v1/journal", {"after": after, "limit": _PAGE})
+        records: list[dict[str, Any]] = records_of(page, "records")
+        if not records:
+            return
+        for record in records:
+            after = record.pop("seq")
+            try:
+                yield decode(record)
+            except UnreadableRecord as error:
+                raise Strange(str(error)) from None

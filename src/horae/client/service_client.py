@@ -1,0 +1,182 @@
+"""One service, asked over HTTP: every way in which that can fail is one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from horae.client.address import Address, NoService, find_address
+from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from horae.client.http_connection import HttpConnection, Reply
+
+
+class Refused(UserError):
+    """The service said no."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class NotThere(Refused):
+    """The service knows nothing of the kind."""
+
+
+class Strange(UserError):
+    """An answer that no Horae service of this version gives."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One server-sent event."""
+
+    event: str
+    data: dict[str, Any]
+
+
+@contextmanager
+def service(url: str | None) -> Iterator[ServiceClient]:
+    """The service that a command talks to."""
+    with service_at(find_address(url)) as at:
+        yield at
+
+
+@contextmanager
+def service_at(address: Address) -> Iterator[ServiceClient]:
+    """The service at an address."""
+    from horae.client.http_connection import HttpConnection
+
+    with closing(HttpConnection(address.url, address.token)) as wire:
+        yield ServiceClient(address, wire)
+
+
+def part(name: str) -> str:
+    """A name as one part of a path; nothing in it can lead elsewhere."""
+    if not name.strip("."):
+        raise NotThere(404, f"{name!r} is no name of anything.")
+    return quote(name, safe="")
+
+
+class ServiceClient:
+    """What can be asked of a service. Answers are JSON objects; a refusal is raised with the service's own words."""
+
+    def __init__(self, address: Address, wire: HttpConnection) -> None:
+        self.address = address
+        self._wire = wire
+
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Look at something."""
+        return self._json(self._ask("GET", path, params))
+
+    def post(self, path: str, body: object = None, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Have something done."""
+        return self._json(self._ask("POST", path, params, body))
+
+    def put(self, path: str, body: object) -> dict[str, Any]:
+        """Change something."""
+        return self._json(self._ask("PUT", path, None, body))
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """Take something away."""
+        return self._json(self._ask("DELETE", path))
+
+    def text(self, path: str, params: Mapping[str, Any] | None = None) -> str:
+        """Something that is plain text."""
+        return self._ask("GET", path, params).text
+
+    def follow(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[Message]:
+        """Server-sent events as they come. A service with nothing to tell says every now and then that it is there."""
+        with self._told(), self._wire.stream(path, _given(params)) as (status, lines):
+            if status >= 300:
+                raise self._refusal(status, "\n".join(lines))
+            yield from self._messages(lines)
+
+    def _ask(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: object = None) -> Reply:
+        with self._told():
+            answer = self._wire.ask(method, path, _given(params), body)
+        if answer.status >= 300:
+            raise self._refusal(answer.status, answer.text)
+        return answer
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Trouble on the way, in words."""
+        from horae.client.http_connection import BrokenOff, Busy, Unreachable
+
+        url = self.address.url
+        try:
+            yield
+        except Unreachable:
+            raise NoService(
+                f"No service answers at {url}: start one with `horae serve`, or name another with --url or HORAE_URL."
+            ) from None
+        except Busy:
+            raise NoService(f"The service at {url} is too busy to answer: try again in a moment.") from None
+        except BrokenOff:
+            raise NoService(f"The service at {url} broke off: see whether it still runs, then try again.") from None
+
+    def _refusal(self, status: int, text: str) -> UserError:
+        try:
+            sentence = str(json.loads(text)["error"])
+        except (ValueError, KeyError, TypeError):
+            return self._strange(f"status {status}")
+        kind = NotThere if status == 404 else Refused
+        return kind(status, sentence)
+
+    def _json(self, answer: Reply) -> dict[str, Any]:
+        if answer.status == 204:
+            return {}
+        try:
+            said = answer.json()
+        except ValueError:
+            raise self._strange("something that is not JSON") from None
+        if not isinstance(said, dict):
+            raise self._strange("JSON of another form")
+        return said
+
+    def _messages(self, lines: Iterator[str]) -> Iterator[Message]:
+        event, data = "", list[str]()
+        for line in lines:
+            name, _, value = line.partition(":")
+            if not line and data:
+                yield Message(event or "message", self._data("\n".join(data)))
+            if not line:
+                event, data = "", []
+            elif name == "event":
+                event = value.removeprefix(" ")
+            elif name == "data":
+                data.append(value.removeprefix(" "))
+
+    def _data(self, text: str) -> dict[str, Any]:
+        try:
+            said = json.loads(text)
+        except ValueError:
+            raise self._strange("an event that is not JSON") from None
+        return said if isinstance(said, dict) else {"value": said}
+
+    def _strange(self, what: str) -> Strange:
+        return Strange(
+            f"{self.address.url} answered with {what}: see whether a Horae service of this version is there."
+        )
+
+
+def records_of(answer: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """The records that an answer lists under a key."""
+    records = answer.get(key)
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise Strange(
+            f"The service's answer has no list of {key}: see whether it has the same version as this command."
+        )
+    return records
+
+
+def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Parameters that somebody set; booleans as the API writes them."""
+    said = {key: value for key, value in (params or {}).items() if value is not None and value is not False}
+    return {key: "true" if value is True else value for key, value in said.items()}

@@ -1,0 +1,398 @@
+"""The jobs as columns. A job keeps its row, in order of submission, for life.
+
+Rows do not move, unless jobs leave for good (`retirement.py`), so that everything else (who
+holds a GPU, a policy's memory, a journal) can name a job by its row. `active` is the sorted list of rows that
+still want something; a snapshot gathers only the columns a policy looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.cluster import Span
+from horae.core.jit import FLOAT, FLOATS, INTS, compiled
+from horae.core.job import JobSpec
+from horae.core.queues import QueueTree
+from horae.core.reasons import Reason
+from horae.core.retired_jobs import RetiredJobs
+from horae.core.states import State
+from horae.core.throughputs import Setting, Speeds, closest
+
+#: Columns and what a fresh row holds.
+_COLUMNS: dict[str, tuple[type, float]] = {
+    "state": (np.uint8, State.WAITING),
+    "reason": (np.uint8, Reason.NOT_YET_CONSIDERED),
+    "attempt": (np.int64, 0),
+    "gpus": (np.int64, 1),
+    "gpus_min": (np.int64, 1),
+    "gpus_max": (np.int64, 1),
+    "types": (np.int64, 0),
+    "kind": (np.int64, -1),
+    "queue": (np.int64, 0),
+    "app": (np.int64, 0),
+    "weight": (np.float64, 1),
+    # Below 0 where nobody knows it.
+    "skew": (np.float64, -1),
+    "submit_s": (np.float64, 0),
+    "work": (np.float64, 0),
+    "best_rate": (np.float64, 0),
+    "min_runtime_s": (np.float64, 0),
+    "deadline_s": (np.float64, np.inf),
+    # What was true at `since_s`; `rate` and `executing` say how it changes from there.
+    "since_s": (np.float64, 0),
+    "work_left": (np.float64, 0),
+    "rate": (np.float64, 0),
+    "gpu_seconds": (np.float64, 0),
+    "executing_gpus": (np.float64, 0),
+    # The same by the speed of the GPU type: as GPUs of the job's fastest one.
+    "fastest_gpu_seconds": (np.float64, 0),
+    "executing_fastest": (np.float64, 0),
+    "executed_s": (np.float64, 0),
+    "executing": (np.float64, 0),
+    # Moments.
+    "launched_s": (np.float64, -np.inf),
+    "first_started_s": (np.float64, np.inf),
+    "ended_s": (np.float64, np.inf),
+    "waiting_since_s": (np.float64, 0),
+    "lease_until_s": (np.float64, -np.inf),
+    "protected_until_s": (np.float64, -np.inf),
+    # Counts.
+    "preemptions": (np.int64, 0),
+    "failures": (np.int64, 0),
+    "launch_failures": (np.int64, 0),
+    # GPU type of the last launch.
+    "last_type": (np.int64, -1),
+    # Work done, as it was last reported; the straight line is what is believed since.
+    "reported": (np.float64, 0),
+    # Which trials of an app go first: those with the lowest.
+    "turn": (np.int64, 0),
+    # The first and the last two losses reported, and the work done by these; NaN where there was no report.
+    "loss_first": (np.float64, np.nan),
+    "loss": (np.float64, np.nan),
+    "loss_work": (np.float64, np.nan),
+    "loss_before": (np.float64, np.nan),
+    "loss_work_before": (np.float64, np.nan),
+}
+
+
+@compiled(FLOATS, FLOAT, INTS, FLOATS, FLOATS, FLOATS, FLOAT)
+def along(
+    now_s: float,
+    rows: NDArray[np.int64],
+    base: NDArray[np.float64],
+    slope: NDArray[np.float64],
+    since_s: NDArray[np.float64],
+    sign: float,
+) -> NDArray[np.float64]:
+    """Where each row's straight line stands now: base + sign * slope * (now - since)."""
+    out = np.empty(len(rows))
+    for i in range(len(rows)):
+        row = rows[i]
+        out[i] = base[row] + sign * slope[row] * (now_s - since_s[row])
+    return out
+
+
+class JobTable:
+    """Every job that was submitted and has not left, one row each."""
+
+    state: NDArray[np.uint8]
+    reason: NDArray[np.uint8]
+    attempt: NDArray[np.int64]
+    gpus: NDArray[np.int64]
+    gpus_min: NDArray[np.int64]
+    gpus_max: NDArray[np.int64]
+    types: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    queue: NDArray[np.int64]
+    app: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    skew: NDArray[np.float64]
+    submit_s: NDArray[np.float64]
+    work: NDArray[np.float64]
+    best_rate: NDArray[np.float64]
+    min_runtime_s: NDArray[np.float64]
+    deadline_s: NDArray[np.float64]
+    since_s: NDArray[np.float64]
+    work_left: NDArray[np.float64]
+    rate: NDArray[np.float64]
+    gpu_seconds: NDArray[np.float64]
+    executing_gpus: NDArray[np.float64]
+    fastest_gpu_seconds: NDArray[np.float64]
+    executing_fastest: NDArray[np.float64]
+    executed_s: NDArray[np.float64]
+    executing: NDArray[np.float64]
+    launched_s: NDArray[np.float64]
+    first_started_s: NDArray[np.float64]
+    ended_s: NDArray[np.float64]
+    waiting_since_s: NDArray[np.float64]
+    lease_until_s: NDArray[np.float64]
+    protected_until_s: NDArray[np.float64]
+    preemptions: NDArray[np.int64]
+    failures: NDArray[np.int64]
+    launch_failures: NDArray[np.int64]
+    last_type: NDArray[np.int64]
+    reported: NDArray[np.float64]
+    turn: NDArray[np.int64]
+    loss_first: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    loss_work: NDArray[np.float64]
+    loss_before: NDArray[np.float64]
+    loss_work_before: NDArray[np.float64]
+
+    def __init__(self, gpu_types: tuple[str, ...], speeds: Speeds, queues: QueueTree) -> None:
+        self.specs: list[JobSpec] = []
+        #: What is known of jobs that have left.
+        self.past = RetiredJobs()
+        self.rows: dict[str, int] = {}
+        self.gpu_types = gpu_types
+        self.speeds, self._queues = speeds, queues
+        #: Names of apps by number, the number that a name has now, and rows of each app, less some that have ended.
+        self._app_names: list[str] = []
+        self._app_numbers: dict[str, int] = {}
+        self._app_rows: list[list[int]] = []
+        #: Rows by class and by whatever else a learnt rate depends on.
+        self._alike: dict[str, dict[tuple[int, tuple[str, ...], tuple[float, ...]], list[int]]] = {}
+        self._beside: tuple[tuple[str, ...], NDArray[np.float64]] = ((), np.zeros((0, 0, 0)))
+        self._active, self._active_count = np.empty(64, np.int64), 0
+        for name, (kind, start) in _COLUMNS.items():
+            setattr(self, name, np.full(64, start, kind))
+        self.rates = np.zeros((64, len(gpu_types)))
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    @property
+    def active(self) -> NDArray[np.int64]:
+        """Rows that still want something, in order of submission: a view, valid until the next event."""
+        return self._active[: self._active_count]
+
+    @property
+    def apps(self) -> tuple[str, ...]:
+        """Names of the apps, by number: one that comes again after its end is another, with a number of its own."""
+        return tuple(self._app_names)
+
+    def app_goes_on(self, app: int) -> bool:
+        """Whether any job of an app has not ended."""
+        return bool((self.ended_s[: len(self)][self.app[: len(self)] == app] == np.inf).any())
+
+    def submitted_before(self, moment_s: float) -> list[str]:
+        """Names of the jobs that came before a moment."""
+        return [self.specs[row].id for row in np.flatnonzero(self.submit_s[: len(self)] < moment_s).tolist()]
+
+    def long_over(self, before_s: float) -> NDArray[np.int64]:
+        """Rows of apps whose jobs have all ended before a moment; not that of the newest job."""
+        over, app = self.ended_s[: len(self)] < before_s, self.app[: len(self)]
+        stays = np.zeros(len(self._app_names), np.bool_)
+        stays[app[~over]] = True
+        stays[app[-1:]] = True
+        return np.flatnonzero(~stays[app])
+
+    def add(self, spec: JobSpec, now_s: float) -> int:
+        """Give a new job its row; it is active at once."""
+        row = len(self.specs)
+        if row == len(self.state):
+            self._grow()
+        self.specs.append(spec)
+        self.rows[spec.id] = row
+        self.gpus[row], self.gpus_min[row], self.gpus_max[row] = spec.gpus, spec.gpus_min, spec.gpus_max
+        self.submit_s[row] = self.waiting_since_s[row] = self.since_s[row] = now_s
+        self.work[row] = self.work_left[row] = spec.work
+        self.weight[row], self.min_runtime_s[row] = spec.weight, spec.min_runtime_s
+        if spec.skew is not None:
+            self.skew[row] = spec.skew
+        if spec.deadline_s is not None:
+            self.deadline_s[row] = now_s + spec.deadline_s
+        self.queue[row] = self._queues.number(spec.queue)
+        self._group(row, spec)
+        self._join_app(row, self._app_of(spec, now_s))
+        self.set_rates(row)
+        self.activate(row)
+        return row
+
+    def _app_of(self, spec: JobSpec, now_s: float) -> int:
+        """Number of the app that a job belongs to: a new one if all jobs of that name had ended before this moment."""
+        number = self._app_numbers.get(spec.app_id, -1)
+        if number < 0:
+            return len(self._app_names)
+        rows = self._app_rows[number]
+        while rows and self.ended_s[rows[-1]] < now_s:
+            rows.pop()
+        return number if rows else len(self._app_names)
+
+    def _join_app(self, row: int, number: int) -> None:
+        """Jobs join in order, so that a number which is not known yet is the next one."""
+        name = self.specs[row].app_id
+        if number == len(self._app_names):
+            self._app_names.append(name)
+            self._app_rows.append([])
+        self._app_numbers[name] = self.app[row] = number
+        self._app_rows[number].append(row)
+
+    def set_rates(self, row: int) -> None:
+        """Look up how fast a job runs on each GPU type, and so which types it can use."""
+        spec = self.specs[row]
+        rates = self.speeds.rates(spec, self.gpu_types)
+        self.kind[row] = self._kind(spec)
+        self.rates[row] = rates
+        self.best_rate[row] = rates.max()
+        self.types[row] = sum(1 << k for k, rate in enumerate(rates) if rate > 0)
+
+    def _kind(self, spec: JobSpec) -> int:
+        """Elastic jobs never share: two jobs on the same GPUs must have the same number of them."""
+        kind = self.speeds.kind(spec)
+        return -1 if spec.elastic else kind
+
+    def rate_on(self, row: int, gpu_type: int, gpus: int, span: Span, neighbour: int = -1) -> float:
+        """Work per second of a job on so many GPUs of one type, so far apart, shared with another row or not."""
+        beside = self.specs[neighbour] if neighbour >= 0 else None
+        return self.speeds.rate(self.specs[row], self.gpu_types[gpu_type], gpus, span, beside)
+
+    @property
+    def beside(self) -> NDArray[np.float64]:
+        """Work per second of one kind of job beside another on each type; see `Speeds.beside`."""
+        types, table = self._beside
+        if types != self.gpu_types or len(table) <= int(self.kind[: len(self)].max(initial=-1)):
+            self._beside = (self.gpu_types, self.speeds.beside(self.gpu_types))
+        return self._beside[1]
+
+    def look_up_again(self, learnt: Setting, first: bool) -> None:
+        """A speed was learnt, the first of its class or not: those that it concerns and that want something take it.
+
+        With thousands of jobs in the queue, and a report every second from each that runs, only those are looked at.
+        """
+        self.speeds.forget()
+        self._beside = ((), np.zeros((0, 0, 0)))
+        alike = self._alike.get(learnt.job_class, {})
+        if first:
+            for row in (row for rows in alike.values() for row in self._wanting(rows).tolist()):
+                self.set_rates(row)
+        elif not learnt.neighbour and learnt.span <= closest(learnt.gpus):
+            for (gpus, *_), rows in alike.items():
+                if gpus == learnt.gpus:
+                    self._take_rate(self._wanting(rows), learnt.gpu_type)
+
+    def _wanting(self, rows: list[int]) -> NDArray[np.int64]:
+        """Those of some rows that are active; from the list, those that have ended are dropped if they are many."""
+        these, active = np.array(rows, np.int64), self.active
+        if 2 * np.count_nonzero(self.ended_s[these] < np.inf) > len(these):
+            rows[:] = these[self.ended_s[these] == np.inf].tolist()
+        if not len(active):
+            return active
+        at = np.minimum(np.searchsorted(active, these), len(active) - 1)
+        return np.asarray(these[active[at] == these])
+
+    def _take_rate(self, rows: NDArray[np.int64], name: str) -> None:
+        """Look up one GPU type's rate, which the table has by now, for jobs to which it is the same."""
+        if not len(rows):
+            return
+        spec = self.specs[rows[0]]
+        self.rates[rows, self.gpu_types.index(name)] = self.speeds.throughputs.rate(
+            spec, name, spec.gpus, closest(spec.gpus)
+        )
+        self.best_rate[rows] = self.rates[rows].max(axis=1)
+        self.types[rows] = (self.rates[rows] > 0) @ (1 << np.arange(len(self.gpu_types)))
+
+    def _group(self, row: int, spec: JobSpec) -> None:
+        """Put a row to those of its class to whom a rate in the table of speeds is the same."""
+        alike = spec.gpus, spec.gpu_types, spec.slowdown
+        self._alike.setdefault(spec.job_class, {}).setdefault(alike, []).append(row)
+
+    def know_types(self, gpu_types: tuple[str, ...]) -> None:
+        """The cluster got new GPU types: every job's rates are looked up again."""
+        if gpu_types == self.gpu_types:
+            return
+        self.gpu_types = gpu_types
+        self.speeds.forget()
+        self.rates = np.zeros((len(self.state), len(gpu_types)))
+        for row in range(len(self.specs)):
+            self.set_rates(row)
+
+    def activate(self, row: int) -> None:
+        """Put a row among those that want something."""
+        if self._active_count == len(self._active):
+            self._active = np.concatenate((self._active, np.empty_like(self._active)))
+        at = int(np.searchsorted(self.active, row))
+        self._active[at + 1 : self._active_count + 1] = self._active[at : self._active_count]
+        self._active[at] = row
+        self._active_count += 1
+
+    def deactivate(self, row: int) -> None:
+        """Take a row out: it is held or has ended."""
+        at = int(np.searchsorted(self.active, row))
+        assert self._active[at] == row, f"row {row} is not active"
+        self._active[at : self._active_count - 1] = self._active[at + 1 : self._active_count]
+        self._active_count -= 1
+
+    def settle(self, row: int, now_s: float) -> None:
+        """Write down where the row's straight lines stand, and start new flat ones from here."""
+        elapsed = now_s - self.since_s[row]
+        if self.executing[row]:
+            self.work_left[row] = max(0.0, self.work_left[row] - self.rate[row] * elapsed)
+            self.gpu_seconds[row] += self.executing_gpus[row] * elapsed
+            self.fastest_gpu_seconds[row] += self.executing_fastest[row] * elapsed
+            self.executed_s[row] += elapsed
+            self.executing_fastest[row] = 0.0
+            self.rate[row] = self.executing_gpus[row] = self.executing[row] = 0.0
+        self.since_s[row] = now_s
+
+    def execute(self, row: int, now_s: float, rate: float, gpus: float) -> None:
+        """The job does work from now on, at this rate on so many GPUs, half of them where it shares them."""
+        self.settle(row, now_s)
+        self.rate[row], self.executing_gpus[row], self.executing[row] = rate, gpus, 1.0
+        # A type that the job is not known to run on counts in full.
+        speed, best = self.rates[row, self.last_type[row]], self.best_rate[row]
+        self.executing_fastest[row] = gpus * speed / best if 0 < speed < best else gpus
+
+    def note_loss(self, row: int, work_done: float, loss: float) -> bool:
+        """Keep a reported loss; one that is not newer than the last says nothing."""
+        if work_done <= self.loss_work[row]:
+            return False
+        self.loss_before[row], self.loss_work_before[row] = self.loss[row], self.loss_work[row]
+        self.loss[row], self.loss_work[row] = loss, work_done
+        if np.isnan(self.loss_first[row]):
+            self.loss_first[row] = loss
+        return True
+
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """Every column, cut to the jobs there are: for checkpoints and comparison."""
+        held = {name: getattr(self, name)[: len(self)] for name in _COLUMNS}
+        return {**held, "rates": self.rates[: len(self)]}
+
+    def restore(
+        self,
+        gpu_types: tuple[str, ...],
+        specs: Sequence[JobSpec],
+        columns: Mapping[str, NDArray[np.generic]],
+        active: NDArray[np.int64],
+    ) -> None:
+        """Hold these jobs, as they stood when `columns` gave them; a column that is missing is as for fresh jobs."""
+        self.gpu_types = gpu_types
+        self.specs = list(specs)
+        self.rows = {spec.id: row for row, spec in enumerate(specs)}
+        for row, spec in enumerate(specs):
+            self._group(row, spec)
+        room = max(64, len(specs))
+        for name, (kind, start) in _COLUMNS.items():
+            setattr(self, name, _extended(columns.get(name, np.empty(0)), np.full(room, start, kind)))
+        for row, app in enumerate(self.app[: len(specs)].tolist()):
+            self._join_app(row, app)
+        # Kinds are numbered as they come, and some may have left with their jobs.
+        self.kind[: len(specs)] = [self._kind(spec) for spec in specs]
+        self.rates = _extended(columns["rates"], np.zeros((room, len(gpu_types))))
+        self._active, self._active_count = _extended(active, np.empty(room, np.int64)), len(active)
+
+    def _grow(self) -> None:
+        for name, (kind, start) in _COLUMNS.items():
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate((old, np.full(len(old), start, kind))))
+        self.rates = np.concatenate((self.rates, np.zeros_like(self.rates)))
+
+
+def _extended(column: NDArray[np.generic], room: NDArray[Any]) -> NDArray[Any]:
+    """A column at the head of a longer one."""
+    room[: len(column)] = column
+    return room

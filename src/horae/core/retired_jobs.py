@@ -1,0 +1,71 @@
+"""What is kept of jobs that have left the engine for good: policies learn from what came before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.arrays import Floats
+from horae.core.states import FINISHED
+
+if TYPE_CHECKING:
+    from horae.core.job_table import JobTable
+
+
+#: Of so many jobs, the last to leave, the service is known: enough to tell how long jobs take, and no more than that.
+MOST = 100_000
+
+
+def _nothing() -> Floats:
+    return np.empty(0)
+
+
+@dataclass(frozen=True)
+class RetiredJobs:
+    """How many jobs have left, how many of these had finished, and the service that the last of them had."""
+
+    jobs: int = 0
+    finished: int = 0
+    #: When each ended; infinite for those that did not finish.
+    finished_s: Floats = field(default_factory=_nothing)
+    gpu_seconds: Floats = field(default_factory=_nothing)
+    fastest_gpu_seconds: Floats = field(default_factory=_nothing)
+
+    def joined_by(self, table: JobTable, rows: NDArray[np.int64]) -> RetiredJobs:
+        """The same after these jobs of a table, which have ended, have left, too."""
+        done = table.state[rows] == int(FINISHED)
+        return RetiredJobs(
+            self.jobs + len(rows),
+            self.finished + int(np.count_nonzero(done)),
+            _newest(self.finished_s, np.where(done, table.ended_s[rows], np.inf)),
+            _newest(self.gpu_seconds, table.gpu_seconds[rows]),
+            _newest(self.fastest_gpu_seconds, table.fastest_gpu_seconds[rows]),
+        )
+
+    def service(self, normalise: bool, finished_before_s: float | None = None) -> Floats:
+        """GPU-seconds that jobs had, as they are or by speed: of all, or of those that had finished before a moment."""
+        service = self.fastest_gpu_seconds if normalise else self.gpu_seconds
+        return service if finished_before_s is None else service[self.finished_s < finished_before_s]
+
+    def state(self) -> dict[str, Any]:
+        """Everything here, as plain values and columns: for checkpoints and comparison."""
+        columns = {
+            "finished_s": self.finished_s,
+            "gpu_seconds": self.gpu_seconds,
+            "fastest_gpu_seconds": self.fastest_gpu_seconds,
+        }
+        return {"counts": (self.jobs, self.finished), **columns}
+
+    @staticmethod
+    def restored(state: Mapping[str, Any]) -> RetiredJobs:
+        """The past whose `state` this is."""
+        jobs, finished = state["counts"]
+        return RetiredJobs(jobs, finished, state["finished_s"], state["gpu_seconds"], state["fastest_gpu_seconds"])
+
+
+def _newest(before: Floats, more: Floats) -> Floats:
+    return np.concatenate((before, more))[-MOST:]

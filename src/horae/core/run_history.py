@@ -1,0 +1,54 @@
+"""From an engine at the end of a run, and the attempts recorded on the way, to the history that reports read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.engine import Engine
+from horae.core.explain import explain
+from horae.core.history import History, Recorder
+from horae.core.policy import Counting, Relaxing
+from horae.core.reasons import Reason
+from horae.core.states import State
+
+
+def history_of(engine: Engine, recorder: Recorder, rates: NDArray[np.float64], settings: Mapping[str, str]) -> History:
+    """What happened. `rates` are the true ones, as far as anybody knows them."""
+    table, n, standing = engine.jobs, len(engine.jobs), engine.standing()
+    start_s, end_s = table.first_started_s[:n].copy(), table.ended_s[:n].copy()
+    start_s[np.isinf(start_s)] = np.nan
+    end_s[np.isinf(end_s)] = np.nan
+    return History(
+        cluster=engine.gpus.cluster,
+        jobs=tuple(table.specs),
+        state=table.state[:n].copy(),
+        start_s=start_s,
+        end_s=end_s,
+        rates=rates,
+        attempts=recorder.attempts(engine.now_s),
+        policy=engine.policy_name,
+        settings=dict(settings),
+        counters={"dropped_reports": engine.dropped_reports, **_counted(engine)},
+        given_up=(table.state[:n] == State.CANCELLED) & (table.reason[:n] == Reason.GIVEN_UP),
+        waiting={
+            spec.id: explain(standing, spec.id).sentence for row, spec in enumerate(table.specs) if np.isnan(end_s[row])
+        },
+        relaxed=_relaxed(engine),
+    )
+
+
+def _relaxed(engine: Engine) -> tuple[str, ...]:
+    """Jobs whose deadlines the policy has given up."""
+    specs = engine.jobs.specs
+    if not isinstance(engine.policy, Relaxing):
+        return ()
+    given_up = engine.policy.relaxed(engine.memory, np.arange(len(specs)))
+    return tuple(specs[row].id for row in np.flatnonzero(given_up).tolist())
+
+
+def _counted(engine: Engine) -> dict[str, int]:
+    """What the policy counted, if it counts anything."""
+    return engine.policy.counters(engine.memory) if isinstance(engine.policy, Counting) else {}

@@ -1,0 +1,229 @@
+"""What a policy sees: the jobs that want GPUs now, as read-only columns."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.arrays import Floats, Ints
+from horae.core.bidding import Bidding
+from horae.core.cluster import Cluster, Machines
+from horae.core.compared_by import ComparedBy, values
+from horae.core.gpu_ledger import GpuLedger
+from horae.core.job_table import JobTable, along
+from horae.core.queues import QueueTree
+from horae.core.states import FINISHED, LAUNCHING, PLACED, RUNNING
+
+
+class Snapshot:
+    """What a policy may look at: the jobs that want GPUs now, as read-only columns.
+
+    Position i of every column is the same job, `rows[i]`, in order of submission.
+    Columns are gathered when first asked for, so a policy pays for what it uses.
+    """
+
+    def __init__(
+        self,
+        now_s: float,
+        rows: Ints,
+        table: JobTable,
+        gpus: GpuLedger,
+        queues: QueueTree,
+        flat: bool = False,
+        talk: Bidding | None = None,
+    ) -> None:
+        self.now_s = now_s
+        self.rows = rows
+        self.table, self.gpu_ledger, self.queues = table, gpus, queues
+        self._flat = flat
+        #: Who has an agent of their own, and what these were asked and answered.
+        self.talk = talk or Bidding()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The machines."""
+        return self.gpu_ledger.cluster
+
+    @property
+    def machines(self) -> Machines:
+        """What a gang is together in, by the placement rule: nodes, or GPU types where only the count matters."""
+        return self.cluster.types_as_machines if self._flat else self.cluster.nodes_as_machines
+
+    @property
+    def open_gpus(self) -> Ints:
+        """GPUs of each type that take jobs now."""
+        return self.gpu_ledger.open_by_type
+
+    @cached_property
+    def gpus(self) -> Ints:
+        """GPUs each job asked for; of a job that can do with fewer, as many as there are where it can run."""
+        asked, least = self.table.gpus[self.rows], self.table.gpus_min[self.rows]
+        if not (least < asked).any():
+            return asked
+        most = np.where(self.table.rates[self.rows] > 0, self.open_gpus, 0).max(axis=1)
+        gpus: Ints = np.maximum(least, np.minimum(asked, most))
+        return gpus
+
+    @cached_property
+    def submit_s(self) -> Floats:
+        """When each job came."""
+        return self.table.submit_s[self.rows]
+
+    @cached_property
+    def waiting_since_s(self) -> Floats:
+        """When each job was submitted or last lost its GPUs."""
+        return self.table.waiting_since_s[self.rows]
+
+    @cached_property
+    def weight(self) -> Floats:
+        """Weight of each job."""
+        return self.table.weight[self.rows]
+
+    @cached_property
+    def queue(self) -> Ints:
+        """Number of each job's queue in `queues`."""
+        return self.table.queue[self.rows]
+
+    @cached_property
+    def deadline_s(self) -> Floats:
+        """When each job should be done; infinite where it has no deadline."""
+        return self.table.deadline_s[self.rows]
+
+    @cached_property
+    def rates(self) -> Floats:
+        """Work per second of each job (rows) on its GPUs of each type (columns); 0 where it cannot run."""
+        rates, asked = self.table.rates[self.rows], self.table.gpus[self.rows]
+        if np.array_equal(self.gpus, asked):
+            return rates
+        return rates * (self.gpus / asked)[:, None]
+
+    @cached_property
+    def kind(self) -> Ints:
+        """Kind of each job, as `beside` numbers them; -1 for jobs that never share GPUs."""
+        return self.table.kind[self.rows]
+
+    @property
+    def beside(self) -> NDArray[np.float64]:
+        """Work per second of a job of one kind beside one of another on each GPU type; 0 where they cannot share."""
+        return self.table.beside
+
+    @cached_property
+    def has_gpus(self) -> NDArray[np.bool_]:
+        """Which jobs run, start up, or have GPUs set aside."""
+        state = self.table.state[self.rows]
+        running: NDArray[np.bool_] = (state >= int(PLACED)) & (state <= int(RUNNING))
+        return running
+
+    @cached_property
+    def companion(self) -> Ints:
+        """Row of the job that has the same GPUs as each job; -1 where it has them alone, or has none."""
+        first, second = self.gpu_ledger.holders
+        shared = np.flatnonzero(second >= 0)
+        companion = np.full(len(self), -1, np.int64)
+        for rows, others in ((first, second), (second, first)):
+            at = np.searchsorted(self.rows, rows[shared])
+            known = (at < len(self)) & (self.rows[np.minimum(at, len(self) - 1)] == rows[shared])
+            companion[at[known]] = others[shared[known]]
+        return companion
+
+    @cached_property
+    def loading(self) -> NDArray[np.bool_]:
+        """Which jobs have GPUs but do no work yet."""
+        loading: NDArray[np.bool_] = self.has_gpus & (self.table.executing[self.rows] == 0)
+        return loading
+
+    @cached_property
+    def last_type(self) -> Ints:
+        """Number of the GPU type each job runs on, or ran on last; -1 if it never ran."""
+        return self.table.last_type[self.rows]
+
+    @cached_property
+    def launched_s(self) -> Floats:
+        """When each job last got GPUs; minus infinity if it never had any."""
+        return self.table.launched_s[self.rows]
+
+    @cached_property
+    def launched(self) -> NDArray[np.bool_]:
+        """Which jobs have been launched: they start up or work."""
+        state = self.table.state[self.rows]
+        launched: NDArray[np.bool_] = (state == int(LAUNCHING)) | (state == int(RUNNING))
+        return launched
+
+    @cached_property
+    def first_started_s(self) -> Floats:
+        """When each job first did work; infinite if it never has."""
+        return self.table.first_started_s[self.rows]
+
+    @cached_property
+    def working_gpus(self) -> Floats:
+        """GPUs on which each job does work now; 0 where it does none."""
+        return self.table.executing_gpus[self.rows]
+
+    @cached_property
+    def working_rate(self) -> Floats:
+        """Work per second that each job does now; 0 where it does none."""
+        return self.table.rate[self.rows]
+
+    @property
+    def departed(self) -> int:
+        """How many jobs that came want nothing now: they have ended, or are held."""
+        return self.table.past.jobs + len(self.table) - len(self.table.active)
+
+    def has_finished(self, wanted: float) -> bool:
+        """Whether so many jobs have finished. They are counted only once as many have departed at all."""
+        return self.departed >= wanted and self.finished >= wanted
+
+    @property
+    def finished(self) -> int:
+        """How many jobs have finished."""
+        here = int(np.count_nonzero(self.table.state[: len(self.table)] == int(FINISHED)))
+        return self.table.past.finished + here
+
+    def finished_before(self, when_s: float) -> Ints:
+        """Rows of the jobs that had finished before a moment, in order of submission, of those that have not left."""
+        table, n = self.table, len(self.table)
+        finished: Ints = np.flatnonzero((table.state[:n] == int(FINISHED)) & (table.ended_s[:n] < when_s))
+        return finished
+
+    @cached_property
+    def work_left(self) -> Floats:
+        """Work left of each job, by what the engine knows; none, if it takes longer than anybody believed."""
+        return self._left(self.rows)
+
+    def _left(self, rows: Ints) -> Floats:
+        table = self.table
+        left = along(self.now_s, rows, table.work_left, table.rate, table.since_s, -1.0)
+        return np.maximum(left, 0.0, out=left)
+
+    @cached_property
+    def remaining_s(self) -> Floats:
+        """Seconds each job would still take on its fastest GPU type."""
+        with np.errstate(divide="ignore"):
+            remaining: Floats = self.work_left / self.table.best_rate[self.rows]
+        return remaining
+
+    @cached_property
+    def gpu_seconds(self) -> Floats:
+        """GPU time each job has had while doing work (attained service); half of what it shared with another."""
+        table = self.table
+        return along(self.now_s, self.rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
+
+    def measured(self, measure: ComparedBy, rows: Ints) -> Floats:
+        """What jobs are compared by, of some rows, as it stands now."""
+        table = self.table
+        work_left = self._left(rows)
+        served = along(self.now_s, rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
+        columns = {"work_left": work_left, "gpu_seconds": served}
+        columns |= {"best_rate": table.best_rate[rows], "gpus": table.gpus[rows].astype(np.float64)}
+        return values(measure, columns, np.arange(len(rows)))
+
+    @cached_property
+    def executed_s(self) -> Floats:
+        """Time each job has done work."""
+        table = self.table
+        return along(self.now_s, self.rows, table.executed_s, table.executing, table.since_s, 1.0)

@@ -1,0 +1,98 @@
+"""Where everything stands at one moment: what lists, explanations and shares are read from.
+
+The engine goes on while people look. A standing shares with it only what never changes or only
+grows (specs, names, the cluster) and copies the rest, a few columns: about a millisecond for 10,000 jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.bidding import Ask
+from horae.core.cluster import Cluster, Node
+from horae.core.commands import Evidence
+from horae.core.job import JobSpec
+from horae.core.job_table import JobTable
+from horae.core.queues import Queue
+from horae.core.reasons import Reason
+from horae.core.states import STATES, State
+
+#: What people ask about a job.
+_SHOWN = (
+    "state reason attempt gpus gpus_min queue app weight types submit_s work since_s work_left rate best_rate "
+    "gpu_seconds executing_gpus executed_s executing launched_s first_started_s ended_s waiting_since_s preemptions "
+    "failures launch_failures last_type reported turn loss"
+).split()
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """Jobs, GPUs, nodes and queues as they were at `now_s`. Position in every column is the job's row."""
+
+    now_s: float
+    columns: Mapping[str, NDArray[np.generic]]
+    rates: NDArray[np.float64]
+    cluster: Cluster
+    open_by_type: NDArray[np.int64]
+    #: Nodes with the GPUs that they have now, which may be fewer than the cluster counts.
+    nodes: tuple[Node, ...]
+    node_up: tuple[bool, ...]
+    node_draining: tuple[bool, ...]
+    #: GPUs by row: those that processes sit on, and those that are set aside.
+    occupied: Mapping[int, tuple[int, ...]]
+    held: Mapping[int, tuple[int, ...]]
+    evidence: Evidence | None
+    #: When rows that failed, or whose launch did, are tried again, and why rows were given up.
+    retry_s: Mapping[int, float]
+    given_up: Mapping[int, str]
+    queue_paths: tuple[str, ...]
+    queue_parents: tuple[int, ...]
+    queues: Mapping[str, Queue]
+    #: Apps that have an agent of their own, and the bids that are asked of these now.
+    agents: tuple[str, ...]
+    asks: tuple[Ask, ...]
+    policy: str
+    settings: Mapping[str, str]
+    _specs: list[JobSpec]
+    _rows: Mapping[str, int]
+
+    @property
+    def gpu_there(self) -> NDArray[np.bool_]:
+        """Whether each GPU is there, takes jobs or not: nodes may be down, or have come back with fewer."""
+        cluster = self.cluster
+        there = np.array([node.gpus if up else 0 for node, up in zip(self.nodes, self.node_up, strict=True)], np.int64)
+        return np.asarray(np.arange(cluster.gpus) - cluster.first_gpu[cluster.gpu_node] < there[cluster.gpu_node])
+
+    def __len__(self) -> int:
+        return len(self.columns["state"])
+
+    def row(self, job: str) -> int | None:
+        """Row of a job, if there is one of that name."""
+        row = self._rows.get(job)
+        return row if row is not None and row < len(self) else None
+
+    @property
+    def jobs(self) -> object:
+        """Tells standings apart whose rows are not the same jobs: some have left between them."""
+        return self._specs
+
+    def spec(self, row: int) -> JobSpec:
+        """What the user asked for."""
+        return self._specs[row]
+
+    def state(self, row: int) -> State:
+        """Where a job is in its life."""
+        return STATES[int(self.columns["state"][row])]
+
+    def reason(self, row: int) -> Reason:
+        """Why a job waits, by the last decision."""
+        return Reason(int(self.columns["reason"][row]))
+
+
+def shown_columns(table: JobTable) -> dict[str, NDArray[np.generic]]:
+    """Copies of the columns that people ask about."""
+    return {name: getattr(table, name)[: len(table)].copy() for name in _SHOWN}

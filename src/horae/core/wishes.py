@@ -1,0 +1,77 @@
+"""What a policy says: which jobs should run, in which order, on what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from horae.core.arrays import Floats, Ints
+from horae.core.bidding import Ask
+from horae.core.compared_by import ComparedBy
+from horae.core.reasons import Reason
+
+_NO_INTS = np.empty(0, np.int64)
+_NO_FLOATS = np.empty(0, np.float64)
+
+
+def _no_ints() -> Ints:
+    return _NO_INTS
+
+
+def _no_floats() -> Floats:
+    return _NO_FLOATS
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """Where wishes must be placed: wish i on `gpus[k]` GPUs of `machine[k]`, k from first[i] to first[i + 1]."""
+
+    first: Ints
+    machine: Ints
+    gpus: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Who should run, as columns: position i wishes GPUs for the job in row `job[i]`.
+
+    The wish with the lowest `key` goes first; equal keys, or no keys at all, keep
+    the given order. A job may stand in several wishes; the first that can be placed
+    wins. An empty column takes what the job itself says. A wish with a partner is for two
+    jobs of one size on the same GPUs, both or neither.
+    """
+
+    job: Ints
+    key: Floats = field(default_factory=_no_floats)
+    gpu_type: Ints = field(default_factory=_no_ints)
+    gpus_min: Ints = field(default_factory=_no_ints)
+    gpus_max: Ints = field(default_factory=_no_ints)
+    #: Row of the job that shares the GPUs, or -1.
+    partner: Ints = field(default_factory=_no_ints)
+    #: For policies that choose the machines themselves. Jobs without a wish keep theirs unless somebody needs them.
+    pins: Pins | None = None
+    #: Whether running jobs may lose their GPUs to wishes that go before theirs.
+    preempt: bool = True
+    #: Whether the first wish that cannot be placed stops all behind it.
+    blocking: bool = False
+    #: A job that waits this long gets a reservation: what goes before it must not delay it.
+    reserve_after_s: float = np.inf
+    #: Jobs that get or keep GPUs hold them at least until then.
+    lease_until_s: float = -np.inf
+    #: Why a job waits when those ahead of it took the GPUs.
+    waiting: Reason = Reason.NO_FREE_GPUS
+    #: What jobs are compared by, for people.
+    measure: ComparedBy = ComparedBy.NOTHING
+    #: When to ask again even if nothing happens.
+    wake_s: float = np.inf
+    #: Whether to ask again, too, when a job that was launched begins to work.
+    heed_starts: bool = False
+    #: Bids that apps' own agents are asked for; the answers, or the deadline, are when to ask again.
+    asks: tuple[Ask, ...] = ()
+    #: When to ask again for the sake of each job, if it loses its GPUs by this decision.
+    wake_if_stopped_s: Floats = field(default_factory=_no_floats)
+
+    def __post_init__(self) -> None:
+        for column in (self.partner, self.key, self.gpu_type, self.gpus_min, self.gpus_max, self.wake_if_stopped_s):
+            assert len(column) in (0, len(self.job)), f"a column of {len(column)} for {len(self.job)} wishes"

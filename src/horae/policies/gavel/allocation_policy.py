@@ -1,0 +1,135 @@
+"""What policies share that solve for shares of time and run them in rounds."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.arrays import Floats
+from horae.core.memory import Memory, MemorySpec
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
+from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, remember
+from horae.policies.settings import BadSetting, setting
+from horae.solve.allocation.problem import AllocationProblem, Sharing, Solution
+
+_LEAST_SHARE = 1e-6
+
+
+def problem_of(now: Snapshot, isolated_s: Floats) -> AllocationProblem:
+    """The allocation problem of this moment; a gang that a type cannot hold now cannot use it."""
+    return AllocationProblem(
+        gpu_types=now.cluster.gpu_types,
+        capacity=now.open_gpus.astype(np.float64),
+        ids=tuple(str(row) for row in now.rows.tolist()),
+        gpus=now.gpus.astype(np.float64),
+        speed=np.where(now.open_gpus >= now.gpus[:, None], now.rates, 0.0),
+        weight=now.weight,
+        steps_left=np.maximum(now.work_left, 1e-9 * now.table.work[now.rows]),
+        elapsed_s=now.now_s - now.submit_s,
+        isolated_s=isolated_s,
+        deadline_s=now.deadline_s - now.now_s,
+        queue=now.queue,
+        queues=now.queues,
+    )
+
+
+@dataclass(frozen=True)
+class AllocationPolicy(ABC):
+    """Solve for the share of time of each job on each GPU type, at every event, and run the shares in rounds."""
+
+    paper: ClassVar = "Gavel, OSDI '20, section 4"
+    memory: ClassVar[MemorySpec] = MEMORY
+    round: float = setting(360.0, "length of a round in seconds", least=0.001)
+    stay: float = setting(720.0, "seconds a running job may be behind others before it gives way", least=0)
+    half_life: float = setting(math.inf, "seconds in which half of what is owed is forgotten; off for never", least=1)
+    aware: bool = setting(True, "whether speeds on the GPU types are told apart")
+    space_sharing: bool = setting(False, "whether two jobs may share GPUs where that is faster than taking turns")
+
+    #: Whether the shares are the same as long as nobody comes, goes or changes.
+    timeless: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.space_sharing and not self.aware:
+            raise BadSetting(
+                "space-sharing=true needs speeds to be told apart, and aware=false does not: leave one of them out."
+            )
+
+    def check(self, gpu_types: tuple[str, ...], pairs_known: bool) -> None:
+        """Sharing blindly is nothing that anybody should ask for."""
+        if self.space_sharing and not pairs_known:
+            raise BadSetting(
+                "space-sharing=true needs speeds of two jobs on the same GPUs, and none are known: "
+                "leave it out, or, in a simulation, name a table that has them with --throughputs FILE."
+            )
+
+    @abstractmethod
+    def allocate(self, problem: AllocationProblem) -> Solution:
+        """The shares of this moment's problem."""
+
+    def plan(self, now: Snapshot, memory: Memory) -> Wishes:
+        """Settle what is owed, solve, and wish for the next round."""
+        owed_s = owed(now, memory, self.half_life)
+        # Jobs that no open type can hold are no part of the problem, and have no share.
+        usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
+        runs = np.array(usable.any(axis=1), np.bool_)
+        shares = self._shares(now, memory, runs) if runs.any() else TimeShares(np.zeros_like(owed_s))
+        remember(now, memory, shares, owed_s)
+        wishes = next_round(now, shares, self.claims(now, shares, owed_s), self.round, self.stay)
+        return replace(wishes, wake_s=min(wishes.wake_s, self.next_claim_s(now, shares)))
+
+    def claims(self, now: Snapshot, shares: TimeShares, owed_s: Floats) -> Floats:
+        """How much each job (rows) deserves each type (columns) now, in seconds: what it is owed, as a rule."""
+        return owed_s
+
+    def next_claim_s(self, now: Snapshot, shares: TimeShares) -> float:
+        """When claims change before the round ends even if nothing happens: never, as a rule."""
+        return math.inf
+
+    def least_share(self, solution: Solution) -> Floats:
+        """What is below this, by job, is a solver's tolerance and nobody's right."""
+        return np.full(len(solution.share), _LEAST_SHARE)
+
+    def _shares(self, now: Snapshot, memory: Memory, runs: NDArray[np.bool_]) -> TimeShares:
+        """Solve for those that can run; the others have no share."""
+        problem = problem_of(now, self._isolated_s(now, memory))
+        if self.space_sharing:
+            problem = replace(problem, sharing=Sharing(now.kind, now.beside))
+        problem = problem.only(runs)
+        solution = self._solve(problem if self.aware else problem.agnostic())
+        self.note(now, memory, solution)
+        least = self.least_share(solution)
+        alone = np.zeros((len(now), len(problem.gpu_types)))
+        alone[runs] = np.where(solution.share < least[:, None], 0.0, solution.share)
+        together = np.where(
+            solution.pair_share < least[solution.pairs].min(axis=1, keepdims=True), 0.0, solution.pair_share
+        )
+        return TimeShares(alone, np.flatnonzero(runs)[solution.pairs], together)
+
+    def note(self, now: Snapshot, memory: Memory, solution: Solution) -> None:  # noqa: B027, most have nothing to note
+        """Remember what a solution says beside the shares; its jobs are named by their rows."""
+
+    def _solve(self, problem: AllocationProblem) -> Solution:
+        """Allocate, or take the last solution where the problem is the same: most rounds end and nothing changed."""
+        if not self.timeless:
+            return self.allocate(problem)
+        key = problem.fingerprint
+        if key not in self._last:
+            self._last.clear()
+            self._last[key] = self.allocate(problem)
+        return self._last[key]
+
+    @cached_property
+    def _last(self) -> dict[bytes, Solution]:
+        """A cache of one; it can be lost at any time."""
+        return {}
+
+    def _isolated_s(self, now: Snapshot, memory: Memory) -> Floats:
+        """Time that what each job has done would have taken alone on its share; few policies ask."""
+        return np.zeros(len(now))

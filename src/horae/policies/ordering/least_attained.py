@@ -1,0 +1,43 @@
+"""Least attained service, compared by the second."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from horae.core.compared_by import ComparedBy
+from horae.core.memory import Memory, MemorySpec
+from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
+from horae.policies.settings import RESERVE, setting
+from horae.policies.time_grid import next_quantum_s
+
+
+@dataclass(frozen=True)
+class LeastAttainedService:
+    """Run the jobs that have had the least GPU time; ties by arrival.
+
+    Continuous 2D-LAS (Tiresias, NSDI '19, section 3.1): nothing about durations is known.
+    It looks at every event and every quantum; jobs of like age take turns.
+    """
+
+    objective: ClassVar = "attained GPU time, least first"
+    unit: ClassVar = "GPU-s"
+    paper: ClassVar = "Tiresias, NSDI '19, section 3.1"
+    memory: ClassVar = MemorySpec()
+    quantum: float = setting(600.0, "seconds between two looks when nothing else happens", least=0.001)
+    reserve: float = setting(math.inf, RESERVE, least=0)
+
+    def plan(self, now: Snapshot, memory: Memory) -> Wishes:
+        """By GPU time had so far."""
+        anybody_waits = not now.has_gpus.all()
+        return Wishes(
+            now.rows,
+            now.gpu_seconds,
+            reserve_after_s=self.reserve,
+            waiting=Reason.BEHIND_LESS_SERVED,
+            measure=ComparedBy.SERVICE,
+            wake_s=next_quantum_s(now.now_s, self.quantum) if anybody_waits else math.inf,
+        )

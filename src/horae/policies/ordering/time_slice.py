@@ -1,0 +1,52 @@
+"""Round robin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from horae.core.memory import Memory, MemorySpec
+from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
+from horae.policies.settings import RESERVE, setting
+from horae.policies.time_grid import next_quantum_s
+
+#: Later than any time, and small enough that a millisecond still counts.
+_AFTER_ALL_WHO_WAIT = 2.0**40
+
+
+@dataclass(frozen=True)
+class TimeSlice:
+    """Take turns: whoever has waited longest runs next, until its slice ends.
+
+    Time slicing as in Gandiva (OSDI '18, section 3): slices end on a common grid, so that
+    gangs change places together. A job that nobody waits for keeps its GPUs.
+    """
+
+    objective: ClassVar = "time since the last turn, longest first"
+    unit: ClassVar = "s"
+    paper: ClassVar = "Gandiva, OSDI '18 (time slicing)"
+    memory: ClassVar = MemorySpec()
+    quantum: float = setting(600.0, "length of a time slice in seconds", least=0.001)
+    reserve: float = setting(math.inf, RESERVE, least=0)
+
+    def plan(self, now: Snapshot, memory: Memory) -> Wishes:
+        """Those that load, those that wait in order of their wait, then the rest, the longest on the GPUs last.
+
+        A slice begins when the job begins to work: whoever loads has not had its turn.
+        """
+        slice_ends_s = next_quantum_s(now.now_s, self.quantum)
+        anybody_waits = not now.has_gpus.all()
+        turn = np.where(now.has_gpus, _AFTER_ALL_WHO_WAIT - now.launched_s, now.waiting_since_s)
+        return Wishes(
+            now.rows,
+            np.where(now.loading, -np.inf, turn),
+            reserve_after_s=self.reserve,
+            lease_until_s=slice_ends_s,
+            waiting=Reason.BEHIND_TURN,
+            wake_s=slice_ends_s if anybody_waits else math.inf,
+        )

@@ -1,0 +1,146 @@
+"""Pareto efficiency: nothing idles that somebody waits for, and nobody could be faster at no one's cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from horae.core.audit_observations import Idle, Idleness, Moment, Observations
+from horae.core.cluster import Cluster
+from horae.core.history import History
+from horae.core.throughputs import Speeds
+from horae.report.audit.pareto_exchanges import Exchange, better_places
+from horae.report.audit.verdict import Verdict, count, held
+from horae.report.formatting import duration, number, percent
+
+#: GPUs named one by one in a sentence.
+_NAMED = 4
+
+
+def judge_idleness(history: History, observed: Observations) -> Verdict:
+    """Whether a GPU idled while a waiting job could have used it where it was, after any decision of the run."""
+    idle, end_s = observed.idleness, float(history.attempts.end_s.max(initial=0.0))
+    begin_s = float(history.submit_s.min(initial=0.0))
+    capacity = history.cluster.gpus * max(end_s - begin_s, 1e-9)
+    numbers: dict[str, Any] = {
+        "decisions": observed.decisions,
+        "stretches": idle.stretches,
+        "gpu_seconds": idle.gpu_seconds,
+        "share_of_capacity": idle.gpu_seconds / capacity,
+        "gpu_seconds_by_reason": dict(sorted(idle.by_reason.items(), key=lambda entry: -entry[1])),
+    }
+    if idle.worst is not None:
+        numbers["worst"] = _idle_record(history, idle.worst)
+    return Verdict(
+        "no_idle_gpus",
+        "no GPU idles while a waiting job could use it where it is",
+        held(observed.decisions, idle.worst is not None),
+        _idle_summary(idle, numbers),
+        numbers,
+        _idle_sentence(history, idle.worst) if idle.worst else "",
+    )
+
+
+def _idle_summary(idle: Idleness, numbers: dict[str, Any]) -> str:
+    if not numbers["decisions"]:
+        return "nothing to judge: no decision was made"
+    if not idle.stretches:
+        return f"never, in {count(numbers['decisions'], 'decision')}"
+    wasted = f"{number(idle.gpu_seconds / 3600)} GPU-hours, {percent(numbers['share_of_capacity'])} of all"
+    return f"{wasted}, in {count(idle.stretches, 'stretch', 'stretches')}"
+
+
+def _idle_record(history: History, idle: Idle) -> dict[str, Any]:
+    return {
+        "begin_s": idle.begin_s,
+        "end_s": idle.end_s,
+        "gpus": idle.gpus,
+        "job": history.jobs[idle.job].id,
+        "reason": idle.reason.code,
+        "job_gpus": gpu_names(history.cluster, idle.gpu_ids),
+    }
+
+
+def _idle_sentence(history: History, idle: Idle) -> str:
+    job, lasted = history.jobs[idle.job], duration(idle.end_s - idle.begin_s)
+    where = in_words(gpu_names(history.cluster, idle.gpu_ids))
+    return (
+        f"At {idle.begin_s:,.0f} s, for {lasted}, {count(idle.gpus, 'GPU')} idled that waiting jobs could have used: "
+        f"job {job.id} ({count(job.gpus_min, 'GPU')}, {idle.reason.code}) could have had {where}."
+    )
+
+
+def judge_exchanges(history: History, observed: Observations, speeds: Speeds) -> Verdict:
+    """Whether a job could have been faster on idle GPUs, or in exchange with another that is not slower then."""
+    found = [better_places(moment, history.jobs, history.cluster, speeds) for moment in observed.moments]
+    every = [(moment, one) for moment, some in zip(observed.moments, found, strict=True) for one in some]
+    looked = sum(len(moment.places) for moment in observed.moments)
+    numbers: dict[str, Any] = {
+        "moments": len(found),
+        "moments_with_an_exchange": sum(bool(some) for some in found),
+        "jobs": looked,
+        "jobs_that_could_be_faster": len(every),
+        "of_these_on_idle_gpus": sum(one.other is None for _, one in every),
+    }
+    sentence = ""
+    if every:
+        moment, best = max(every, key=lambda pair: pair[1].gain)
+        numbers |= {"largest_gain": best.gain, "best": _exchange_record(history, moment, best)}
+        sentence = _exchange_sentence(history, moment, best)
+    return Verdict(
+        "no_better_exchange",
+        "no exchange of places makes one faster and none slower",
+        held(looked, len(every)),
+        _exchange_summary(numbers),
+        numbers,
+        sentence,
+    )
+
+
+def _exchange_summary(numbers: dict[str, Any]) -> str:
+    moments = count(numbers["moments"], "moment")
+    if not numbers["jobs"]:
+        return f"nothing to judge: no job ran at the {moments} looked at"
+    if not numbers["jobs_that_could_be_faster"]:
+        return f"none, at {moments}"
+    jobs = f"{numbers['jobs_that_could_be_faster']:,} of {count(numbers['jobs'], 'job')} at {moments}"
+    return f"{jobs} could be faster, one {times(numbers['largest_gain'])}"
+
+
+def _exchange_record(history: History, moment: Moment, best: Exchange) -> dict[str, Any]:
+    return {
+        "at_s": moment.at_s,
+        "job": history.jobs[best.job].id,
+        "with": None if best.other is None else history.jobs[best.other].id,
+        "from": gpu_names(history.cluster, best.has),
+        "to": gpu_names(history.cluster, best.takes),
+        "gain": best.gain,
+        "gain_of_other": best.gain_of_other,
+    }
+
+
+def _exchange_sentence(history: History, moment: Moment, best: Exchange) -> str:
+    here, there = (in_words(gpu_names(history.cluster, gpus)) for gpus in (best.has, best.takes))
+    faster = f"At {moment.at_s:,.0f} s job {history.jobs[best.job].id} on {here} would be {times(best.gain)}"
+    if best.other is None:
+        return f"{faster} on {there}; nobody else had these."
+    other = "not slower" if best.gain_of_other <= 0 else times(best.gain_of_other)
+    return f"{faster} on {there}, in exchange with job {history.jobs[best.other].id}, which would be {other}."
+
+
+def times(gain: float) -> str:
+    """A gain of speed in words."""
+    return f"{percent(gain)} faster" if gain < 1 else f"{number(1 + gain)} times as fast"
+
+
+def gpu_names(cluster: Cluster, gpu_ids: Sequence[int]) -> list[str]:
+    """GPUs as people find them: node/number."""
+    nodes = cluster.gpu_node[list(gpu_ids)].tolist()
+    first = cluster.first_gpu
+    return [f"{cluster.nodes[n].name}/{gpu - int(first[n])}" for n, gpu in zip(nodes, gpu_ids, strict=True)]
+
+
+def in_words(names: list[str]) -> str:
+    """A few names, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:_NAMED])} and {more} more"

@@ -1,0 +1,146 @@
+"""Exchanges of GPUs that make a job faster and none slower, found exhaustively among pairs of jobs.
+
+A job may move to idle GPUs, change places with another, or divide the GPUs of both anew. What a gang's
+speed depends on is type, number and span; so of all ways to divide GPUs of one type only those count that put
+each gang into a region: a machine, a rack, or anywhere. A gang of n fits into S and one of m into T at once
+just when |S| >= n, |T| >= m and |S or T| >= n + m (Hall), so nothing has to be enumerated GPU by GPU. All this
+presumes that a gang is no slower the closer together it is; where a table of speeds says otherwise, some exchanges
+are missed, but none is found that is none.
+
+What a move itself would cost is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.audit_observations import Moment, ObservedPlace
+from horae.core.cluster import Cluster, Machines, Span
+from horae.core.job import JobSpec
+from horae.core.throughputs import Speeds
+
+#: Smaller differences of speed are rounding.
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A job (its row) that could be faster, by which part, where, and whose GPUs these are (None: nobody's)."""
+
+    job: int
+    gain: float
+    has: tuple[int, ...]
+    takes: tuple[int, ...]
+    other: int | None = None
+    gain_of_other: float = 0.0
+
+
+def better_places(moment: Moment, jobs: Sequence[JobSpec], cluster: Cluster, speeds: Speeds) -> list[Exchange]:
+    """The best exchange of every job that has one."""
+    floor = _SpeedFloor(moment, jobs, cluster, speeds)
+    found: list[Exchange] = []
+    for i in range(len(moment.places)):
+        ways = [*floor.moves(i), *floor.swaps(i), *floor.divisions(i)]
+        if ways:
+            found.append(max(ways, key=lambda way: way.gain))
+    return found
+
+
+@dataclass(frozen=True)
+class _SpeedFloor:
+    """The places of a moment, and how fast each job would be in each."""
+
+    moment: Moment
+    jobs: Sequence[JobSpec]
+    cluster: Cluster
+    speeds: Speeds
+
+    @cached_property
+    def gpu_type(self) -> list[int]:
+        return [int(self.cluster.gpu_type[place.gpu_ids[0]]) for place in self.moment.places]
+
+    @cached_property
+    def rates(self) -> NDArray[np.float64]:
+        """Work per second of each job (rows) in each place (columns); 0 where it cannot be."""
+        shapes = [(t, len(p.gpu_ids), p.span) for t, p in zip(self.gpu_type, self.moment.places, strict=True)]
+        known = {shape: n for n, shape in enumerate(dict.fromkeys(shapes))}
+        by_shape = [[self._rate(place.job, *shape) for shape in known] for place in self.moment.places]
+        return np.array(by_shape).reshape(len(shapes), len(known))[:, [known[shape] for shape in shapes]]
+
+    def _rate(self, job: int, gpu_type: int, gpus: int, span: Span) -> float:
+        spec = self.jobs[job]
+        if not spec.gpus_min <= gpus <= spec.gpus_max:
+            return 0.0
+        return self.speeds.rate(spec, self.cluster.gpu_types[gpu_type], gpus, Span.GPU if gpus == 1 else span)
+
+    def _gain(self, i: int, gpu_ids: Sequence[int]) -> float:
+        """By which part job i would be faster on these GPUs; below 0 if slower."""
+        gpu_type = int(self.cluster.gpu_type[gpu_ids[0]])
+        rate = self._rate(self.moment.places[i].job, gpu_type, len(gpu_ids), self.moment.machines.span(gpu_ids))
+        return rate / float(self.rates[i, i]) - 1
+
+    def moves(self, i: int) -> Iterator[Exchange]:
+        """To idle GPUs, of each type, beside those that the job has or instead of them."""
+        place = self.moment.places[i]
+        for gpu_type in range(len(self.cluster.gpu_types)):
+            pool = [gpu for gpu in self.moment.idle if self.cluster.gpu_type[gpu] == gpu_type]
+            if gpu_type == self.gpu_type[i] and pool:
+                pool += place.gpu_ids
+            for region in _regions(pool, self.moment.machines):
+                if len(region) >= len(place.gpu_ids):
+                    # Those it has come first: fewer GPUs change hands.
+                    ordered = sorted(region, key=lambda gpu: (gpu not in place.gpu_ids, gpu))
+                    takes = tuple(sorted(ordered[: len(place.gpu_ids)]))
+                    if (gain := self._gain(i, takes)) > _TOLERANCE:
+                        yield Exchange(place.job, gain, place.gpu_ids, takes)
+
+    def swaps(self, i: int) -> Iterator[Exchange]:
+        """Each takes the other's place."""
+        own = self.rates.diagonal()
+        gain = self.rates[i] / own[i] - 1
+        others = self.rates[:, i] / own - 1
+        for j in np.flatnonzero((gain > _TOLERANCE) & (others > -_TOLERANCE)).tolist():
+            mine, other = self.moment.places[i], self.moment.places[j]
+            yield Exchange(mine.job, float(gain[j]), mine.gpu_ids, other.gpu_ids, other.job, float(others[j]))
+
+    def divisions(self, i: int) -> Iterator[Exchange]:
+        """The GPUs of two jobs, of one type, divided anew."""
+        place, own = self.moment.places[i], float(self.rates[i, i])
+        closest = self._rate(place.job, self.gpu_type[i], len(place.gpu_ids), Span.NODE)
+        if place.span <= Span.NODE or closest <= own * (1 + _TOLERANCE):
+            return
+        for j, other in enumerate(self.moment.places):
+            if j != i and self.gpu_type[j] == self.gpu_type[i]:
+                yield from self._divisions_with(i, place, j, other)
+
+    def _divisions_with(self, i: int, place: ObservedPlace, j: int, other: ObservedPlace) -> Iterator[Exchange]:
+        pool = {*place.gpu_ids, *other.gpu_ids}
+        regions = list(_regions(sorted(pool), self.moment.machines))
+        for mine in regions:
+            if len(mine) < len(place.gpu_ids):
+                continue
+            for its in regions:
+                if len(its) < len(other.gpu_ids) or len(mine | its) < len(pool):
+                    continue
+                # First what the other cannot use, so that enough is left for it.
+                ordered = sorted(mine, key=lambda gpu: (gpu in its, gpu))
+                takes = tuple(sorted(ordered[: len(place.gpu_ids)]))
+                gain, others = self._gain(i, takes), self._gain(j, sorted(pool - set(takes)))
+                if gain > _TOLERANCE and others > -_TOLERANCE:
+                    yield Exchange(place.job, gain, place.gpu_ids, takes, other.job, others)
+
+
+def _regions(pool: list[int], machines: Machines) -> Iterator[frozenset[int]]:
+    """Machines, racks and all, cut to the GPUs of a pool."""
+    if not pool:
+        return
+    machine = machines.of_gpu[pool]
+    rack = machines.rack[machine]
+    for group in (machine, rack, np.zeros_like(rack)):
+        for number in np.unique(group).tolist():
+            yield frozenset(pool[k] for k in np.flatnonzero(group == number).tolist())

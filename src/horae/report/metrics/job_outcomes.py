@@ -1,0 +1,80 @@
+"""What became of each job: the columns from which every number about jobs is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from horae.core.arrays import Floats, Ints
+from horae.core.history import Attempts, History
+from horae.report.metrics.fairness import AppFairness, finish_time_fairness
+from horae.report.metrics.gpu_holdings import Holdings
+from horae.report.metrics.isolated_run import isolated_jct
+from horae.report.metrics.step_functions import sums
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """One entry a job, in order of submission; NaN where there is nothing to say."""
+
+    submit_s: Floats
+    start_s: Floats
+    end_s: Floats
+    #: End minus submission of jobs that finished; failed and cancelled ones have none.
+    jct_s: Floats
+    #: Seconds in which the job held GPUs.
+    held_s: Floats
+    #: GPU-seconds the job held, however many GPUs it asked for; of those it shared, its part.
+    gpu_seconds: Floats
+    #: The part of them that did no work: loading, saving, and launches that came to nothing.
+    overhead_gpu_s: Floats
+    preemptions: Ints
+    #: Slow-down against the fluid isolated run.
+    isolated_rho: Floats
+    apps: AppFairness
+
+    @property
+    def rho(self) -> Floats:
+        """Slow-down of each job's app against its fair share."""
+        return self.apps.rho[self.apps.of_job]
+
+    @property
+    def queueing_s(self) -> Floats:
+        """From submission to the first start."""
+        return self.start_s - self.submit_s
+
+    @property
+    def waiting_s(self) -> Floats:
+        """All the time in which a finished job held no GPU."""
+        return np.maximum(self.jct_s - self.held_s, 0.0)
+
+
+def outcomes(history: History, holdings: Holdings) -> Outcomes:
+    """Work out every job's columns; the one slow step of a report, so keep the result."""
+    submit_s, attempts, jobs = history.submit_s, history.attempts, len(history.jobs)
+    jct_s = np.where(history.finished, history.end_s - submit_s, np.nan)
+    work = np.array([job.work for job in history.jobs])
+    alone_s = isolated_jct(submit_s, history.gpus, work, history.rates, history.cluster.gpus_by_type)
+    holder = attempts.job[holdings.attempt]
+    return Outcomes(
+        submit_s=submit_s,
+        start_s=history.start_s,
+        end_s=history.end_s,
+        jct_s=jct_s,
+        held_s=sums(attempts.end_s - attempts.begin_s, attempts.job, jobs),
+        gpu_seconds=sums(holdings.gpu_s, holder, jobs),
+        overhead_gpu_s=sums(_overhead_gpu_s(attempts, holdings), holder, jobs),
+        preemptions=np.bincount(attempts.job[attempts.preempted], minlength=jobs),
+        isolated_rho=jct_s / alone_s,
+        apps=finish_time_fairness(history),
+    )
+
+
+def _overhead_gpu_s(attempts: Attempts, holdings: Holdings) -> Floats:
+    """GPU-seconds of each holding in which its attempt did no work; one stopped before it had loaded did none."""
+    begin_s = np.maximum(holdings.begin_s, attempts.work_s[holdings.attempt])
+    end_s = np.minimum(holdings.end_s, attempts.stop_s[holdings.attempt])
+    working_s = np.nan_to_num(np.maximum(end_s - begin_s, 0.0), nan=0.0)
+    overhead: Floats = (holdings.end_s - holdings.begin_s - working_s) / holdings.holders
+    return overhead

@@ -1,0 +1,97 @@
+"""An onlooker that gathers, while a run goes by, what an audit needs to know beside the history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.audit_observations import Moment, Observations, ObservedPlace, Probe
+from horae.core.cluster import Cluster
+from horae.core.commands import Decided
+from horae.core.engine import Engine
+from horae.core.events import Event
+from horae.core.gpu_ledger import NOBODY
+from horae.core.job import JobSpec
+from horae.core.throughputs import Speeds, Throughputs
+from horae.simulate.audit.idle_gpus import IdleWatch
+from horae.simulate.audit.misreport_probes import probe
+
+#: Apps that lie, one after the other, at each decision that is probed.
+LIARS = 2
+
+
+def sample_times(
+    jobs: Sequence[JobSpec], cluster: Cluster, true: Throughputs, samples: int, seed: int
+) -> NDArray[np.float64]:
+    """Moments to look at: one in each of so many equal parts of the time that the work takes at least."""
+    if not jobs:
+        return np.empty(0)
+    begin_s, last_s = min(job.submit_s for job in jobs), max(job.submit_s for job in jobs)
+    speeds = Speeds(true)
+    best = np.array([speeds.rates(job, cluster.gpu_types).max() for job in jobs])
+    serial = np.array([job.work * job.gpus for job in jobs])
+    gpu_s = float((serial[best > 0] / best[best > 0]).sum())
+    length_s = max(last_s - begin_s, gpu_s / cluster.gpus)
+    parts = np.arange(samples) + np.random.default_rng(seed).random(samples)
+    times: NDArray[np.float64] = begin_s + length_s * parts / max(samples, 1)
+    return times
+
+
+class Observer:
+    """Watches idle GPUs throughout, and looks closely at the first decision after each of some moments.
+
+    A decision counts only if two apps at least want something: alone, there is nobody to be unfair to.
+    """
+
+    def __init__(self, times_s: NDArray[np.float64], true: Throughputs, seed: int) -> None:
+        self._times_s, self._next = times_s, 0
+        self._true = Speeds(true)
+        self._rng = np.random.default_rng((seed, 1))
+        self._idle = IdleWatch()
+        self._decisions = 0
+        self._looking = False
+        self._moments: list[Moment] = []
+        self._probes: list[Probe] = []
+
+    def expect(self, engine: Engine, now_s: float) -> None:
+        """Let apps lie, if the time has come."""
+        if self._next == len(self._times_s) or now_s < self._times_s[self._next] or not _contended(engine):
+            return
+        probes = list(probe(engine, now_s, self._true, LIARS, self._rng))
+        self._looking = bool(probes)
+        self._probes += probes
+
+    def see(self, engine: Engine, what: Event | Decided) -> None:
+        """Look at what was decided."""
+        if not isinstance(what, Decided):
+            return
+        self._decisions += what.planned
+        self._idle.look(engine)
+        if self._looking:
+            self._looking = False
+            self._moments.append(moment_of(engine))
+            self._next = int(np.searchsorted(self._times_s, engine.now_s, side="right"))
+
+    def observations(self) -> Observations:
+        """All that was seen."""
+        return Observations(self._decisions, self._idle.idleness(), tuple(self._moments), tuple(self._probes))
+
+
+def moment_of(engine: Engine) -> Moment:
+    """Who has which GPUs by plan. Jobs that share theirs are left out: their speeds hang on each other."""
+    ledger, machines = engine.gpus, engine.snapshot().machines
+    alone = ledger.holders[1] == NOBODY
+    places = tuple(
+        ObservedPlace(row, gpu_ids, machines.span(gpu_ids))
+        for row, gpu_ids in sorted(ledger.held.items())
+        if alone[gpu_ids[0]]
+    )
+    idle = ledger.gpu_open & (ledger.holders[0] == NOBODY) & (ledger.occupants[0] == NOBODY)
+    return Moment(engine.now_s, places, tuple(np.flatnonzero(idle).tolist()), machines)
+
+
+def _contended(engine: Engine) -> bool:
+    apps = engine.jobs.app[engine.jobs.active]
+    return len(apps) > 1 and bool((apps != apps[0]).any())
