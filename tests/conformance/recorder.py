@@ -255,7 +255,7 @@ class Run:
                 events.append(coming.pop())
             self._apply(sorted(events, key=lambda event: PRECEDENCE[type(event)]))
             while engine.due(now_s):
-                decided = engine.decide(now_s)
+                decided = engine.with_evidence(engine.decide(now_s))
                 self._watch(engine, decided)
                 for stop in decided.stops:
                     world.stop(stop, now_s)
@@ -315,7 +315,7 @@ def _spread(names: list[str], count: int) -> list[str]:
 
 def whys(engine: Engine, jobs: list[str]) -> dict[str, Line]:
     """What `why` says of some jobs: code, sentence and numbers."""
-    standing = engine.standing()
+    standing = engine.status()
     said = {job: explain(standing, job) for job in jobs}
     return {job: {"code": one.code, "sentence": one.sentence, "numbers": one.numbers} for job, one in said.items()}
 

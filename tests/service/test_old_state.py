@@ -143,7 +143,7 @@ def test_every_acknowledged_job_is_recovered_with_its_state_and_its_reason(old: 
         assert store.newest_checkpoint()
         assert len(store.tokens()) == 3
     assert (beginning.policy, engine.policy_name, engine.policy_settings["lease"]) == ("tiresias", "themis", "3")
-    standing = engine.standing()
+    standing = engine.status()
     table = engine.jobs
     assert [spec.id for spec in table.specs] == [job["id"] for job in old.jobs]
     for row, job in enumerate(old.jobs):

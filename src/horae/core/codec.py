@@ -6,9 +6,10 @@ A field that an older record lacks takes its default; one that a newer record ad
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from horae.core.commands import Decided
 from horae.core.errors import UserError
@@ -27,7 +28,11 @@ class UnreadableRecord(UserError):
 def encode(record: Event | Decided) -> dict[str, Any]:
     """An event or decision as a plain record."""
     kind = type(record)
-    return {"v": VERSION, "kind": kind.__name__, **_adapter(kind).dump_python(record, mode="json")}
+    if isinstance(record, Decided):
+        [fields] = _decisions().dump_python((record,), mode="json")
+    else:
+        fields = _adapter(kind).dump_python(record, mode="json")
+    return {"v": VERSION, "kind": kind.__name__, **fields}
 
 
 def decode(record: dict[str, Any]) -> Event | Decided:
@@ -51,6 +56,12 @@ def decode(record: dict[str, Any]) -> Event | Decided:
 def _decode(kind: type[Event | Decided], fields: dict[str, Any]) -> Event | Decided:
     record: Event | Decided = _adapter(kind).validate_python(fields)
     return record
+
+
+@cache
+def _decisions() -> TypeAdapter[tuple[Decided]]:
+    """Writes decisions. Infinite numbers that a policy remembers are stored as such."""
+    return TypeAdapter(tuple[Decided], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
 _adapters: dict[Any, TypeAdapter[Any]] = {}
