@@ -33,7 +33,7 @@ class ReportFigure:
 
     path: str
     label: str
-    kind: NumberFormat = NumberFormat.PLAIN
+    number_format: NumberFormat = NumberFormat.PLAIN
     #: None where neither is.
     more_is_better: bool | None = False
     #: A number of which somebody must have some, or the row is left out.
@@ -122,11 +122,11 @@ def shown(reports: Sequence[Report], measures: Sequence[ReportFigure] = MEASURES
 def _row(measure: ReportFigure, values: list[float]) -> Row:
     known = [value for value in values if math.isfinite(value)]
     label, texts = measure.label, [number(value) for value in values]
-    if measure.kind is NumberFormat.TIME:
+    if measure.number_format is NumberFormat.TIME:
         unit = time_unit(max(known, default=0.0))
         label = f"{label} ({unit.symbol})"
         texts = [number(value / unit.seconds) for value in values]
-    elif measure.kind is NumberFormat.SHARE:
+    elif measure.number_format is NumberFormat.SHARE:
         texts = [percent(value) for value in values]
     if len(set(texts)) < 2 or not known or measure.more_is_better is None:
         return Row(label, tuple(texts), frozenset())

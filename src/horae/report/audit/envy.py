@@ -20,8 +20,8 @@ from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Span
 from horae.core.history import History
 from horae.core.throughputs import Speeds
-from horae.report.audit.verdict import Verdict, count
-from horae.report.formatting import number, percent
+from horae.report.audit.verdict import Verdict
+from horae.report.formatting import counted, number, percent
 from horae.report.metrics.fairness import Lives
 from horae.report.metrics.gpu_holdings import Holdings
 from horae.report.metrics.step_functions import Steps, overlap, sums
@@ -234,7 +234,7 @@ def _verdict(name: str, claim: str, found: Envy, pairs: list[Pair], names: list[
         "envious_apps": envious,
         "worst": _record(pairs[0], names) if pairs else None,
     }
-    asked, of_pairs = count(found.asked, "app"), count(found.pairs, "pair")
+    asked, of_pairs = counted(found.asked, "app"), counted(found.pairs, "pair")
     if not found.pairs:
         return Verdict(name, claim, None, "nothing to judge: no two apps were there at once", numbers)
     if not pairs:

@@ -10,8 +10,8 @@ from horae.core.cluster import Cluster
 from horae.core.history import History
 from horae.core.throughputs import Speeds
 from horae.report.audit.pareto_exchanges import Exchange, better_places
-from horae.report.audit.verdict import Verdict, count, held
-from horae.report.formatting import duration, number, percent
+from horae.report.audit.verdict import Verdict, held
+from horae.report.formatting import counted, duration, number, percent
 
 #: GPUs named one by one in a sentence.
 _NAMED = 4
@@ -45,9 +45,9 @@ def _idle_summary(idle: Idleness, numbers: dict[str, Any]) -> str:
     if not numbers["decisions"]:
         return "nothing to judge: no decision was made"
     if not idle.stretches:
-        return f"never, in {count(numbers['decisions'], 'decision')}"
+        return f"never, in {counted(numbers['decisions'], 'decision')}"
     wasted = f"{number(idle.gpu_seconds / 3600)} GPU-hours, {percent(numbers['share_of_capacity'])} of all"
-    return f"{wasted}, in {count(idle.stretches, 'stretch', 'stretches')}"
+    return f"{wasted}, in {counted(idle.stretches, 'stretch', 'stretches')}"
 
 
 def _idle_record(history: History, idle: Idle) -> dict[str, Any]:
@@ -65,8 +65,8 @@ def _idle_sentence(history: History, idle: Idle) -> str:
     job, lasted = history.jobs[idle.job], duration(idle.end_s - idle.begin_s)
     where = in_words(gpu_names(history.cluster, idle.gpu_ids))
     return (
-        f"At {idle.begin_s:,.0f} s, for {lasted}, {count(idle.gpus, 'GPU')} idled that waiting jobs could have used: "
-        f"job {job.id} ({count(job.gpus_min, 'GPU')}, {idle.reason.code}) could have had {where}."
+        f"At {idle.begin_s:,.0f} s, for {lasted}, {counted(idle.gpus, 'GPU')} idled that waiting jobs could have used: "
+        f"job {job.id} ({counted(job.gpus_min, 'GPU')}, {idle.reason.code}) could have had {where}."
     )
 
 
@@ -98,12 +98,12 @@ def judge_exchanges(history: History, observed: Observations, speeds: Speeds) ->
 
 
 def _exchange_summary(numbers: dict[str, Any]) -> str:
-    moments = count(numbers["moments"], "moment")
+    moments = counted(numbers["moments"], "moment")
     if not numbers["jobs"]:
         return f"nothing to judge: no job ran at the {moments} looked at"
     if not numbers["jobs_that_could_be_faster"]:
         return f"none, at {moments}"
-    jobs = f"{numbers['jobs_that_could_be_faster']:,} of {count(numbers['jobs'], 'job')} at {moments}"
+    jobs = f"{numbers['jobs_that_could_be_faster']:,} of {counted(numbers['jobs'], 'job')} at {moments}"
     return f"{jobs} could be faster, one {times(numbers['largest_gain'])}"
 
 

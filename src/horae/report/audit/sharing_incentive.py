@@ -8,8 +8,8 @@ import numpy as np
 
 from horae.core.arrays import Floats
 from horae.core.history import History
-from horae.report.audit.verdict import Verdict, count, held
-from horae.report.formatting import duration, number
+from horae.report.audit.verdict import Verdict, held
+from horae.report.formatting import counted, duration, number
 from horae.report.metrics.fairness import TOLERANCE, Fairness
 from horae.report.metrics.job_outcomes import Outcomes
 
@@ -66,7 +66,7 @@ def _verdict(name: str, claim: str, one: str, symbol: str, names: list[str], rho
     }
     worst_of_all = f"worst {symbol} {number(float(np.nanmax(rho)))}" if known else ""
     summary = (
-        f"above 1: {len(slower):,} of {count(known, one)}; {worst_of_all}"
+        f"above 1: {len(slower):,} of {counted(known, one)}; {worst_of_all}"
         if known
         else f"nothing to judge: no {one} finished"
     )

@@ -9,8 +9,8 @@ import numpy as np
 
 from horae.core.audit_observations import Observations, Probe
 from horae.core.history import History
-from horae.report.audit.verdict import Verdict, count, held
-from horae.report.formatting import number
+from horae.report.audit.verdict import Verdict, held
+from horae.report.formatting import counted, number
 from horae.report.metrics.fairness import alone_until
 
 #: Smaller differences of speed are rounding.
@@ -80,7 +80,7 @@ def gpus(speed: float) -> str:
 
 
 def _summary(numbers: dict[str, Any], best: Probe | None) -> str:
-    tried = f"{count(numbers['probes'], 'lie')} at {count(numbers['decisions'], 'decision')}"
+    tried = f"{counted(numbers['probes'], 'lie')} at {counted(numbers['decisions'], 'decision')}"
     if not numbers["probes"]:
         return "nothing to judge: no lie could be tried"
     if best is None:

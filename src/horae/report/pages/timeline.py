@@ -9,9 +9,8 @@ split into halves; a job keeps to the same half as long as it stays.
 from __future__ import annotations
 
 import base64
+import io
 import math
-import struct
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,11 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from horae.core.arrays import Ints
 from horae.core.gpu_ledger import SEATS
 from horae.core.history import Attempts, History
-from horae.report.formatting import duration, time_ticks
+from horae.report.formatting import counted, duration, time_ticks
 from horae.report.metrics.gpu_holdings import Holdings, seats
 from horae.report.metrics.step_functions import counting
 from horae.report.pages.palette import BLOCKS, IDLE, OTHERS
@@ -66,7 +66,7 @@ def _by_queue(history: History, queues: Counter[str]) -> Colours:
     legend = [(name, BLOCKS[k]) for name, k in own.items()]
     others = len(queues) - len(own)
     if others:
-        legend.append((f"{others} smaller queue{'' if others == 1 else 's'}", OTHERS))
+        legend.append((counted(others, "smaller queue"), OTHERS))
     return Colours(of_job, (*BLOCKS[: len(own)], OTHERS), "Every queue has a colour", tuple(legend))
 
 
@@ -180,7 +180,7 @@ def _bar_title(attempts: Attempts, attempt: int, name: str, own: Iterable[_Box],
     shared = f", shared for {duration(shared_s)}" if shared_s else ""
     preempted = ", then preempted" if attempts.preempted[attempt] else ""
     return (
-        f"{name}: {gpus} GPU{'' if gpus == 1 else 's'} from {duration(begin - frame.begin_s)} "
+        f"{name}: {counted(gpus, 'GPU')} from {duration(begin - frame.begin_s)} "
         f"for {duration(float(attempts.end_s[attempt]) - begin)}{shared}{preempted}"
     )
 
@@ -245,19 +245,12 @@ def sample(
 
 
 def palette_png(cells: NDArray[np.uint8], palette: tuple[str, ...]) -> bytes:
-    """Encode an image of palette numbers: 8 bits a pixel, no filter, the same bytes every time."""
-    rows, columns = cells.shape
-    lines = np.zeros((rows, columns + 1), dtype=np.uint8)
-    lines[:, 1:] = cells
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)),
-        (b"PLTE", b"".join(bytes.fromhex(colour.lstrip("#")) for colour in palette)),
-        (b"IDAT", zlib.compress(lines.tobytes(), 9)),
-        (b"IEND", b""),
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
+    """A PNG image from palette numbers, one byte a pixel. The same cells give the same bytes."""
+    image = Image.fromarray(cells)
+    image.putpalette(b"".join(bytes.fromhex(colour.lstrip("#")) for colour in palette))
+    png = io.BytesIO()
+    image.save(png, "PNG", compress_level=9)
+    return png.getvalue()
 
 
 def _node_labels(history: History, frame: _Frame) -> Iterator[str]:
