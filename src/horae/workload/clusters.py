@@ -111,11 +111,11 @@ def _group(spec: str, written: re.Match[str]) -> dict[str, Any]:
     return {**group, "nodes_per_rack": int(written["rack"])}
 
 
-def _names(prefix: str, many: int, numbers: Counter[str]) -> Iterator[str]:
+def _names(prefix: str, node_count: int, numbers: Counter[str]) -> Iterator[str]:
     """Names of the next nodes with a prefix: v100-0, v100-1, ..."""
     first = numbers[prefix]
-    numbers[prefix] += many
-    return (f"{prefix}-{number}" for number in range(first, first + many))
+    numbers[prefix] += node_count
+    return (f"{prefix}-{number}" for number in range(first, first + node_count))
 
 
 def _is_switch_file(path: Path) -> bool:
@@ -162,9 +162,9 @@ def _from_yaml(path: Path) -> Cluster:
 
 def _nodes(group: dict[str, Any], numbers: Counter[str], racks: Iterator[int]) -> Iterator[Node]:
     """The nodes of one group. A single node with a name bears it; several share it as a prefix."""
-    many, gpu_type = group.get("count", 1), group.get("type", DEFAULT_TYPE)
-    single = "name" in group and many == 1
-    names = [group["name"]] if single else _names(group.get("name", gpu_type), many, numbers)
+    node_count, gpu_type = group.get("count", 1), group.get("type", DEFAULT_TYPE)
+    single = "name" in group and node_count == 1
+    names = [group["name"]] if single else _names(group.get("name", gpu_type), node_count, numbers)
     rack = group.get("rack", DEFAULT_RACK)
     for number, name in enumerate(names):
         if "nodes_per_rack" in group and number % group["nodes_per_rack"] == 0:

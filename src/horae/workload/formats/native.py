@@ -82,8 +82,8 @@ def _codes(cell: Cell, column: str) -> tuple[int, ...]:
 def _loss(cell: Cell, column: str) -> LossCurve:
     """A JSON map with the three numbers of a loss curve."""
     curve = from_json(cell, column)
-    known = {field.name for field in fields(LossCurve)}
-    if not isinstance(curve, dict) or set(curve) != known or not all(_is_number(value) for value in curve.values()):
+    names = {field.name for field in fields(LossCurve)}
+    if not isinstance(curve, dict) or set(curve) != names or not all(_is_number(value) for value in curve.values()):
         raise BadCell(f'{column} is {cell!r}, not a JSON map such as {{"first": 4, "last": 0.5, "halves_at": 600}}')
     return LossCurve(**{name: float(value) for name, value in curve.items()})
 
