@@ -106,7 +106,7 @@ _MAKERS = re.compile(r"^(nvidia|amd)?(tesla|geforce|instinct)?")
 def find_gpu_type(name: str) -> GpuType | None:
     """The GPU type of a name such as v100, V100 or NVIDIA A100-80GB; None if the catalogue does not know it."""
     plain = _MAKERS.sub("", _letters(name))
-    by_letters = {_letters(known): known for known in gpu_types()} | _GPU_ALIASES
+    by_letters = {_letters(type_name): type_name for type_name in gpu_types()} | _GPU_ALIASES
     return gpu_types()[by_letters[plain]] if plain in by_letters else None
 
 
@@ -285,6 +285,6 @@ def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _not_in_catalogue(what: str, name: str, known: Iterable[str], option: str) -> NotInCatalogue:
-    hint = did_you_mean(name, known)
+def _not_in_catalogue(what: str, name: str, names: Iterable[str], option: str) -> NotInCatalogue:
+    hint = did_you_mean(name, names)
     return NotInCatalogue(f"The catalogue has no {what} {name!r}.{hint} `horae catalogue {option}` lists them.")

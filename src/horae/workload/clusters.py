@@ -213,7 +213,7 @@ def _queue(path: Path, name: Any, settings: Any) -> Queue:
 
 
 def _load_yaml(path: Path, example: str) -> dict[str, Any]:
-    """The map at the top of a YAML file, with no key but the known ones and none twice."""
+    """The map at the top of a YAML file, without unknown keys and without a key twice."""
     import yaml  # imported late: most runs name their cluster in the short form
 
     class Loader(yaml.SafeLoader):
@@ -240,9 +240,9 @@ def _load_yaml(path: Path, example: str) -> dict[str, Any]:
     return content
 
 
-def _check_keys(where: str, given: Collection[Any], known: Sequence[str]) -> None:
+def _check_keys(where: str, given: Collection[Any], allowed: Sequence[str]) -> None:
     """Refuse a key nobody would read, and name the one that was probably meant."""
     for key in given:
-        if key not in known:
-            hint = did_you_mean(str(key), known)
-            raise BadCluster(f"{where} has an unknown key {key!r}.{hint} Known are {', '.join(known)}.")
+        if key not in allowed:
+            hint = did_you_mean(str(key), allowed)
+            raise BadCluster(f"{where} has an unknown key {key!r}.{hint} Known are {', '.join(allowed)}.")

@@ -266,11 +266,11 @@ def _rate_per_hour(settings: Workload, cluster: Cluster, gpu_seconds: float, app
     return apps * settings.load * cluster.gpus / gpu_seconds * HOUR_S
 
 
-def _work(kind: JobKind, duration_s: float) -> dict[str, Any]:
+def _work(job_kind: JobKind, duration_s: float) -> dict[str, Any]:
     """A duration as work: whole steps where the speed is known, seconds otherwise."""
-    if kind.steps_per_s is None:
+    if job_kind.steps_per_s is None:
         return {"work": duration_s, "unit": "seconds"}
-    return {"work": float(max(1, round(duration_s * kind.steps_per_s))), "unit": "steps"}
+    return {"work": float(max(1, round(duration_s * job_kind.steps_per_s))), "unit": "steps"}
 
 
 def _trials(

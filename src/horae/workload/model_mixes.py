@@ -99,10 +99,10 @@ class Models:
         kinds = []
         for share, size in zip(chosen, gpus.tolist(), strict=True):
             choices = everything if size == 1 else self.distributed
-            kinds.append(self._kind(choices[int(share * len(choices))], size, throughputs))
+            kinds.append(self._job_kind(choices[int(share * len(choices))], size, throughputs))
         return kinds
 
-    def _kind(self, job_class: str, gpus: int, throughputs: Throughputs) -> JobKind:
+    def _job_kind(self, job_class: str, gpus: int, throughputs: Throughputs) -> JobKind:
         span = Span.GPU if gpus == 1 else Span.NODE
         throughput = throughputs.get(Setting(job_class, self.reference_type, gpus, span))
         if throughput is None or throughput.steps_per_s <= 0:

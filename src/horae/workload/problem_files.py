@@ -143,7 +143,7 @@ def _build(document: _ProblemFile) -> AllocationProblem:
 def _too_large(job: _ProblemJob, gpus: dict[str, int]) -> str:
     counts = ", ".join(f"{gpus[name]} {name}" for name, speed in job.throughput.items() if speed > 0)
     wanted = "1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs of one type"
-    return f"Job {job.id!r} needs {wanted}, and but the types it has a throughput on have {counts}: make it smaller."
+    return f"Job {job.id!r} needs {wanted}, and the types it has a throughput on have {counts}: make it smaller."
 
 
 def _path(job: _ProblemJob) -> str:

@@ -181,22 +181,22 @@ def _neighbour(setting: Setting) -> str:
     return setting.neighbour
 
 
-def _estimate(known: _Speeds, wanted: Sequence[Setting]) -> dict[Setting, float]:
+def _estimate(speeds: _Speeds, wanted: Sequence[Setting]) -> dict[Setting, float]:
     """Speeds of the wanted settings, estimated from known speeds. All are above 0."""
     solo, pairs = (
         [setting for setting in wanted if not setting.neighbour],
         [setting for setting in wanted if setting.neighbour],
     )
     # 1. Solo speeds of jobs that were measured beside others on the same GPUs, from those pairs.
-    seen = {_place(setting) for setting in known if setting.neighbour}
-    shared = {setting: speed for setting, speed in known.items() if _place(setting) in seen}
+    seen = {_place(setting) for setting in speeds if setting.neighbour}
+    shared = {setting: speed for setting, speed in speeds.items() if _place(setting) in seen}
     solo_from_pairs = _fill(shared, [setting for setting in solo if _place(setting) in seen], _place, _neighbour)
     # 2. All other solo speeds, from the class on other GPUs and from other classes.
-    alone = {setting: speed for setting, speed in known.items() if not setting.neighbour} | solo_from_pairs
+    alone = {setting: speed for setting, speed in speeds.items() if not setting.neighbour} | solo_from_pairs
     alone |= _fill(alone, [setting for setting in solo if setting not in solo_from_pairs], _job_class, _where)
     # 3. Pairs, also of classes never measured in one: every row now has a solo speed. A pair is never faster than solo.
     places = seen | {_place(setting) for setting in pairs}
-    together = {setting: speed for setting, speed in {**known, **alone}.items() if _place(setting) in places}
+    together = {setting: speed for setting, speed in {**speeds, **alone}.items() if _place(setting) in places}
     beside = _fill(together, pairs, _place, _neighbour)
     slower = {pair: min(speed, alone.get(pair._replace(neighbour=""), speed)) for pair, speed in beside.items()}
     return {setting: alone[setting] for setting in solo} | slower
