@@ -40,6 +40,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.globals.update(line_colour=line_colour, is_dashed=is_dashed)
     return environment
