@@ -10,6 +10,7 @@ import ast
 import os
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 from pathlib import Path
@@ -184,6 +185,19 @@ def test_the_wheels_have_no_file_in_common(wheels: dict[str, Path]) -> None:
     copies = {f"horae/train/{name}" for name in names["horae-train"] if name.startswith("horae_train/")}
     assert copies <= names["horae"]
     assert "horae_train/py.typed" in names["horae-train"]
+
+
+def test_the_source_distribution_of_horae_has_the_package_in_both_places(tmp_path: Path) -> None:
+    """A wheel is usually built from it, where no link is left to follow."""
+    pytest.importorskip("hatchling", reason="needs hatchling: pip install hatchling")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (archive,) = tmp_path.glob("horae-*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = [name.partition("/")[2] for name in files.getnames()]
+    for folder in ("src/horae/train/horae_train", "packages/horae-train/src/horae_train"):
+        assert {f"{folder}/{path.name}" for path in MODULES} <= set(names)
+    assert len(names) == len(set(names))
 
 
 class Environment:
