@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from horae.core.errors import UserError, did_you_mean
-from horae.train.skew import skew
+from horae.train import skew
 from horae.workload.networks import images, inception, texts
 from horae.workload.networks.layers import Layer, Network, Shape
 

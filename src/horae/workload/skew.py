@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from horae.core.errors import UserError
 from horae.core.job import NO_SLOWDOWN, PACK_LIMIT, JobSpec
-from horae.train.skew import skew
+from horae.train import skew
 from horae.workload.catalogue import find_model
 from horae.workload.model_mixes import Slowdown
 
