@@ -29,11 +29,11 @@ def draw_scaling(name: str, title: str, sizes: Sequence[tuple[int, int]], lines:
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    from horae.report.pages.plots import _STYLE
+    from horae.report.pages.plots import STYLE
 
     _BUILD.mkdir(exist_ok=True)
     path = _BUILD / f"{name}.png"
-    with style.context(["default", {**_STYLE, "figure.figsize": (10.4, 4.4)}]):
+    with style.context(["default", {**STYLE, "figure.figsize": (10.4, 4.4)}]):
         figure = Figure()
         time, memory = figure.subplots(1, 2)
         for k, line in enumerate(lines):
