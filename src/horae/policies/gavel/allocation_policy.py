@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.arrays import Floats
+from horae.core.arrays import Bools, Floats, Ints
 from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
@@ -77,8 +76,7 @@ class AllocationPolicy(ABC):
         """Settle what is owed, solve, and wish for the next round."""
         owed_s = owed(now, memory, self.half_life)
         # Jobs that no open type can hold are no part of the problem, and have no share.
-        usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
-        runs = np.array(usable.any(axis=1), np.bool_)
+        runs = np.asarray(now.usable.any(axis=1))
         shares = self._shares(now, memory, runs) if runs.any() else TimeShares(np.zeros_like(owed_s))
         remember(now, memory, shares, owed_s)
         wishes = next_round(now, shares, self.claims(now, shares, owed_s), self.round, self.stay)
@@ -96,14 +94,14 @@ class AllocationPolicy(ABC):
         """What is below this, by job, is a solver's tolerance and nobody's right."""
         return np.full(len(solution.share), _LEAST_SHARE)
 
-    def _shares(self, now: Snapshot, memory: Memory, runs: NDArray[np.bool_]) -> TimeShares:
+    def _shares(self, now: Snapshot, memory: Memory, runs: Bools) -> TimeShares:
         """Solve for those that can run; the others have no share."""
         problem = problem_of(now, self._isolated_s(now, memory))
         if self.space_sharing:
             problem = replace(problem, sharing=Sharing(now.kind, now.beside))
         problem = problem.only(runs)
         solution = self._solve(problem if self.aware else problem.agnostic())
-        self.note(now, memory, solution)
+        self.note(now, memory, now.rows[runs], solution)
         least = self.least_share(solution)
         alone = np.zeros((len(now), len(problem.gpu_types)))
         alone[runs] = np.where(solution.share < least[:, None], 0.0, solution.share)
@@ -112,8 +110,8 @@ class AllocationPolicy(ABC):
         )
         return TimeShares(alone, np.flatnonzero(runs)[solution.pairs], together)
 
-    def note(self, now: Snapshot, memory: Memory, solution: Solution) -> None:  # noqa: B027, most have nothing to note
-        """Remember what a solution says beside the shares; its jobs are named by their rows."""
+    def note(self, now: Snapshot, memory: Memory, rows: Ints, solution: Solution) -> None:  # noqa: B027, optional
+        """Remember more of a solution than its shares (nothing, by default); `rows[m]` is the row of its job m."""
 
     def _solve(self, problem: AllocationProblem) -> Solution:
         """Allocate, or take the last solution where the problem is the same: most rounds end and nothing changed."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horae.core.arrays import Bools, Ints
 from horae.core.errors import UserError, did_you_mean
 from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
@@ -86,17 +86,15 @@ class CostDeadline(Cost):
         scalars=MEMORY.scalars,
     )
 
-    def note(self, now: Snapshot, memory: Memory, solution: Solution) -> None:
-        """Remember whose deadlines were relaxed, so that a report can name them."""
-        named = solution.certificate["relaxed_deadlines"]
-        assert isinstance(named, list), f"deadlines are relaxed by name, not by {named!r}"
-        rows = np.array([int(name) for name in named], np.int64)
+    def note(self, now: Snapshot, memory: Memory, rows: Ints, solution: Solution) -> None:
+        """Remember the jobs whose deadlines were relaxed, so that a report can name them."""
+        rows = rows[solution.relaxed]
         rows = rows[now.table.deadline_s[rows] > now.now_s]
         memory.put("relaxed", rows[memory.column("relaxed", rows) == 0], np.ones(1))
 
-    def relaxed(self, memory: Memory, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def relaxed(self, memory: Memory, rows: Ints) -> Bools:
         """Which jobs' deadlines were given up while they still lay ahead."""
-        given_up: NDArray[np.bool_] = memory.column("relaxed", rows) > 0
+        given_up: Bools = memory.column("relaxed", rows) > 0
         return given_up
 
     def allocate(self, problem: AllocationProblem) -> Solution:

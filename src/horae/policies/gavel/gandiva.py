@@ -12,10 +12,10 @@ from horae.core.arrays import Floats, Ints
 from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
-from horae.policies.gavel.isolated import isolated_share
 from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, remember
 from horae.policies.gavel.type_preference import free_gpus
 from horae.policies.settings import setting
+from horae.solve.allocation.problem import isolated_share
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _as_few(now: Snapshot, mate: Ints, gain: Floats) -> Ints:
 
 def _equal_turns(now: Snapshot, mate: Ints) -> TimeShares:
     """Each job without a mate, and each pair, has 1/N of every GPU type that it can use."""
-    usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
+    usable = now.usable
     first = np.flatnonzero(mate > np.arange(len(now)))
     pairs = np.stack((first, mate[first]), axis=1)
     alone = np.flatnonzero(mate < 0)

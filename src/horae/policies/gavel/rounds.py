@@ -94,8 +94,7 @@ def next_round(now: Snapshot, shares: TimeShares, claim_s: Floats, round_s: floa
 
 def _alone(now: Snapshot, shares: TimeShares, claim_s: Floats, stay_s: float) -> tuple[Ints, Ints, Floats]:
     """Wishes of jobs for GPUs of their own: job, type and key."""
-    usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
-    job, gpu_type = np.nonzero(usable)
+    job, gpu_type = np.nonzero(now.usable)
     stays = now.has_gpus[job] & (now.last_type[job] == gpu_type) & (now.companion[job] < 0)
     entitled = shares.alone[job, gpu_type] > 0
     slow = 1.0 - now.rates[job, gpu_type] / now.rates[job].max(axis=1)

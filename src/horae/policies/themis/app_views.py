@@ -48,9 +48,8 @@ class AppViews:
     def serial_s(self) -> Floats:
         """GPU-seconds left of each job on each type that can hold it now."""
         now = self.now
-        usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
         work = np.maximum(now.work_left, 1e-9 * now.table.work[now.rows]) * now.gpus
-        serial_s: Floats = np.divide(work[:, None], now.rates, out=np.full(now.rates.shape, np.inf), where=usable)
+        serial_s: Floats = np.divide(work[:, None], now.rates, out=np.full(now.rates.shape, np.inf), where=now.usable)
         return serial_s
 
     @cached_property

@@ -15,7 +15,7 @@ from horae.core.gpu_ledger import NOBODY
 from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
-from horae.core.wishes import Pins, Wishes
+from horae.core.wishes import Wishes
 from horae.policies.gavel.isolated_time import COLUMNS, isolated_in_all_s
 from horae.policies.settings import BadSetting, setting
 from horae.policies.themis.app_split import Counts, divide, held_by, rate_now
@@ -93,7 +93,7 @@ class Themis:
         wake_s = self._next_lease_end_s(now, bool(given))
         return Wishes(
             job=now.rows[list(given)] if given else np.empty(0, np.int64),
-            pins=_pins(given),
+            pins=tuple(given.values()),
             lease_until_s=self._lease_end_s(now.now_s),
             waiting=waiting,
             asks=asks,
@@ -307,10 +307,3 @@ def _less(free: Ints, given: Mapping[int, Counts]) -> Ints:
     for counts in given.values():
         left[list(counts)] -= list(counts.values())
     return left
-
-
-def _pins(given: Mapping[int, Counts]) -> Pins:
-    first = np.append(0, np.cumsum([len(counts) for counts in given.values()])).astype(np.int64)
-    machine = [machine for counts in given.values() for machine in counts]
-    gpus = [count for counts in given.values() for count in counts.values()]
-    return Pins(first, np.array(machine, np.int64), np.array(gpus, np.int64))

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.arrays import Floats, Ints
+from horae.core.arrays import Bools, Floats, Ints
 from horae.core.queues import QueueTree
 
 
@@ -24,6 +23,19 @@ def _no_pairs() -> Ints:
     return np.empty((0, 2), np.int64)
 
 
+def isolated_share(gpus_by_type: Floats | Ints, gangs: Floats | Ints, usable: Bools) -> Floats:
+    """Share of time of each of N jobs (rows) on each GPU type (columns), alone on 1/N of the cluster.
+
+    That is (GPUs of the type / N) / GPUs of the job, scaled down where the sum over the types exceeds 1
+    (Gavel, section 4.2); 0 where the job cannot use the type.
+    """
+    if len(gangs) == 0:
+        return np.zeros(usable.shape)
+    share = gpus_by_type[None, :] / len(gangs) / gangs[:, None]
+    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
+    return np.where(usable, share, 0.0)
+
+
 @dataclass(frozen=True)
 class Sharing:
     """How fast jobs run when two of them share their GPUs, by kind of job.
@@ -36,7 +48,7 @@ class Sharing:
     #: Steps/s of a job of one kind (first axis) beside one of another (second) on each type (third).
     beside: Floats
 
-    def only(self, chosen: NDArray[np.bool_]) -> Sharing:
+    def only(self, chosen: Bools) -> Sharing:
         """The same for some of the jobs."""
         return Sharing(self.kind[chosen], self.beside)
 
@@ -80,15 +92,14 @@ class AllocationProblem:
     @cached_property
     def isolated_share(self) -> Floats:
         """Share of its time that each job would have on each type of its 1/M of the cluster."""
-        share = self.capacity[None, :] / len(self) / self.gpus[:, None]
-        return np.asarray(share / np.maximum(share.sum(axis=1, keepdims=True), 1.0))
+        return isolated_share(self.capacity, self.gpus, self.speed > 0)
 
     @cached_property
     def isolated_throughput(self) -> Floats:
         """tau: the throughput of each job on its isolated share."""
         return np.asarray((self.speed * self.isolated_share).sum(axis=1))
 
-    def only(self, chosen: NDArray[np.bool_]) -> AllocationProblem:
+    def only(self, chosen: Bools) -> AllocationProblem:
         """The problem of some of the jobs, on the same GPUs."""
         if chosen.all():
             return self
@@ -127,6 +138,8 @@ class Solution:
     #: Positions of jobs that share GPUs, two in a row, and the time of each pair on each type.
     pairs: Ints = field(default_factory=_no_pairs)
     pair_share: Floats = field(default_factory=_nothing)
+    #: Positions of jobs whose deadline cannot be met, by deadline.
+    relaxed: Ints = field(default_factory=_nobody)
 
     def throughput(self, problem: AllocationProblem) -> Floats:
         """Steps/s that the shares come to for each job of a problem."""

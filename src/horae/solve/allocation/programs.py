@@ -7,7 +7,7 @@ leave whoever is not a bottleneck with any share, down to none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -119,16 +119,16 @@ def cost_with_deadlines(problem: AllocationProblem) -> Solution:
     # Every deadline is admitted by itself, so everybody that has one is a class of its own.
     packed = pack(problem, turn, answer)
     met = packed.reached.throughput[packed.packing.classes.of_job]
-    dropped = [problem.ids[m] for m in dated if met[m] == 0]
-    return packed.solution(packed.reached.level, relaxed_deadlines=dropped)
+    relaxed = [m for m in dated if met[m] == 0]
+    solution = packed.solution(packed.reached.level, relaxed_deadlines=[problem.ids[m] for m in relaxed])
+    return replace(solution, relaxed=np.array(relaxed, np.int64))
 
 
 def isolated(problem: AllocationProblem) -> Solution:
     """Everybody has 1/M of every GPU type: what finish-time fairness compares with."""
     _require_speed(problem)
-    share = np.where(problem.speed > 0, problem.isolated_share, 0.0)
     ratio = problem.isolated_throughput / problem.normaliser
-    return Solution(share, float(ratio.min()), {"gap": 0.0})
+    return Solution(problem.isolated_share, float(ratio.min()), {"gap": 0.0})
 
 
 PROGRAMS: dict[str, Program] = {

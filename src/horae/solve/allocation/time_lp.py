@@ -22,8 +22,6 @@ TOLERANCE = 1e-9
 _LOOSE = 1e-7
 #: Pairs are left out until prices say which are worth their GPUs; so many of those come in at once, or one for a row.
 _AT_ONCE = 100
-#: What an answer misses is made so many times larger to be mended.
-_MAGNIFIED = 1e6
 #: What an answer misses is made so many times larger, to be mended.
 _MAGNIFIED = 1e6
 #: Numbers by which HiGHS knows the simplex method from above, and from below.
