@@ -1,4 +1,4 @@
-"""Everybody alone on 1/N of the cluster."""
+"""Isolation: each of N jobs has 1/N of every GPU type, a yardstick for other policies."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from horae.solve.allocation.problem import isolated_share
 class Isolated:
     """Give each of the N jobs 1/N of the time of every GPU type, in rounds.
 
-    The share is that of Gavel (OSDI '20, section 4.2): (GPUs of the type / N) / gang, at most
-    all of the time. It is a yardstick, so nobody is preferred where it runs.
+    The share is that of Gavel (OSDI '20, section 4.2): (GPUs of the type / N) / GPUs of the job, in sum at most 1.
+    The policy is a yardstick, so a running job has no preference for the GPUs that it has.
     """
 
     objective: ClassVar = "time owed on each GPU type, most first"
@@ -29,7 +29,7 @@ class Isolated:
     round: float = setting(360.0, "length of a round in seconds", least=0.001)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Settle what each job is owed, then wish for (job, type) in order of it."""
+        """Update the time owed, then wish for (job, GPU type) pairs by time owed, most first."""
         owed_s = owed(now, memory, math.inf)
         share = isolated_share(now.open_gpus, now.gpus, now.usable)
         remember(now, memory, TimeShares(share), owed_s)

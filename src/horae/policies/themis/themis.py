@@ -16,7 +16,7 @@ from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
-from horae.policies.gavel.isolated_time import COLUMNS, isolated_in_all_s
+from horae.policies.gavel.isolated_time import COLUMNS, isolated_total_s
 from horae.policies.settings import BadSetting, setting
 from horae.policies.themis.app_split import Counts, divide, held_by, rate_now
 from horae.policies.themis.app_views import AppViews
@@ -121,7 +121,7 @@ class Themis:
         if self.denominator == "share":
             return alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention)
         longest_s = np.zeros(len(apps))
-        np.maximum.at(longest_s, apps.of_job, isolated_in_all_s(now, memory))
+        np.maximum.at(longest_s, apps.of_job, isolated_total_s(now, memory))
         return longest_s
 
     def _open(self, now: Snapshot, memory: Memory, views: AppViews, free: Ints) -> _AuctionRound:
