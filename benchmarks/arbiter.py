@@ -23,7 +23,7 @@ from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.policies.themis.app_views import AppViews
 from horae.policies.themis.bidding_agent import TruthfulAgent
-from horae.policies.themis.rho import alone_s, look, whole_demand
+from horae.policies.themis.rho import alone_s, find_apps, whole_demand
 from horae.policies.themis.themis import Themis
 from horae.solve.auction.auction import hold_auction
 from horae.solve.auction.bids import Bid, Offer
@@ -160,5 +160,5 @@ class _Auction:
 
 
 def _views(now: Snapshot, memory: Memory) -> AppViews:
-    apps = look(now, memory)
+    apps = find_apps(now, memory)
     return AppViews(now, apps, alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention), _LEASE_S)

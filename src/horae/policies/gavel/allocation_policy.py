@@ -47,9 +47,13 @@ class AllocationPolicy(ABC):
     paper: ClassVar = "Gavel, OSDI '20, section 4"
     memory: ClassVar[MemorySpec] = MEMORY
     round: float = setting(360.0, "length of a round in seconds", least=0.001)
-    stay: float = setting(720.0, "seconds a running job may be behind others before it gives way", least=0)
-    half_life: float = setting(math.inf, "seconds in which half of what is owed is forgotten; off for never", least=1)
-    aware: bool = setting(True, "whether speeds on the GPU types are told apart")
+    stay: float = setting(
+        720.0, "seconds that a waiting job must be owed more than a running job before it takes its GPUs", least=0
+    )
+    half_life: float = setting(
+        math.inf, "seconds after which half of the time owed is forgotten; off for never", least=1
+    )
+    aware: bool = setting(True, "whether each GPU type has its own speed; false takes one average speed for all")
     space_sharing: bool = setting(False, "whether two jobs may share GPUs where that is faster than taking turns")
 
     #: Whether the shares depend on jobs and GPUs alone, not on time; equal problems are then solved once.

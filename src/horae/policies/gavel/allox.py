@@ -34,7 +34,7 @@ class AlloX:
     paper: ClassVar = "AlloX, EuroSys '20"
     memory: ClassVar = MemorySpec()
     gain: float = setting(60.0, GAIN, least=0)
-    aware: bool = setting(True, "whether speeds on the GPU types are told apart")
+    aware: bool = setting(True, "whether each GPU type has its own speed; false takes one average speed for all")
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """The first jobs of the queues, largest gangs first; then all jobs on all types."""

@@ -18,7 +18,7 @@ from horae.policies.gavel.type_preference import GAIN, free_gpus, held_type, les
 from horae.policies.settings import RESERVE, setting
 
 #: Help text of the setting `aware`.
-AWARE = "whether speeds on the GPU types are told apart"
+AWARE = "whether each GPU type has its own speed; false takes one average speed for all"
 
 
 @dataclass(frozen=True)

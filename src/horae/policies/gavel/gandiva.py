@@ -39,8 +39,10 @@ class Gandiva:
         scalars={**MEMORY.scalars, "looks": 0.0},
     )
     round: float = setting(360.0, "length of a round in seconds", least=0.001)
-    stay: float = setting(720.0, "seconds a running job may be behind others before it gives way", least=0)
-    seed: int = setting(0, "what the random pairs are drawn from; that of the run, unless given", least=0)
+    stay: float = setting(
+        720.0, "seconds that a waiting job must be owed more than a running job before it takes its GPUs", least=0
+    )
+    seed: int = setting(0, "seed of the random pairs; the seed of the run, unless given", least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """Part pairs that lose or need not share, draw new pairs if GPUs are short, and give all equal turns."""

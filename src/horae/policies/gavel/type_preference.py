@@ -8,7 +8,7 @@ from horae.core.arrays import Floats, Ints
 from horae.core.snapshot import Snapshot
 
 #: Help text of the setting `gain`.
-GAIN = "seconds by which somebody must end sooner before a running job moves or gives way"
+GAIN = "seconds that a move or a preemption must save before a running job is restarted for it"
 
 #: Least gain in seconds: without it rounding errors could move a job.
 _LEAST_GAIN_S = 1e-6

@@ -27,7 +27,7 @@ class LeastAttainedService:
     unit: ClassVar = "GPU-s"
     paper: ClassVar = "Tiresias, NSDI '19, section 3.1"
     memory: ClassVar = MemorySpec()
-    quantum: float = setting(600.0, "seconds between two looks when nothing else happens", least=0.001)
+    quantum: float = setting(600.0, "seconds between decisions when nothing else happens", least=0.001)
     reserve: float = setting(math.inf, RESERVE, least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
