@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from horae.core.arrays import Floats
-from horae.solve.matrix_completion import complete, fill, nearest_rows, from_nearest_rows
+from horae.solve.matrix_completion import complete, fill, from_nearest_rows, nearest_rows
 
 NAN = np.nan
 

@@ -5,8 +5,8 @@ slot. Where gang sizes mix, two rules of ours decide how many slots of each size
 
 1. Every job has a slot to queue for: from the largest gang down, a job whose size has no slot on any type that it can
    use gets one, on the type with the most GPUs left. If too few GPUs are left, it queues for the smallest larger slots.
-2. The GPUs that are left are cut as jobs would take them in order of their GPU time, least first: each job a slot of its
-   size on its fastest type that has room, in turns until no slot is of use.
+2. The GPUs that are left are cut as jobs would take them in order of their GPU time, least first: each job a slot of
+   its size on its fastest type that has room, in turns until no slot is of use.
 
 Least GPU time first gives the least average completion time of gangs (Smith's rule). With one GPU for
 each job the cut is every GPU, as far as there are jobs.

@@ -21,7 +21,7 @@ from horae.core.cluster import Machines, Span
 from horae.policies.themis.app_split import WORTH_MOVING
 from horae.policies.themis.bid_bundles import Stock, bundles_of
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
-from horae.solve.auction.rounding import words_of
+from horae.solve.auction.rounding import entropy_of
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class ErringAgent:
         return replace(bid, rho=rho, bundles=replace(bid.bundles, rho=bid.bundles.rho * np.array(rows)))
 
     def _factors(self, app: AppView, purpose: str, count: int) -> Floats:
-        rng = np.random.default_rng(np.random.SeedSequence(words_of(self.seed, purpose, app.name)))
+        rng = np.random.default_rng(np.random.SeedSequence(entropy_of(self.seed, purpose, app.name)))
         return rng.uniform(1.0 - self.error, 1.0 + self.error, count)
 
 

@@ -1,4 +1,4 @@
-"""An outcome in words: why each app got what it got."""
+"""Explanations: one or two sentences for each app, why it got its GPUs or none."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from horae.solve.auction.bids import Bid, Offer, place_name
 from horae.solve.auction.outcome import Award, Counts, Displaced, Outcome
 
-#: So many of those that a winner displaced are named.
+#: Number of displaced apps that a sentence names.
 _NAMED = 3
 
 
 def explain(outcome: Outcome, bids: Sequence[Bid]) -> dict[str, str]:
-    """Sentences by app: bidders first, then those that were given leftovers."""
+    """Sentences by app: bidders first, then apps that were given leftovers."""
     by_app = {bid.app: bid for bid in bids}
-    said = {app: [_of_award(outcome, award, by_app)] for app, award in outcome.awards.items()}
+    sentences = {app: [_of_award(outcome, award, by_app)] for app, award in outcome.awards.items()}
     for app, counts in outcome.leftover.items():
-        said.setdefault(app, []).append(_of_leftover(outcome, app, counts))
-    return {app: " ".join(sentences) for app, sentences in said.items()}
+        sentences.setdefault(app, []).append(_of_leftover(outcome, app, counts))
+    return {app: " ".join(of_app) for app, of_app in sentences.items()}
 
 
 def explain_gap(outcome: Outcome) -> str:
@@ -39,9 +39,11 @@ def _of_award(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
 
 
 def _payment(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
-    """Whom it cost how much."""
-    lost = sorted((other for other in award.displaced if other.rho < other.rho_now), key=lambda d: d.rho / d.rho_now)
-    gained = [other for other in award.displaced if other.rho > other.rho_now]
+    """The apps that a winner cost something, and how much it pays."""
+    lost = sorted(
+        (other for other in award.displaced if other.rho < other.actual_rho), key=lambda d: d.rho / d.actual_rho
+    )
+    gained = [other for other in award.displaced if other.rho > other.actual_rho]
     named = [_instead(outcome.offer, other, bids) for other in lost[:_NAMED]]
     if len(lost) > _NAMED:
         named.append(f"{len(lost) - _NAMED} more would have been better off")
@@ -52,8 +54,10 @@ def _payment(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
 
 
 def _instead(offer: Offer, other: Displaced, bids: dict[str, Bid]) -> str:
-    then, now = (bundle_in_words(offer, bids[other.app], bundle) for bundle in (other.bundle, other.now))
-    return f"{other.app} would have won {then} (rho {other.rho:.4g}) instead of {now} ({other.rho_now:.4g})"
+    without, actual = (
+        bundle_in_words(offer, bids[other.app], bundle) for bundle in (other.bundle, other.actual_bundle)
+    )
+    return f"{other.app} would have won {without} (rho {other.rho:.4g}) instead of {actual} ({other.actual_rho:.4g})"
 
 
 def _rounding(outcome: Outcome, award: Award) -> str:
@@ -84,8 +88,8 @@ def _of_loser(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
     for winner in outcome.awards.values():
         for other in winner.displaced:
             if other.app == award.app and other.bundle is not None:
-                then = bundle_in_words(outcome.offer, bids[award.app], other.bundle)
-                return f"{first} Without {winner.app} it would have won {then}."
+                without = bundle_in_words(outcome.offer, bids[award.app], other.bundle)
+                return f"{first} Without {winner.app} it would have won {without}."
     return first
 
 
@@ -98,26 +102,26 @@ def _of_leftover(outcome: Outcome, app: str, counts: Counts) -> str:
 
 
 def on_machines(offer: Offer, counts: Counts) -> str:
-    """GPUs by machine, in words."""
+    """GPU count by machine, in words."""
     return _and([f"{_gpus(counts[m])} on {offer.machines[m]}" for m in sorted(counts)])
 
 
 def bundle_in_words(offer: Offer, bid: Bid, row: int | None) -> str:
-    """A row of a table; None is nothing."""
+    """A row of a bid's table, in words; None is nothing."""
     if row is None:
         return "nothing"
-    table, parts = bid.bundles, []
+    table, pieces = bid.bundles, []
     for piece in range(table.start[row], table.start[row + 1]):
         where, machines = place_name(offer, int(table.place[piece])), int(table.spread[piece])
         where = where if table.place[piece] < len(offer.machines) else f"{machines} machines of {where} each"
-        parts.append(f"{_gpus(int(table.gpus[piece]))} on {where}")
-    return _and(parts)
+        pieces.append(f"{_gpus(int(table.gpus[piece]))} on {where}")
+    return _and(pieces)
 
 
 def _gpus(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
-def _and(parts: Iterable[str]) -> str:
-    *most, last = parts
+def _and(phrases: Iterable[str]) -> str:
+    *most, last = phrases
     return f"{', '.join(most)} and {last}" if most else last
