@@ -13,7 +13,7 @@ from benchmarks.memory import in_new_process, peak_mb
 from benchmarks.part import Part, Row
 from benchmarks.scaling import Grown, draw_scaling
 from horae.solve.auction.auction import hold_auction
-from horae.solve.auction.outcome import Outcome
+from horae.solve.auction.outcome import AuctionOutcome
 
 #: Apps and GPUs for which limits are set: seconds, and how far the geometric mean of V may be from the best.
 _LIMITS = {(50, 256): (0.050, 0.02), (1_000, 8_192): (5.0, 0.02)}
@@ -32,7 +32,7 @@ class Measured:
     bundles: int
     cpu_s: float
     peak_mb: float
-    outcome: Outcome
+    outcome: AuctionOutcome
 
     def row(self) -> Row:
         """A line of the table."""

@@ -15,7 +15,7 @@ from scipy.sparse import csc_matrix
 
 from horae.solve.auction.auction import hold_auction
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
-from horae.solve.auction.outcome import Outcome
+from horae.solve.auction.outcome import AuctionOutcome
 from horae.solve.auction.winner_program import UNIT, Market, build_market
 from horae.solve.auction.winners import Effort, find_winners, find_winners_without
 
@@ -60,7 +60,7 @@ def racks(count: int, machines: int, free: int = 4) -> Offer:
     return Offer.of(dict.fromkeys(names, free), {name: name.split("m")[0] for name in names})
 
 
-def check_capacity(outcome: Outcome) -> None:
+def check_capacity(outcome: AuctionOutcome) -> None:
     for counts in (
         [award.proportional for award in outcome.awards.values()],
         list(outcome.holdings().values()),

@@ -107,8 +107,8 @@ class NashProgram:
         self._set_count(profile, self._count[profile] - 1)
         # The others take over its time, in proportion to their weight.
         fraction = weight / float(self._weight @ self._count)
-        at, reach = np.log(of_job / self._program.fastest), np.full(len(of_job), fraction)
-        without = self._search(at, reach, _KEPT_TOLERANCE * fraction)
+        log_throughput, reach = np.log(of_job / self._program.fastest), np.full(len(of_job), fraction)
+        without = self._search(log_throughput, reach, _KEPT_TOLERANCE * fraction)
         self._set_count(profile, self._count[profile] + 1)
         return float(np.exp(min(0.0, (best.value - without.value) / weight - np.log(of_job[profile]))))
 
@@ -153,11 +153,11 @@ class NashProgram:
     def _reached(self, touch: Floats) -> tuple[Floats, Floats]:
         """Logarithm of the throughput of a job of each profile, and its upper bound."""
         taken, count = self._program.extra.reshape(touch.shape), np.maximum(self._count, 1.0)
-        at = np.log(np.maximum(taken.sum(axis=1) / count, 1e-12))
-        return at, touch[:, 0] - 1.0 + (taken * np.exp(-touch)).sum(axis=1) / count
+        log_throughput = np.log(np.maximum(taken.sum(axis=1) / count, 1e-12))
+        return log_throughput, touch[:, 0] - 1.0 + (taken * np.exp(-touch)).sum(axis=1) / count
 
-    def _welfare(self, at: Floats, gap: float) -> Welfare:
-        throughput = np.exp(at) * self._program.fastest
+    def _welfare(self, log_throughput: Floats, gap: float) -> Welfare:
+        throughput = np.exp(log_throughput) * self._program.fastest
         value = float((self._weight * self._count) @ np.log(throughput))
         return Welfare(value, throughput[self.profile_of_job], self._program.time, self._program.prices.gpu, gap)
 

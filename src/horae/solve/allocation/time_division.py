@@ -146,11 +146,11 @@ class Division:
             return np.empty((0, 2), np.int64), np.empty((0, types))
         units, of_piece = np.unique(sides.unit[pieces.side], return_inverse=True)
         left, right = self._lines(sides, pieces, of_piece)
-        first, second, unit, part = opposite_jobs(left, right)
+        first, second, unit, fraction = opposite_jobs(left, right)
         jobs = len(self.classes.of_job)
         key, pair = np.unique(np.minimum(first, second) * jobs + np.maximum(first, second), return_inverse=True)
         cell = pair * types + self.units.gpu_type[units[unit]]
-        share = tally(cell, part * self.time[units[unit]], len(key) * types).reshape(-1, types)
+        share = tally(cell, fraction * self.time[units[unit]], len(key) * types).reshape(-1, types)
         return np.column_stack((key // jobs, key % jobs)), share
 
     def _with_both_places(self, sides: Sides, pieces: TimePieces) -> TimePieces:

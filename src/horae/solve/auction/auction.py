@@ -15,7 +15,7 @@ from horae.core.arrays import Floats
 from horae.solve.auction.bids import BadBid, Bid, Offer, Taker
 from horae.solve.auction.leftovers import give_leftovers
 from horae.solve.auction.machine_choice import place_bundles
-from horae.solve.auction.outcome import Award, Counts, Displaced, Outcome
+from horae.solve.auction.outcome import AuctionOutcome, Award, Counts, Displaced
 from horae.solve.auction.payments import Payments, charge
 from horae.solve.auction.rounding import Seed, draw, gangs_kept, keep
 from horae.solve.auction.winner_program import BuiltMarket, build_market
@@ -24,7 +24,7 @@ from horae.solve.auction.winners import Effort, Winners, find_winners
 
 def hold_auction(
     offer: Offer, bids: Sequence[Bid], others: Sequence[Taker] = (), seed: Seed = 0, effort: Effort | None = None
-) -> Outcome:
+) -> AuctionOutcome:
     """Hold one auction. Bids must have passed `check_bid`; their order does not matter."""
     effort = effort or Effort()
     bids = sorted(bids, key=lambda bid: bid.app)
@@ -39,7 +39,7 @@ def hold_auction(
         for machine, gpus in counts.items():
             left[machine] -= gpus
     leftover = give_leftovers(left, others, [bid.taker for bid in bids], kept, seed)
-    return Outcome(
+    return AuctionOutcome(
         offer,
         {award.app: award for award in awards},
         leftover,

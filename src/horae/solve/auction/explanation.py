@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from horae.solve.auction.bids import Bid, Offer, place_name
-from horae.solve.auction.outcome import Award, Counts, Displaced, Outcome
+from horae.solve.auction.outcome import AuctionOutcome, Award, Counts, Displaced
 
 #: Number of displaced apps that a sentence names.
 _NAMED = 3
 
 
-def explain(outcome: Outcome, bids: Sequence[Bid]) -> dict[str, str]:
+def explain(outcome: AuctionOutcome, bids: Sequence[Bid]) -> dict[str, str]:
     """Sentences by app: bidders first, then apps that were given leftovers."""
     by_app = {bid.app: bid for bid in bids}
     sentences = {app: [_of_award(outcome, award, by_app)] for app, award in outcome.awards.items()}
@@ -20,7 +20,7 @@ def explain(outcome: Outcome, bids: Sequence[Bid]) -> dict[str, str]:
     return {app: " ".join(of_app) for app, of_app in sentences.items()}
 
 
-def explain_gap(outcome: Outcome) -> str:
+def explain_gap(outcome: AuctionOutcome) -> str:
     """How good the allocation is as a whole."""
     if outcome.log_gap == 0.0:
         return "No allocation has a larger product of values V = 1/rho before payments."
@@ -28,7 +28,7 @@ def explain_gap(outcome: Outcome) -> str:
     return f"The geometric mean of the values V = 1/rho before payments is {below}."
 
 
-def _of_award(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
+def _of_award(outcome: AuctionOutcome, award: Award, bids: dict[str, Bid]) -> str:
     if award.bundle is None:
         return _of_loser(outcome, award, bids)
     won = f"{award.app} won {on_machines(outcome.offer, award.proportional)}"
@@ -38,7 +38,7 @@ def _of_award(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
     return f"{won} {_payment(outcome, award, bids)} {_rounding(outcome, award)}"
 
 
-def _payment(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
+def _payment(outcome: AuctionOutcome, award: Award, bids: dict[str, Bid]) -> str:
     """The apps that a winner cost something, and how much it pays."""
     lost = sorted(
         (other for other in award.displaced if other.rho < other.actual_rho), key=lambda d: d.rho / d.actual_rho
@@ -60,7 +60,7 @@ def _instead(offer: Offer, other: Displaced, bids: dict[str, Bid]) -> str:
     return f"{other.app} would have won {without} (rho {other.rho:.4g}) instead of {actual} ({other.actual_rho:.4g})"
 
 
-def _rounding(outcome: Outcome, award: Award) -> str:
+def _rounding(outcome: AuctionOutcome, award: Award) -> str:
     """How the fraction became whole gangs."""
     exact = award.fraction * award.gangs
     gangs = "gang" if award.gangs == 1 else "gangs"
@@ -78,7 +78,7 @@ def _rounding(outcome: Outcome, award: Award) -> str:
     )
 
 
-def _of_loser(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
+def _of_loser(outcome: AuctionOutcome, award: Award, bids: dict[str, Bid]) -> str:
     if not len(bids[award.app].bundles):
         return f"{award.app} won nothing: its table is empty."
     if (bids[award.app].bundles.rho >= award.rho_of_nothing).all():
@@ -93,7 +93,7 @@ def _of_loser(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
     return first
 
 
-def _of_leftover(outcome: Outcome, app: str, counts: Counts) -> str:
+def _of_leftover(outcome: AuctionOutcome, app: str, counts: Counts) -> str:
     gpus = on_machines(outcome.offer, counts)
     if app in outcome.awards:
         order = "in the order drawn before the bids were opened"

@@ -54,7 +54,7 @@ class Award:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AuctionOutcome:
     """Awards by app, leftovers by app, and how exact the solution is."""
 
     offer: Offer

@@ -38,7 +38,7 @@ def gangs_kept(fraction: float, gangs: int, drawn: float) -> int:
 
 
 def keep(bundle: Mapping[int, int], gang: int, gangs: int) -> dict[int, int]:
-    """This number of gangs of a bundle (GPU count by machine): on the fewest machines, of those the first.
+    """The given number of gangs of a bundle (GPU count by machine): on the fewest machines, of those the first.
 
     Gangs on one machine come first. If they are not enough, others are made of the GPUs that are left on machines.
     """
