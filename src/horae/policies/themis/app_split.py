@@ -54,14 +54,17 @@ def rate_now(now: Snapshot, i: int) -> float:
 
 def held_by(now: Snapshot, i: int) -> Counts:
     """GPU count by machine of a job; empty if some of its GPUs are closed (drained or down)."""
-    gpu_ids = now.gpu_ledger.held.get(int(now.rows[i]), ())
-    usable = now.gpu_ledger.gpu_open[list(gpu_ids)].all()
-    return dict(Counter(now.machines.of_gpu[list(gpu_ids)].tolist())) if gpu_ids and usable else {}
+    gpu_ids = list(now.gpu_ledger.held.get(int(now.rows[i]), ()))
+    if not gpu_ids or not now.gpu_ledger.gpu_open[gpu_ids].all():
+        return {}
+    return dict(Counter(now.machines.of_gpu[gpu_ids].tolist()))
 
 
 def _fastest_places(now: Snapshot, i: int, left: Mapping[int, int], rate: float) -> Counts:
     """GPU count by machine for a job, on the fastest GPU type with enough left; much faster than `rate`, or empty."""
     gpus, machine_type = int(now.gpus[i]), now.machines.gpu_type
+    if sum(left.values()) < gpus:
+        return {}
     for gpu_type in np.argsort(-now.rates[i], kind="stable").tolist():
         free = {m: count for m, count in sorted(left.items()) if count > 0 and machine_type[m] == gpu_type}
         if now.rates[i, gpu_type] <= WORTH_MOVING * rate or sum(free.values()) < gpus:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from horae.core.arrays import Floats
-from horae.core.jit import FLOAT, FLOATS, INT, TABLE, compiled
+from horae.core.jit import FLOAT, FLOATS, INT, TABLE, compiled, inner
 
 #: The option to run nowhere.
 IDLE = -1
@@ -60,15 +60,54 @@ def cheapest_shares(q: Floats, speed: Floats, size: Floats, price: Floats, usage
             usage[low] += size[m] * (1.0 - mix)
 
 
+@inner(FLOAT, INT, FLOAT, FLOAT, TABLE, FLOATS, FLOATS)
+def _marginal_price(m: int, q: float, fastest: float, speed: Floats, size: Floats, price: Floats) -> float:
+    """Price of one more step/s of a job, just above its throughput q; infinite at its fastest."""
+    above = q * (1.0 + 1e-9) + 1e-300
+    if above >= fastest:
+        return np.inf
+    low, high = cheapest_mix(m, above, speed, price)
+    slow = 0.0 if low == IDLE else speed[m, low]
+    slow_price = 0.0 if low == IDLE else price[low]
+    return float(size[m] * (price[high] - slow_price) / (speed[m, high] - slow))
+
+
+@compiled(INT, FLOATS, FLOATS, FLOATS, TABLE, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS)
+def usage_and_slopes(
+    q: Floats,
+    growth: Floats,
+    fastest: Floats,
+    speed: Floats,
+    size: Floats,
+    price: Floats,
+    usage: Floats,
+    marginal: Floats,
+    slope: Floats,
+) -> int:
+    """The GPUs that the cheapest shares use (`usage`), and the marginal prices of the jobs whose throughput grows.
+
+    Writes the n jobs with growth > 0 one after the other: `marginal[:n]` and, with their growth, `slope[:n]`.
+    Returns n. Numbers are those of `cheapest_shares` and `marginal_prices`.
+    """
+    usage[:] = 0.0
+    growing = 0
+    for m in range(len(q)):
+        low, high = cheapest_mix(m, q[m], speed, price)
+        if high != IDLE:
+            slow = 0.0 if low == IDLE else speed[m, low]
+            mix = min(1.0, (q[m] - slow) / (speed[m, high] - slow))
+            usage[high] += size[m] * mix
+            if low != IDLE:
+                usage[low] += size[m] * (1.0 - mix)
+        if growth[m] > 0:
+            marginal[growing] = _marginal_price(m, q[m], fastest[m], speed, size, price)
+            slope[growing] = growth[m]
+            growing += 1
+    return growing
+
+
 @compiled("void", FLOATS, FLOATS, TABLE, FLOATS, FLOATS, FLOATS)
 def marginal_prices(q: Floats, fastest: Floats, speed: Floats, size: Floats, price: Floats, out: Floats) -> None:
     """Price of one more step/s of each job, just above its throughput q; infinite at its fastest."""
     for m in range(len(q)):
-        above = q[m] * (1.0 + 1e-9) + 1e-300
-        if above >= fastest[m]:
-            out[m] = np.inf
-            continue
-        low, high = cheapest_mix(m, above, speed, price)
-        slow = 0.0 if low == IDLE else speed[m, low]
-        slow_price = 0.0 if low == IDLE else price[low]
-        out[m] = size[m] * (price[high] - slow_price) / (speed[m, high] - slow)
+        out[m] = _marginal_price(m, q[m], fastest[m], speed, size, price)

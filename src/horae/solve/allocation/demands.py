@@ -8,12 +8,23 @@ from functools import cached_property
 import numpy as np
 
 from horae.core.arrays import Floats
+from horae.core.jit import FLOATS, compiled
 from horae.solve.allocation.price_search import PriceDemand
 
 #: Throughputs this close to the fastest count as the fastest.
 _ALMOST = 1.0 - 1e-12
 #: A moment, as a fraction of the time since a job came: ending sooner than that does not lower rho.
 _MOMENT = 1e-8
+
+
+@compiled("void", FLOATS, FLOATS, FLOATS, FLOATS)
+def limit(least: Floats, most: Floats, q: Floats, growth: Floats) -> None:
+    """Keep throughputs q between `least` and `most`, in place; throughputs at a limit do not grow."""
+    for m in range(len(q)):
+        at_most = q[m] >= most[m] * _ALMOST
+        if at_most or q[m] <= least[m]:
+            growth[m] = 0.0
+        q[m] = most[m] if at_most else max(q[m], least[m])
 
 
 @dataclass(frozen=True)
@@ -31,9 +42,13 @@ class Proportional:
 
     def throughputs(self, level: float) -> tuple[Floats, Floats]:
         """Steps/s of each job at a level, and their derivative by the level."""
-        q = self.rate * level
-        most = q >= self.fastest * _ALMOST
-        return np.where(most, self.fastest, q), np.where(most, 0.0, self.rate)
+        q, growth = self.rate * level, self.rate.copy()
+        limit(self._no_least, self.fastest, q, growth)
+        return q, growth
+
+    @cached_property
+    def _no_least(self) -> Floats:
+        return np.full(len(self.rate), -np.inf)
 
 
 @dataclass(frozen=True)
@@ -101,5 +116,5 @@ class BoundedDemand:
     def throughputs(self, level: float) -> tuple[Floats, Floats]:
         """Steps/s of each job at a level, and their derivative by the level."""
         q, growth = self.demand.throughputs(level)
-        at_least, at_most = q <= self.least, q >= self.most * _ALMOST
-        return np.where(at_most, self.most, np.maximum(q, self.least)), np.where(at_least | at_most, 0.0, growth)
+        limit(self.least, self.most, q, growth)
+        return q, growth

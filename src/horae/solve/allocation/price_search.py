@@ -19,7 +19,7 @@ import highspy
 import numpy as np
 
 from horae.core.arrays import Floats
-from horae.solve.allocation.cheapest_mix import cheapest_shares, marginal_prices
+from horae.solve.allocation.cheapest_mix import cheapest_shares, marginal_prices, usage_and_slopes
 
 #: Allowed error, relative to the worth of all capacity.
 TOLERANCE = 1e-9
@@ -99,14 +99,13 @@ def _lower(jobs: Jobs, capacity: Floats, demand: PriceDemand, price: Floats, abo
     flat below the root. So Newton's method comes from above, between two bounds; where its step falls below
     the lower bound, the root is close to that.
     """
-    usage, share, marginal = np.empty(len(capacity)), np.empty_like(jobs.speed), np.empty(len(jobs.count))
+    usage, marginal, slopes = np.empty(len(capacity)), np.empty(len(jobs.count)), np.empty(len(jobs.count))
+    worth = capacity @ price
 
     def excess_at(level: float) -> tuple[float, float]:
         q, growth = demand.throughputs(level)
-        cheapest_shares(q, jobs.speed, jobs.size, price, usage, share)
-        marginal_prices(q, jobs.fastest, jobs.speed, jobs.size, price, marginal)
-        grows = growth > 0
-        return float(usage @ price - capacity @ price), float(marginal[grows] @ growth[grows])
+        growing = usage_and_slopes(q, growth, jobs.fastest, jobs.speed, jobs.size, price, usage, marginal, slopes)
+        return float(usage @ price - worth), float(marginal[:growing] @ slopes[:growing])
 
     low, high = demand.lowest, above
     excess, slope = excess_at(high)
@@ -124,6 +123,15 @@ def _lower(jobs: Jobs, capacity: Floats, demand: PriceDemand, price: Floats, abo
     return low
 
 
+def _solver() -> Any:
+    highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    options = {"output_flag": False, "threads": 1}
+    tolerances = {f"{side}_feasibility_tolerance": TOLERANCE / 10 for side in ("primal", "dual")}
+    for name, value in {**options, **tolerances}.items():
+        highs.setOptionValue(name, value)
+    return highs
+
+
 class _PriceSearch:
     """The prices tried so far, and the small program that proposes the next prices."""
 
@@ -135,12 +143,14 @@ class _PriceSearch:
         #: At first a price on each type alone, and equal prices: these soon show which capacity binds.
         self._tried: list[Floats] = [row / worth for row in np.eye(types)[self._usable]]
         self._tried.append(np.where(self._usable, 1.0, 0.0) / capacity.sum())
-        self._program: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._program = _solver()
+        #: Shares at the prices tried for the present throughputs, and their cuts that are not in the program yet.
         self._shares: list[Floats] = []
+        self._new_cuts: list[Floats] = []
 
     def refute(self, q: Floats) -> Floats | None:
         """Prices at which throughputs q cost more than the capacity is worth; None if no such prices exist."""
-        self._begin()
+        self._shares, self._new_cuts = [], []
         for price in self._tried[-2 * len(self._capacity) - 2 :]:
             if self._cut(q, price) > TOLERANCE:
                 return price
@@ -162,6 +172,8 @@ class _PriceSearch:
 
         `proof`: prices at which no higher level is possible.
         """
+        if self._new_cuts:
+            self._add_cuts()
         weight = np.abs(np.array(self._program.getSolution().row_dual)[1:])
         total = weight.sum()
         weight = weight / total if total > 0 else np.eye(len(self._shares))[0]
@@ -175,34 +187,43 @@ class _PriceSearch:
         over = (usage - self._capacity) / np.where(self._usable, self._capacity, 1.0)
         return Level(level, q, share, proof, marginal, max(0.0, float(over.max())))
 
-    def _begin(self) -> None:
-        """Start the program: prices at which all capacity is worth 1; the objective is the least excess of all cuts."""
-        program, types = self._program, len(self._capacity)
-        program.clear()
-        program.setOptionValue("output_flag", False)
-        program.setOptionValue("threads", 1)
-        program.setOptionValue("primal_feasibility_tolerance", TOLERANCE / 10)
-        program.setOptionValue("dual_feasibility_tolerance", TOLERANCE / 10)
-        for usable in self._usable:
-            program.addVar(0.0, highspy.kHighsInf if usable else 0.0)
-        program.addVar(-highspy.kHighsInf, highspy.kHighsInf)
-        program.changeColCost(types, 1.0)
-        program.changeObjectiveSense(highspy.ObjSense.kMaximize)
-        program.addRow(1.0, 1.0, types, np.arange(types, dtype=np.int32), self._capacity)
-        self._shares = []
-
     def _cut(self, q: Floats, price: Floats) -> float:
         """Add the cheapest shares at these prices as a cut. Returns their cost less the worth of the capacity."""
         usage, share = np.empty(len(self._capacity)), np.empty_like(self._jobs.speed)
         cheapest_shares(q, self._jobs.speed, self._jobs.size, price, usage, share)
+        usage -= self._capacity
         self._shares.append(share)
-        types = len(price)
-        row = np.append(usage - self._capacity, -1.0)
-        self._program.addRow(0.0, highspy.kHighsInf, types + 1, np.arange(types + 1, dtype=np.int32), row)
-        return float((usage - self._capacity) @ price)
+        self._new_cuts.append(usage)
+        return float(usage @ price)
 
     def _propose(self) -> tuple[float, Floats]:
         """The largest excess that the cuts allow, and the prices that have it."""
+        if len(self._new_cuts) == len(self._shares):
+            self._begin()
+        self._add_cuts()
         self._program.run()
         values = np.array(self._program.getSolution().col_value)
         return float(values[-1]), np.maximum(values[:-1], 0.0)
+
+    def _begin(self) -> None:
+        """Start the program: prices at which all capacity is worth 1; the objective is the least excess of all cuts."""
+        program, types = self._program, len(self._capacity)
+        program.clearModel()
+        infinite = np.full(types, highspy.kHighsInf)
+        lower, upper = np.zeros(types), np.where(self._usable, infinite, 0.0)
+        cost = np.append(np.zeros(types), 1.0)
+        no_entries = (0, np.zeros(types + 1, np.int32), np.empty(0, np.int32), np.empty(0))
+        lower, upper = np.append(lower, -highspy.kHighsInf), np.append(upper, highspy.kHighsInf)
+        program.addCols(types + 1, cost, lower, upper, *no_entries)
+        program.changeObjectiveSense(highspy.ObjSense.kMaximize)
+        program.addRow(1.0, 1.0, types, np.arange(types, dtype=np.int32), self._capacity)
+
+    def _add_cuts(self) -> None:
+        """Add the new cuts to the program."""
+        count, width = len(self._new_cuts), len(self._capacity) + 1
+        rows = np.column_stack((np.array(self._new_cuts), np.full(count, -1.0)))
+        start, column = np.arange(0, count * width, width, dtype=np.int32), np.arange(width, dtype=np.int32)
+        no_end = np.full(count, highspy.kHighsInf)
+        entries = (count * width, start, np.tile(column, count), rows.ravel())
+        self._program.addRows(count, np.zeros(count), no_end, *entries)
+        self._new_cuts.clear()
