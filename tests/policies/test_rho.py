@@ -86,7 +86,7 @@ def test_rho_counts_waiting_placement_and_gpu_types_by_hand() -> None:
     cell.submit(0, *trials("a", 2, gpus=2, work=800, unit="steps", throughput=speeds))
     cell.submit(0, *trials("b", 1, gpus=2, work=400, unit="steps", throughput=speeds))
     assert cell.running == ["a0", "a1"], "who came first has all"
-    cell.engine.now_s = 100.0
+    cell.engine.advance(100.0)
     now = snapshot(cell.engine)
     apps = find_apps(now, cell.engine.memory)
     assert apps.contention.tolist() == [2.0, 2.0]
