@@ -113,7 +113,7 @@ def test_an_app_whose_jobs_are_all_held_contends_with_nobody() -> None:
     cell = Cell("1x4", "highest-rho")
     cell.submit(0, job("a", work=1000), job("b", work=1000))
     cell.at(100, JobHeld(100, "b"))
-    cell.engine.now_s = 300.0
+    cell.engine.advance(300.0)
     now = snapshot(cell.engine)
     assert find_apps(now, cell.engine.memory).contention.tolist() == [(2 * 100 + 1 * 200) / 300]
 
@@ -121,7 +121,7 @@ def test_an_app_whose_jobs_are_all_held_contends_with_nobody() -> None:
 def test_a_policy_that_comes_late_takes_the_present_for_the_past() -> None:
     cell = Cell("1x4", "fifo")
     cell.submit(0, job("a", work=1000), job("b", work=1000))
-    cell.engine.now_s = 500.0
+    cell.engine.advance(500.0)
     now = snapshot(cell.engine)
     apps = find_apps(now, fresh(cell.engine))
     assert (apps.elapsed_s.tolist(), apps.contention.tolist()) == ([500.0, 500.0], [2.0, 2.0])
