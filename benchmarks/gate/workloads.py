@@ -19,19 +19,19 @@ from benchmarks.recovery import busy_day
 from benchmarks.reference import check_same
 from benchmarks.serving import GPUS
 from benchmarks.speeds import draw_differing, draw_problem, draw_queued, made_up_speeds
-from horae.backends.local.gpus import parse_virtual
+from horae.backends.local.gpu_detection import parse_virtual
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event
 from horae.core.history import History
 from horae.core.job import JobSpec
-from horae.service.beginning import Beginning
+from horae.service.recovery import InitialSettings
 from horae.simulate.run import simulate
+from horae.solve.allocation.hierarchy import hierarchical
+from horae.solve.allocation.problem import AllocationProblem
+from horae.solve.allocation.programs import finish_time, makespan, max_min
 from horae.solve.auction.auction import hold_auction
-from horae.solve.hierarchy import hierarchical
-from horae.solve.problem import Problem
-from horae.solve.programs import finish_time, makespan, max_min
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import generate, preset
 
@@ -155,7 +155,7 @@ def gavel_problems() -> TimedPair:
     queued, small = draw_queued(speeds, 768, 32), draw_differing(speeds, 96)
 
     def workload() -> list[object]:
-        solve: list[tuple[Callable[[Problem], object], Problem]] = [
+        solve: list[tuple[Callable[[AllocationProblem], object], AllocationProblem]] = [
             (max_min, alike),
             (max_min, differing),
             (hierarchical, queued),
@@ -189,10 +189,10 @@ def engine() -> TimedPair:
     """The engine alone: events of a simulation applied, and every decision taken anew."""
     nodes, notes = parse_cluster(_CLUSTER), _Notes()
     simulate(_plain_jobs(400, _CLUSTER, 1.2), nodes, policy="srtf", onlooker=notes)
-    beginning = Beginning(nodes.nodes, "srtf")
+    initial = InitialSettings(nodes.nodes, "srtf")
 
     def workload() -> Engine:
-        fresh = beginning.engine(learn=False)
+        fresh = initial.engine(learn=False)
         for record in notes.records:
             if isinstance(record, Decided):
                 fresh.decide(record.at_s)
@@ -206,11 +206,11 @@ def engine() -> TimedPair:
 
 def journal() -> TimedPair:
     """Records of a service with 500 queued jobs written as JSON, read again and folded, as a restart does."""
-    beginning = Beginning(parse_virtual(GPUS), "fifo-backfill")
-    records = list(islice(busy_day(beginning.engine(), [], queued=500), 3_000))
+    initial = InitialSettings(parse_virtual(GPUS), "fifo-backfill")
+    records = list(islice(busy_day(initial.engine(), [], queued=500), 3_000))
 
     def workload() -> None:
-        fresh = beginning.engine()
+        fresh = initial.engine()
         for record in records:
             fresh.apply(decode(json.loads(json.dumps(encode(record)))))
 
