@@ -43,16 +43,17 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-## Speed and memory, as ratios against a reference in the same run.
+## Speed and memory of what is committed, into benchmarks/results.json; about half an hour. Then `make docs`.
 bench: $(INSTALLED)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --write
 
 ## Five minutes: a live run of 34 jobs beside its simulation.
 agreement: $(INSTALLED)
 	$(BIN)/python -m benchmarks --only agreement
 
-## Regenerate docs/reference/cli.md, check every link, and write HTML to build/docs.
+## Regenerate docs/reference/cli.md and docs/benchmarks.md, check every link, and write HTML to build/docs.
 docs: $(INSTALLED)
+	$(BIN)/python -m benchmarks.page
 	$(BIN)/python docs/build.py
 
 clean:
