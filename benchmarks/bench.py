@@ -12,6 +12,8 @@ from benchmarks.process import Cost
 from benchmarks.workload import CLUSTER, Sizes, Workload, find_workload, write_prefix
 
 _TINY = 10
+#: Starts with compiled code, of which the fastest counts: other figures are less that one.
+_WARM = 3
 
 
 @dataclass
@@ -29,10 +31,10 @@ class Bench:
 
     @cached_property
     def start(self) -> tuple[Cost, Cost]:
-        """A tiny simulation that must compile everything, and the same again."""
+        """A tiny simulation that must compile everything, and the fastest of some that find it compiled."""
         note("tiny trace, cold and warm")
-        cold = process.simulate(self._tiny, CLUSTER, "srtf", "anywhere", self.cache)
-        return cold, process.simulate(self._tiny, CLUSTER, "srtf", "anywhere", self.cache)
+        cold, *warm = (process.simulate(self._tiny, CLUSTER, "srtf", "anywhere", self.cache) for _ in range(1 + _WARM))
+        return cold, min(warm, key=lambda cost: cost.cpu_s)
 
     @property
     def compile_s(self) -> float:
