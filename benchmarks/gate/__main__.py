@@ -14,16 +14,13 @@ from benchmarks.gate.measurement import LOOKS, Judged, Stopwatch, Verdict, judge
 from benchmarks.gate.workloads import WORKLOADS
 from benchmarks.machine import ROOT, cpu_name
 
-#: Processes whose median ratio is recorded.
-_RECORDED_RUNS = 5
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check, record or prove."""
     asked = _parse(arguments)
     names = asked.only or list(WORKLOADS)
     if asked.record:
-        return _record(names)
+        return _record(names, asked.runs)
     if asked.prove:
         return proof.prove(names)
     if asked.samples:
@@ -36,6 +33,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks.gate", description="Fail when Horae got slower.")
     parser.add_argument("--only", action="append", choices=WORKLOADS, help="time this workload; may be repeated")
     parser.add_argument("--record", action="store_true", help="write the median ratios of some runs to ratios.json")
+    parser.add_argument("--runs", type=int, default=5, help="processes whose median ratio --record writes")
     parser.add_argument("--prove", action="store_true", help="run the gate with a slower engine, and unchanged")
     parser.add_argument("--samples", action="store_true", help="print ratios as JSON and judge nothing")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the verdicts")
@@ -62,9 +60,9 @@ def _as_dict(judged: Judged) -> dict[str, object]:
     return {**vars(judged), "verdict": judged.verdict.value, "sentence": judged.sentence}
 
 
-def _record(names: Sequence[str]) -> int:
+def _record(names: Sequence[str], count: int) -> int:
     """Measure in fresh processes, since each has a memory layout of its own, and keep the medians."""
-    runs = [_run_samples(names, number) for number in range(_RECORDED_RUNS)]
+    runs = [_run_samples(names, f"{number} of {count}") for number in range(1, count + 1)]
     before = recorded.load().ratios
     ratios = {name: median(run[name] for run in runs) for name in names}
     recorded.save(ratios)
@@ -75,8 +73,8 @@ def _record(names: Sequence[str]) -> int:
     return 0
 
 
-def _run_samples(names: Sequence[str], number: int) -> dict[str, float]:
-    print(f"... run {number + 1} of {_RECORDED_RUNS}", file=sys.stderr, flush=True)
+def _run_samples(names: Sequence[str], which: str) -> dict[str, float]:
+    print(f"... run {which}", file=sys.stderr, flush=True)
     only = [word for name in names for word in ("--only", name)]
     command = [sys.executable, "-m", "benchmarks.gate", "--samples", *only]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
