@@ -37,9 +37,9 @@ def draw_scaling(path: Path, title: str, sizes: Sequence[tuple[int, int]], lines
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    from horae.report.pages.plots import _STYLE
+    from horae.report.pages.plots import STYLE
 
-    with style.context(["default", {**_STYLE, "figure.figsize": (10.4, 4.4)}]):
+    with style.context(["default", {**STYLE, "figure.figsize": (10.4, 4.4)}]):
         figure = Figure()
         time, memory = figure.subplots(1, 2)
         for k, line in enumerate(lines):

@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 from tests.backends.real import NODES, bash, end_all, task, text_of, until
 
-from horae.backends.fake import FakeBackend, FakeWorld, Part
+from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.backends.local.backend import LocalBackend
 from horae.backends.protocol import Backend, Place, Start
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
@@ -17,13 +17,13 @@ from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStop
 #: What a job may do: run until told to stop and be run again, end by itself in some way, or never come up.
 #: `finishes late` gets its notice first. All but the last have 40 of 100 in their checkpoint.
 BEHAVIOURS = {
-    "runs": Part(),
-    "finishes": Part(lasts_s=5.0),
-    "finishes late": Part(lasts_s=5.0, stop_s=50.0),
-    "fails": Part(lasts_s=5.0, exit_code=3),
-    "asks to run again": Part(lasts_s=5.0, exit_code=75),
-    "asks in vain": Part(lasts_s=5.0, exit_code=75, saves=False),
-    "cannot launch": Part(launch_fails="no disk"),
+    "runs": FakeJob(),
+    "finishes": FakeJob(lasts_s=5.0),
+    "finishes late": FakeJob(lasts_s=5.0, stop_s=50.0),
+    "fails": FakeJob(lasts_s=5.0, exit_code=3),
+    "asks to run again": FakeJob(lasts_s=5.0, exit_code=75),
+    "asks in vain": FakeJob(lasts_s=5.0, exit_code=75, saves=False),
+    "cannot launch": FakeJob(launch_fails="no disk"),
 }
 _SAVE = """cd $HORAE_CHECKPOINT_DIR; echo begun >> begun; echo '{"step": 40, "total": 100}' > saved.json"""
 SCRIPTS = {
@@ -57,7 +57,7 @@ class FakeRig:
         self.backend = FakeBackend(NODES, self.world)
 
     def start(self, behaviour: str, job: str = "a-1", attempt: int = 1, node: str = "v100") -> None:
-        self.world.parts[job] = BEHAVIOURS[behaviour]
+        self.world.jobs[job] = BEHAVIOURS[behaviour]
         self.world.saved.setdefault(job, 40.0)
         self.backend.start(Start(job, attempt, task(job=job), node, (Place(node, (0,)),)))
 
@@ -74,7 +74,7 @@ class FakeRig:
         return not any(self.backend.watch(self.world.now_s + 10.0) for _ in range(10))
 
     def begun(self, job: str = "a-1") -> int:
-        return sum(one[0] == job for one in self.world.begun)
+        return sum(one[0] == job for one in self.world.started)
 
     def reopen(self) -> None:
         self.backend = FakeBackend(NODES, self.world)

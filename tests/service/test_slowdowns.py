@@ -8,7 +8,7 @@ from tests.builders import Cell, Script, job
 
 from horae.core.events import JobFinished
 from horae.report.metrics.fairness import finish_time_fairness
-from horae.service.views.live_fairness import LATELY_S, slowdowns_by_queue
+from horae.service.views.live_fairness import RECENT_S, slowdowns_by_queue
 
 
 def test_two_equal_jobs_one_after_the_other() -> None:
@@ -34,7 +34,7 @@ def test_only_apps_that_ended_lately_count_but_all_their_company_does() -> None:
     cell = Cell("1x4", policy="fifo")
     cell.submit(0, job("old", 4, queue="q"))
     cell.at(100, JobFinished(100, "old", 1))
-    later = 100 + 2 * LATELY_S
+    later = 100 + 2 * RECENT_S
     cell.submit(later, job("new", 4, 100, later, queue="q"), job("stays", 4, 1e9, later, queue="q"))
     cell.at(later + 50, JobFinished(later + 50, "new", 1))
     found = slowdowns_by_queue(cell.engine.status(), later + 50)

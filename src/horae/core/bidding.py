@@ -108,6 +108,8 @@ class Bidding:
 
     def unanswered(self, now_s: float) -> tuple[str, ...]:
         """Apps that were asked, have not answered, and have no more time to."""
+        if not self.asked:
+            return ()
         return tuple(app for app, ask in self.asked.items() if app not in self.answers and now_s >= ask.deadline_s)
 
     def set_open(self, asks: Iterable[Ask]) -> None:

@@ -53,7 +53,15 @@ def decode(record: dict[str, Any]) -> Event | Decided:
         ) from why
 
 
+#: Fields that every stored decision has had since version 1; one without them is damaged.
+_ALWAYS_STORED = frozenset(
+    "stops withdrawn placed launches leased lease_until_s reason_rows reason_codes memory wake_s".split()
+)
+
+
 def _decode(kind: type[Event | Decided], fields: dict[str, Any]) -> Event | Decided:
+    if kind is Decided and (missing := _ALWAYS_STORED - fields.keys()):
+        raise KeyError(f"a decision without {sorted(missing)}")
     record: Event | Decided = _adapter(kind).validate_python(fields)
     return record
 

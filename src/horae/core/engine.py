@@ -340,15 +340,17 @@ class Engine:
         # 4. GPUs for the wishes.
         plan = self._placement.fit(snapshot, wishes)
         # 5. The difference, as a record.
-        withdrawn = tuple(row for row, _ in plan.stopped if row in state.pending)
+        withdrawn = tuple([row for row, _ in plan.stopped if row in state.pending])
         leased = wishes.lease_until_s > now_s
         wake_s = self._next_wake(wishes, plan)
         record = Decided(
             at_s=now_s,
             planned=True,
             stops=evictions + self._stops(plan) if plan.stopped else evictions,
-            withdrawn=tuple(jobs.specs[row].id for row in withdrawn),
-            placed=tuple(Placed(jobs.specs[one.row].id, one.gpu_ids, one.span) for one in plan.placed if not one.ready),
+            withdrawn=tuple([jobs.specs[row].id for row in withdrawn]),
+            placed=tuple(
+                [Placed(jobs.specs[one.row].id, one.gpu_ids, one.span) for one in plan.placed if not one.ready]
+            ),
             launches=self._launches(plan.placed, withdrawn),
             leased=(*plan.renewed, *(one.row for one in plan.placed)) if leased else (),
             lease_until_s=wishes.lease_until_s if leased else 0.0,
@@ -407,9 +409,9 @@ class Engine:
         return active[~np.isin(active, later)] if later else active
 
     def _next_wake(self, wishes: Wishes, plan: Plan) -> float:
-        now_s = self._state.now_s
-        retries = [until_s for until_s in self._state.backoff.values() if until_s > now_s]
-        wake_s = min(float(wishes.wake_s), plan.unprotected_s, *retries)
+        now_s, wake_s = self._state.now_s, min(float(wishes.wake_s), plan.unprotected_s)
+        if self._state.backoff:
+            wake_s = min([wake_s, *(until_s for until_s in self._state.backoff.values() if until_s > now_s)])
         if plan.stopped and len(wishes.wake_if_stopped_s):
             stopped = np.isin(wishes.job, [row for row, _ in plan.stopped])
             wake_s = min(wake_s, float(np.min(wishes.wake_if_stopped_s, where=stopped, initial=np.inf)))

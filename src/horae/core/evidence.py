@@ -6,7 +6,7 @@ when it is first asked for: by the journal, which stores it, or by a person who 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from horae.core.job_table import JobTable
 from horae.core.queues import QueueTree, QueueUse
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceBasis:
+class EvidenceBasis(NamedTuple):
     """What only the decision itself knew."""
 
     at_s: float

@@ -201,11 +201,11 @@ class JobTable:
     def set_rates(self, row: int) -> None:
         """Look up how fast a job runs on each GPU type, and so which types it can use."""
         spec = self.specs[row]
-        rates = self.speeds.rates(spec, self.gpu_types)
-        self.kind[row] = self._kind(spec)
+        kind, rates, best_rate, types = self.speeds.on_types(spec, self.gpu_types)
+        self.kind[row] = -1 if spec.elastic else kind
         self.rates[row] = rates
-        self.best_rate[row] = rates.max()
-        self.types[row] = sum(1 << k for k, rate in enumerate(rates) if rate > 0)
+        self.best_rate[row] = best_rate
+        self.types[row] = types
 
     def _kind(self, spec: JobSpec) -> int:
         """Elastic jobs never share: two jobs on the same GPUs must have the same number of them."""
@@ -281,17 +281,22 @@ class JobTable:
         """Put a row among those that want something."""
         if self._active_count == len(self._active):
             self._active = np.concatenate((self._active, np.empty_like(self._active)))
-        at = int(np.searchsorted(self.active, row))
-        self._active[at + 1 : self._active_count + 1] = self._active[at : self._active_count]
+        count = self._active_count
+        at = count
+        if count and self._active[count - 1] > row:
+            # Only a job that comes back is not the newest.
+            at = int(self._active[:count].searchsorted(row))
+            self._active[at + 1 : count + 1] = self._active[at:count]
         self._active[at] = row
-        self._active_count += 1
+        self._active_count = count + 1
 
     def deactivate(self, row: int) -> None:
         """Take a row out: it is held or has ended."""
-        at = int(np.searchsorted(self.active, row))
+        count = self._active_count
+        at = int(self._active[:count].searchsorted(row))
         assert self._active[at] == row, f"row {row} is not active"
-        self._active[at : self._active_count - 1] = self._active[at + 1 : self._active_count]
-        self._active_count -= 1
+        self._active[at : count - 1] = self._active[at + 1 : count]
+        self._active_count = count - 1
 
     def settle(self, row: int, now_s: float) -> None:
         """Write down where the row's straight lines stand, and start new flat ones from here."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import assert_never
 
-from horae.core.commands import Decided, Launch, Stop, WakeAt
+from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.events import PRECEDENCE, Event, JobSubmitted
@@ -131,16 +130,11 @@ class Driver:
         if self._watch:
             # An onlooker sees the record as a journal would store it.
             self._watch(self.engine, self.engine.with_evidence(record))
-        for command in record.commands:
-            match command:
-                case Launch():
-                    self._world.launch(self.engine.jobs.rows[command.job], command, now_s)
-                case Stop():
-                    self._world.stop(command, now_s)
-                case WakeAt():
-                    pass
-                case _:
-                    assert_never(command)
+        # The next wake-up is read off the engine.
+        for stop in record.stops:
+            self._world.stop(stop, now_s)
+        for launch in record.launches:
+            self._world.launch(self.engine.jobs.rows[launch.job], launch, now_s)
 
     def _done(self) -> tuple[int, int]:
         return len(self.engine.jobs) - len(self.engine.jobs.active), self._submissions

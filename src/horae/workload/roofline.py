@@ -171,8 +171,8 @@ def estimate_unmeasured(table: Throughputs, jobs: Iterable[JobSpec], gpu_types: 
     """
     filled, types, jobs = table.copy(), tuple(gpu_types), tuple(jobs)
     in_seconds = {job.job_class for job in jobs if job.unit == "seconds"}
-    asked = {(job.job_class, job.gpus): None for job in jobs if job.unit == "steps" and not job.throughput}
-    for job_class, gpus in asked:
+    wanted = {(job.job_class, job.gpus): None for job in jobs if job.unit == "steps" and not job.throughput}
+    for job_class, gpus in wanted:
         if job_class in in_seconds:
             continue
         model = find_model(job_class)

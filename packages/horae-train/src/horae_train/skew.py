@@ -1,11 +1,11 @@
-"""The skew of a model: how much of what it sends in a step is one message.
+"""The skew of a model: the share of its largest tensor in the bytes it sends in a step.
 
-In data-parallel training every step sends the gradient of each trained tensor. A model whose
-largest tensor is most of it (VGG-16: .74) keeps one link busy while the others wait, and
-suffers when its GPUs are spread over nodes; one of many tensors alike (ResNet-50: .09) hardly
-notices. A scheduler needs no more than this one number (Tiresias, NSDI '19, section 3.3).
+In data-parallel training every step sends the gradient of each trained tensor. A model with a
+dominant tensor (VGG-16: .74) keeps a single link busy while the others wait, and slows down when
+its GPUs are spread over nodes; a model of many similar tensors (ResNet-50: .09) hardly does.
+This number is all that a scheduler needs (Tiresias, NSDI '19, section 3.3).
 
-    from horae.train import profile
+    from horae_train import profile
     print(profile(model).skew)
 """
 
@@ -15,12 +15,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-#: Bytes of a number whose kind nobody tells.
+#: Bytes of an element whose type is unknown.
 _FP32 = 4
 
 
 class Module(Protocol):
-    """Anything that names its parameters as a `torch.nn.Module` does; PyTorch itself is not needed."""
+    """An object with the `named_parameters()` of a `torch.nn.Module`; PyTorch itself is not needed."""
 
     def named_parameters(self) -> Iterable[tuple[str, Any]]:
         """The parameters, each with its name."""
@@ -43,23 +43,24 @@ class Profile(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
-        """What a step sends in all."""
+        """Bytes that a step sends."""
         return sum(self.sizes.values())
 
 
 def skew(sizes: Iterable[float]) -> float:
-    """The largest size's share of all of them: 1 for a single tensor, 1/n for n alike."""
-    known = list(sizes)
-    if not all(math.isfinite(size) and size >= 0 for size in known) or not sum(known) > 0:
+    """The largest size divided by the sum: 1 for a single tensor, 1/n for n equal tensors."""
+    all_sizes = list(sizes)
+    if not all(math.isfinite(size) and size >= 0 for size in all_sizes) or not sum(all_sizes) > 0:
         raise ValueError("a skew needs tensor sizes that are finite, not negative, and not all 0")
-    return max(known) / sum(known)
+    return max(all_sizes) / sum(all_sizes)
 
 
 def profile(module: Module) -> Profile:
-    """The tensors of a module that are trained, and so sent; what is frozen or empty is left out."""
+    """The tensors of a module that are trained, and so sent; frozen and empty tensors are left out."""
     if not callable(getattr(module, "named_parameters", None)):
         raise TypeError(f"profile() takes a module with named_parameters(), not a {type(module).__name__}")
-    trained = {name: _bytes(one) for name, one in module.named_parameters() if getattr(one, "requires_grad", True)}
+    named = module.named_parameters()
+    trained = {name: _bytes(parameter) for name, parameter in named if getattr(parameter, "requires_grad", True)}
     sizes = {name: size for name, size in trained.items() if size > 0}
     if not sizes:
         raise ValueError("this module trains nothing: none of its parameters has requires_grad and a size")
@@ -67,9 +68,9 @@ def profile(module: Module) -> Profile:
 
 
 def _bytes(parameter: Any) -> int:
-    """Bytes of a parameter, by its own word or by its dtype."""
-    each = parameter.element_size() if hasattr(parameter, "element_size") else _item_bytes(parameter)
-    return int(parameter.numel()) * int(each)
+    """Bytes of a parameter, by its `element_size()` or by its dtype."""
+    item_bytes = parameter.element_size() if hasattr(parameter, "element_size") else _item_bytes(parameter)
+    return int(parameter.numel()) * int(item_bytes)
 
 
 def _item_bytes(parameter: Any) -> int:
