@@ -42,17 +42,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def check(names: Sequence[str], output: str = "text") -> int:
     """Judge the workloads by their recorded ratios."""
-    known = recorded.load()
+    record = recorded.load()
     verdicts = []
     for name in names:
-        verdicts.append(judge(name, known.ratios.get(name), Stopwatch(WORKLOADS[name]()).extend))
+        verdicts.append(judge(name, record.ratios.get(name), Stopwatch(WORKLOADS[name]()).extend))
         if output == "text":
             print(verdicts[-1].sentence, flush=True)
     if output == "json":
-        print(json.dumps([_as_dict(one) for one in verdicts]))
-    failed = [one for one in verdicts if one.verdict in (Verdict.SLOWER, Verdict.UNRECORDED)]
-    if failed and known.cpu != cpu_name():
-        print(f"The ratios were recorded on another machine ({known.cpu}).", file=sys.stderr)
+        print(json.dumps([_as_dict(judged) for judged in verdicts]))
+    failed = [judged for judged in verdicts if judged.verdict in (Verdict.SLOWER, Verdict.UNRECORDED)]
+    if failed and record.cpu != cpu_name():
+        print(f"The ratios were recorded on another machine ({record.cpu}).", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -58,16 +58,16 @@ class Judged:
     @property
     def sentence(self) -> str:
         """The verdict in words, with the next step."""
-        said = f"Workload {self.name!r}: reference over Horae is {self.ratio:.3f}"
+        sentence = f"Workload {self.name!r}: reference over Horae is {self.ratio:.3f}"
         if self.recorded is None:
-            return f"{said} and no ratio is recorded. Record it: python -m benchmarks.gate --record"
+            return f"{sentence} and no ratio is recorded. Record it: python -m benchmarks.gate --record"
         change = self.ratio / self.recorded - 1.0
-        said += f", recorded {self.recorded:.3f} ({change:+.0%}, {self.repetitions} repetitions)"
+        sentence += f", recorded {self.recorded:.3f} ({change:+.0%}, {self.repetitions} repetitions)"
         if self.verdict is Verdict.SLOWER:
-            return f"{said}. It may fall by {MAY_FALL:.0%}: make the code as fast as it was."
+            return f"{sentence}. It may fall by {MAY_FALL:.0%}: make the code as fast as it was."
         if self.verdict is Verdict.RAISE:
-            return f"{said}. Raise the recorded ratio: python -m benchmarks.gate --record"
-        return f"{said}."
+            return f"{sentence}. Raise the recorded ratio: python -m benchmarks.gate --record"
+        return f"{sentence}."
 
 
 @dataclass

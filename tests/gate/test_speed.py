@@ -26,7 +26,8 @@ def verdicts() -> dict[str, Any]:
         pytest.skip("timed alone, not beside other workers: `pytest -p no:xdist tests/gate`")
     command = [sys.executable, "-m", "benchmarks.gate", "-o", "json"]
     done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True)
-    return {one["name"]: one for one in json.loads(done.stdout)}
+    assert done.returncode in (0, 1), f"{command} ended with exit code {done.returncode}"
+    return {judged["name"]: judged for judged in json.loads(done.stdout)}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
