@@ -28,7 +28,7 @@ from horae.service.history.simulation_costs import Calibration, calibrate
 from horae.service.job_file import class_of
 from horae.service.server import ServeOptions, Server
 from horae.service.tokens import operator
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
 
 _ROOT = Path(__file__).resolve().parents[1]
 GPUS = "v100:4,k80:4"

@@ -11,7 +11,7 @@ from benchmarks.bench import Bench, note
 from benchmarks.part import Part, Row
 from benchmarks.workload import CLUSTER
 from horae.core.history import History
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
 from horae.workload.clusters import parse_cluster
 
 

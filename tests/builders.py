@@ -17,9 +17,9 @@ from horae.core.reasons import Reason
 from horae.core.states import ALIVE, LAUNCHING, RUNNING, State
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
-from horae.simulate.driver import Driver
-from horae.simulate.run import simulate
-from horae.simulate.world import World
+from horae.simulator.driver import Driver
+from horae.simulator.run import simulate
+from horae.simulator.world import World
 from horae.workload.clusters import parse_cluster
 
 

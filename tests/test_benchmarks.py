@@ -15,7 +15,7 @@ import pytest
 
 from horae.core.job import JobSpec
 from horae.core.queues import Queue, QueueTree
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
 from horae.solve.allocation.problem import AllocationProblem, Sharing
 from horae.solve.auction.bids import check_bid
 from horae.workload.clusters import parse_cluster

@@ -18,7 +18,7 @@ from horae.core.job import JobSpec
 from horae.policies import _CLASSES
 from horae.service.api import admin, agents, health, jobs, streams
 from horae.service.job_file import JobFile, read_job
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
 
 from .conftest import Horae
 

@@ -12,7 +12,7 @@ from horae.core.cluster import Cluster
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
 from horae.policies import POLICIES
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS
 

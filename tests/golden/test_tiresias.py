@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builders import ends, job, run
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
 from horae.workload.clusters import parse_cluster
 from horae.workload.traces import load_trace
 

@@ -10,7 +10,7 @@ from builders import Cell, job, run, times
 from horae.core.events import JobFinished, JobStopped
 from horae.core.job import JobSpec
 from horae.report.metrics.measure import Report, measure
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
 from horae.workload.clusters import parse_cluster
 from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace

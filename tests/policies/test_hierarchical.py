@@ -20,8 +20,8 @@ from horae.policies.gavel.allocation_policy import AllocationPolicy
 from horae.policies.gavel.hierarchical import Hierarchical
 from horae.policies.gavel.max_min import MaxMin
 from horae.policies.gavel.water_filling import WaterFilling
-from horae.simulate.driver import Driver
-from horae.simulate.world import World
+from horae.simulator.driver import Driver
+from horae.simulator.world import World
 
 
 def run(jobs: Sequence[JobSpec], spec: str, policy: AllocationPolicy, queues: Sequence[Queue] = ()) -> History:

@@ -22,9 +22,9 @@ from horae.policies import make_policy
 from horae.policies.settings import BadSetting
 from horae.policies.themis.bidding_agent import ErringAgent, TruthfulAgent
 from horae.report.metrics.measure import measure
-from horae.simulate.driver import Driver
-from horae.simulate.run import simulate
-from horae.simulate.world import World
+from horae.simulator.driver import Driver
+from horae.simulator.run import simulate
+from horae.simulator.world import World
 from horae.solve.auction.bids import check_bid
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import generate, preset

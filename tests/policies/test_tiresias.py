@@ -25,9 +25,9 @@ from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.policies.settings import BadSetting
 from horae.policies.tiresias.tiresias import TiresiasGittins
-from horae.simulate.driver import Driver
-from horae.simulate.run import simulate
-from horae.simulate.world import World
+from horae.simulator.driver import Driver
+from horae.simulator.run import simulate
+from horae.simulator.world import World
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS, generate
 from horae.workload.traces import load_trace

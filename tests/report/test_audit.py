@@ -14,8 +14,8 @@ from horae.core.throughputs import Throughputs
 from horae.report.audit.audit import judge
 from horae.report.audit.html_section import render_verdicts
 from horae.report.audit.verdict import Verdict, all_held
-from horae.simulate.audit.observer import Observer, sample_times
-from horae.simulate.run import simulate
+from horae.simulator.audit.observer import Observer, sample_times
+from horae.simulator.run import simulate
 
 PROPERTIES = [
     "sharing_incentive",

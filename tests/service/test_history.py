@@ -31,7 +31,7 @@ from horae.service.history.replay import counted_alike
 from horae.service.history.simulation_costs import Calibration, Costs, calibrate, replayable
 from horae.service.operations import Progress
 from horae.service.recovery import InitialSettings
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
 from horae.workload.clusters import parse_cluster
 
 CLUSTER = parse_cluster("v100:2x4,k80:1x4")

@@ -21,11 +21,11 @@ from horae.core.snapshot import Snapshot
 from horae.core.states import WAITING
 from horae.core.throughputs import Speeds, Throughputs
 from horae.policies import POLICIES
-from horae.simulate.audit.idle_gpus import idle_now
-from horae.simulate.audit.misreports import Misreport, tell
-from horae.simulate.audit.observer import Observer, sample_times
-from horae.simulate.faults import Faults
-from horae.simulate.run import simulate
+from horae.simulator.audit.idle_gpus import idle_now
+from horae.simulator.audit.misreports import Misreport, tell
+from horae.simulator.audit.observer import Observer, sample_times
+from horae.simulator.faults import Faults
+from horae.simulator.run import simulate
 
 TWO_TYPES = "v100:1x4,k80:2x2"
 

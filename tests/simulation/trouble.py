@@ -31,9 +31,9 @@ from horae.core.throughputs import Origin, Setting, Throughputs
 from horae.placement import PLACEMENTS
 from horae.placement.rules import make_placement
 from horae.policies import POLICIES, make_policy
-from horae.simulate.driver import Driver
-from horae.simulate.faults import Faults
-from horae.simulate.world import World
+from horae.simulator.driver import Driver
+from horae.simulator.faults import Faults
+from horae.simulator.world import World
 
 FAULTS = Faults(
     node_losses_per_day=6.0,

@@ -14,7 +14,7 @@ from tests.solve.plain import Shares, problem
 from tests.solve.test_pairs import solve
 
 from horae.policies.gavel.finish_time import FinishTime
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
 from horae.solve.allocation.problem import AllocationProblem, Sharing, Solution
 from horae.solve.allocation.programs import finish_time
 from horae.workload.clusters import parse_cluster

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from builders import cluster
 from horae.core.cluster import Span
 from horae.core.throughputs import Origin, Setting, Throughputs
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
 from horae.workload.generator import SIZES, Workload, generate
 from horae.workload.model_mixes import Models
 from horae.workload.profiles import BadProfile, estimate_missing, hide

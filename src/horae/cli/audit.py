@@ -67,7 +67,7 @@ def command(
     """
     from horae.core.throughputs import Throughputs
     from horae.report.audit.audit import judge
-    from horae.simulate.audit.observer import Observer, sample_times
+    from horae.simulator.audit.observer import Observer, sample_times
     from horae.workload.clusters import cluster_file
 
     check_outputs([html, perfetto], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])

@@ -108,7 +108,7 @@ def _replay(
 ) -> History:
     from horae.service.history.replay import counted_alike
     from horae.service.history.simulation_costs import replayable
-    from horae.simulate.run import simulate
+    from horae.simulator.run import simulate
 
     machines = _machines(past, cluster)
     jobs = replayable(past.history)

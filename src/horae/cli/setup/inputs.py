@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from horae.core.job import JobSpec
     from horae.core.queues import Queue
     from horae.core.throughputs import Throughputs
-    from horae.simulate.faults import Faults
+    from horae.simulator.faults import Faults
     from horae.workload.traces import Trace
 
 
@@ -42,7 +42,7 @@ def read_faults(words: Sequence[str]) -> Faults | None:
         return None
     from dataclasses import fields
 
-    from horae.simulate.faults import Faults
+    from horae.simulator.faults import Faults
 
     known = [field.name for field in fields(Faults)]
     numbers: dict[str, float] = {}

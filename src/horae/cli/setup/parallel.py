@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from horae.core.queues import Queue
     from horae.core.throughputs import Throughputs
     from horae.report.metrics.measure import Report
-    from horae.simulate.faults import Faults
+    from horae.simulator.faults import Faults
 
 #: How often the bar moves while processes work.
 TICK_S = 0.2
@@ -139,7 +139,7 @@ def _enter(world: World, done: Any) -> None:
 def _perform(number: int, run: Run) -> Outcome:
     """Simulate and measure one run, in a worker process."""
     from horae.report.metrics.measure import measure
-    from horae.simulate.run import simulate
+    from horae.simulator.run import simulate
 
     def progress(ended: int, jobs: int) -> None:
         _done[number] = min(ended / max(_world.until or jobs, 1), 1.0)

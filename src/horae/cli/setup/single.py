@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from horae.core.job import JobSpec
     from horae.core.queues import Queue
     from horae.core.throughputs import Throughputs
-    from horae.simulate.faults import Faults
-    from horae.simulate.run import Onlooker
+    from horae.simulator.faults import Faults
+    from horae.simulator.run import Onlooker
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Single:
 
     def run(self, advance: Callable[[int, int], None] | None, onlooker: Onlooker | None = None) -> History:
         """Simulate it."""
-        from horae.simulate.run import simulate
+        from horae.simulator.run import simulate
 
         return simulate(
             self.jobs,

@@ -16,10 +16,10 @@ from horae.core.queues import Queue
 from horae.core.throughputs import Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import make_policy, with_seed
-from horae.simulate.checks import check_fit, check_quotas, check_trials
-from horae.simulate.driver import Driver, Progress
-from horae.simulate.faults import Faults
-from horae.simulate.world import World
+from horae.simulator.checks import check_fit, check_quotas, check_trials
+from horae.simulator.driver import Driver, Progress
+from horae.simulator.faults import Faults
+from horae.simulator.world import World
 
 
 class Onlooker(Protocol):
