@@ -19,6 +19,7 @@ from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.simulator.driver import Driver
 from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.simulator.world import World
 from horae.workload.clusters import parse_cluster
 
@@ -132,7 +133,7 @@ class Cell:
 def run(jobs: Sequence[JobSpec], spec: str | Cluster = "1x4", policy: str = "fifo-backfill", **more: Any) -> History:
     """Simulate; restarts are free unless told otherwise."""
     machines = cluster(spec) if isinstance(spec, str) else spec
-    return simulate(jobs, machines, policy=policy, **{"restart_cost_s": 0.0, **more})
+    return simulate(Scenario(jobs, machines, policy=policy, **{"restart_cost_s": 0.0, **more}))
 
 
 def times(history: History) -> dict[str, tuple[float, float]]:

@@ -14,13 +14,15 @@ MAY_IMPORT = {
     "solve": {"core"},
     "placement": {"core"},
     "policies": {"core", "solve"},
-    "workload": {"core", "solve", "train"},
+    "workload": {"core", "solve", "train", "plugins"},
     "report": {"core"},
-    "backends": {"core"},
+    "backends": {"core", "plugins"},
     "train": set(),
     "client": {"core", "service"},
+    "plugins": {"core", "policies"},
     "simulator": {"core", "solve", "policies", "placement"},
-    "service": {"core", "solve", "policies", "placement", "backends", "report", "simulator", "workload"},
+    "service": {"core", "solve", "policies", "placement", "backends", "report", "simulator", "workload", "plugins"},
+    "experiments": {"core", "policies", "plugins", "simulator", "workload", "report", "service", "client"},
     "cli": {
         "core",
         "solve",
@@ -32,6 +34,8 @@ MAY_IMPORT = {
         "backends",
         "service",
         "client",
+        "plugins",
+        "experiments",
     },
 }
 PURE = ("core", "solve", "placement", "policies")

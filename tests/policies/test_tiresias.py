@@ -27,6 +27,7 @@ from horae.policies.settings import BadSetting
 from horae.policies.tiresias.tiresias import TiresiasGittins
 from horae.simulator.driver import Driver
 from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.simulator.world import World
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS, generate
@@ -219,12 +220,14 @@ def bounced(history: History) -> list[tuple[str, float]]:
 def test_nobody_is_preempted_and_given_back(shared_data: Path, knob: str, most: int) -> None:
     folder = shared_data / "tiresias"
     history = simulate(
-        load_trace(folder / "480gen_job.csv").jobs,
-        parse_cluster(str(folder / "n15g4.csv")),
-        policy="tiresias",
-        settings={"thresholds": "3250,7200", "promote-knob": knob},
-        placement="anywhere",
-        restart_cost_s=30.0,
+        Scenario(
+            load_trace(folder / "480gen_job.csv").jobs,
+            parse_cluster(str(folder / "n15g4.csv")),
+            policy="tiresias",
+            settings={"thresholds": "3250,7200", "promote-knob": knob},
+            placement="anywhere",
+            restart_cost_s=30.0,
+        )
     )
     assert bounced(history) == []
     assert int(history.attempts.preempted.sum()) <= most
@@ -439,7 +442,7 @@ def test_queues_are_no_worse_than_none_where_restarts_cost(
     folder, jct = shared_data / "tiresias", []
     jobs, where = load_trace(folder / f"{trace}.csv").jobs, parse_cluster(str(folder / f"{machines}.csv"))
     for name in (policy, "fifo-backfill"):
-        history = simulate(jobs, where, policy=name, placement="anywhere", restart_cost_s=30.0)
+        history = simulate(Scenario(jobs, where, policy=name, placement="anywhere", restart_cost_s=30.0))
         jct.append(float((history.end_s - history.submit_s).mean()))
     assert jct[0] <= jct[1]
 

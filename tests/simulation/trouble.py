@@ -30,7 +30,7 @@ from horae.core.states import State
 from horae.core.throughputs import Origin, Setting, Throughputs
 from horae.placement import PLACEMENTS
 from horae.placement.rules import make_placement
-from horae.policies import POLICIES, make_policy
+from horae.policies import POLICIES, describe, make_policy
 from horae.simulator.driver import Driver
 from horae.simulator.faults import Faults
 from horae.simulator.world import World
@@ -97,7 +97,7 @@ class Trouble:
     def _policy(self) -> tuple[str, dict[str, str]]:
         name = str(self.rng.choice(list(POLICIES)))
         settings = {}
-        for parameter in POLICIES[name].parameters:
+        for parameter in describe(name).parameters:
             if parameter.name in ("quantum", "round", "lease"):
                 settings[parameter.name] = str(self.rng.choice([50, 300, 600]))
             if parameter.name == "reserve":

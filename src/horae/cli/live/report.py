@@ -11,8 +11,7 @@ import typer
 from horae.cli.live.rendering import UrlOption, answer, visible
 from horae.cli.options import HtmlOption, OutputOption, PerfettoOption
 from horae.cli.output import Output, note, table
-from horae.cli.output_files import check_outputs, written_whole
-from horae.cli.setup.single import write_viewer_file
+from horae.cli.output_files import check_outputs, write_viewer_file, written_whole
 from horae.cli.usage_errors import PlainUsage
 from horae.client.journal import JournalReader, read_past
 from horae.client.service_client import records_of, service

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from horae.core.queues import Queue
     from horae.core.throughputs import Throughputs
     from horae.simulator.faults import Faults
+    from horae.simulator.scenario import PolicyChoice
     from horae.workload.traces import Trace
 
 
@@ -34,6 +35,16 @@ def read_pairs(example: str, words: Sequence[str]) -> dict[str, str]:
             raise UserError(f"{option} names {key!r} twice; give it once.")
         pairs[key] = value
     return pairs
+
+
+def read_policy(name: str, words: Sequence[str]) -> PolicyChoice:
+    """A policy by its name or its place, with settings from `key=value` words, checked."""
+    from horae.plugins.policies import load_policy
+    from horae.simulator.scenario import PolicyChoice
+
+    chosen = PolicyChoice(load_policy(name), read_pairs("--set quantum=600", words))
+    chosen.make()
+    return chosen
 
 
 def read_faults(words: Sequence[str]) -> Faults | None:
@@ -97,25 +108,6 @@ def with_estimates(measured: Throughputs | None, jobs: Sequence[JobSpec], cluste
         return measured
     note(f"{len(filled) - len(known)} speeds are estimates from the catalogue; give measured ones with --throughputs.")
     return filled
-
-
-def with_prices(policy: str, settings: Mapping[str, str], cluster: Cluster) -> dict[str, str]:
-    """The settings of a policy that goes by prices, with the catalogue's where nobody gave any.
-
-    A policy that brings prices of its own for all of the cluster's GPU types keeps them, and so
-    does one on a cluster with types that the catalogue has no price for.
-    """
-    from horae.policies import POLICIES
-    from horae.workload.catalogue import find_gpu_type
-
-    own = next((one.default for one in POLICIES[policy].parameters if one.name == "prices"), None)
-    if own is None or "prices" in settings:
-        return dict(settings)
-    covered = {part.partition(":")[0] for part in own.split(",")}
-    listed = {name: known.price_per_hour for name in cluster.gpu_types if (known := find_gpu_type(name))}
-    if covered >= set(cluster.gpu_types) or not all(listed.get(name) for name in cluster.gpu_types):
-        return dict(settings)
-    return {**settings, "prices": ",".join(f"{name}:{price:g}" for name, price in listed.items())}
 
 
 def read_queues(path: Path | None, cluster: str) -> tuple[Queue, ...]:
