@@ -23,6 +23,8 @@ MAY_IMPORT = {
     "simulator": {"core", "solve", "policies", "placement"},
     "service": {"core", "solve", "policies", "placement", "backends", "report", "simulator", "workload", "plugins"},
     "experiments": {"core", "policies", "plugins", "simulator", "workload", "report", "service", "client"},
+    "testing": {"core", "policies", "placement", "simulator", "workload", "backends"},
+    "api": {"core", "policies", "plugins", "simulator", "workload", "report", "experiments", "client"},
     "cli": {
         "core",
         "solve",

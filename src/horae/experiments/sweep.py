@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from horae.core.errors import UserError, did_you_mean
+from horae.core.job import JobSpec
 from horae.experiments.parallel import MeasuredJobs, Outcome
 from horae.experiments.sweep_axis import GPUS, LOAD, RATE, Step, SweepAxis
 from horae.experiments.sweep_defaults import MEASURE_FROM, MEASURE_TO, MORE_JOBS
 from horae.report.confidence import half_width_95
 from horae.report.pages.curves import COLUMNS, SHOWN, Axis, Curve, Panel
 from horae.report.tables import MEASURES, ReportFigure, shown
-from horae.simulator.scenario import PolicyChoice, Scenario
+from horae.simulator.scenario import JobSource, PolicyChoice, Scenario
 from horae.workload.generator import Workload
 from horae.workload.job_sources import GeneratedJobs
 
@@ -61,9 +62,10 @@ class SweepPlan:
     variation: SweepAxis
     steps: tuple[Step, ...]
     chosen: tuple[PolicyChoice, ...]
-    workload: Workload
+    #: What jobs are made up from; None where they are those of the base, whatever the step.
+    workload: Workload | None
     window: SweepWindow
-    #: Everything that all runs share; each step has its own cluster and jobs.
+    #: Everything that all runs share; each step may have a cluster and jobs of its own.
     base: Scenario
     seeds: tuple[int, ...]
 
@@ -90,12 +92,15 @@ class SweepPlan:
             until=self.window.measure_to,
         )
 
-    def jobs(self, step: Step) -> GeneratedJobs:
+    def jobs(self, step: Step) -> Sequence[JobSpec] | JobSource:
         """The jobs of a step."""
+        return self.base.workload if self.workload is None else GeneratedJobs(self._drawn(self.workload, step))
+
+    def _drawn(self, workload: Workload, step: Step) -> Workload:
         changes: dict[str, Any] = {"jobs": self.window.jobs}
         if step.rate is not None or step.load is not None:
             changes |= {"arrivals_per_hour": step.rate, "load": step.load}
-        return GeneratedJobs(replace(self.workload, **changes))
+        return replace(workload, **changes)
 
     def points(self, outcomes: Sequence[Outcome]) -> list[Point]:
         """Outcomes by step and policy, in the order in which they were planned."""
@@ -107,7 +112,7 @@ class SweepPlan:
 
     def axis(self) -> Axis:
         """The axis of what is varied."""
-        return self.variation.axis("apps" if self.workload.trials_max > 1 else "jobs")
+        return self.variation.axis("apps" if self.workload and self.workload.trials_max > 1 else "jobs")
 
     def panels(self, points: Sequence[Point], plotted: str) -> list[Panel]:
         """Every measure that is shown, as curves; the one that is plotted first."""
@@ -118,11 +123,11 @@ class SweepPlan:
 
     def about(self, workload_name: str) -> str:
         """What the curves are about, in one line; what they vary stands on the axis."""
-        cluster, work = self.steps[0].cluster, self.jobs(self.steps[0]).workload
+        cluster, work = self.steps[0].cluster, self.workload and self._drawn(self.workload, self.steps[0])
         told = [workload_name, str(self.window)]
         if self.variation.what != GPUS:
             told += [f"{n} {name}" for name, n in zip(cluster.gpu_types, cluster.gpus_by_type, strict=True)]
-        if self.variation.what not in (RATE, LOAD):
+        if work and self.variation.what not in (RATE, LOAD):
             told += [f"load {work.load:g}" if work.load is not None else f"{work.arrivals_per_hour:g} arrivals an hour"]
         if len(self.seeds) > 1:
             told += [f"{len(self.seeds)} seeds with 95 % intervals"]

@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from horae.core.errors import UserError, did_you_mean
 from horae.core.job import JobSpec
 from horae.core.throughputs import Throughputs
+from horae.plugins.installed import FORMATS_GROUP, add_installed
 from horae.workload.formats import native
 from horae.workload.formats.elasticflow import ELASTICFLOW
 from horae.workload.formats.gavel import GAVEL
@@ -25,10 +27,8 @@ from horae.workload.formats.slurm import SLURM
 from horae.workload.formats.table import BadTrace, Format, LeftOut, Table, is_parquet
 from horae.workload.formats.tiresias import TIRESIAS
 
-_FORMATS = {known.name: known for known in (HORAE, TIRESIAS, GAVEL, PHILLY, ELASTICFLOW, SLURM)}
-
-#: Every format by name, with one line on what it looks like.
-FORMATS: dict[str, str] = {name: known.summary for name, known in _FORMATS.items()}
+#: Trace formats by name, open for additions. The first that recognises a file's first line reads the file.
+FORMATS: dict[str, Format] = {known.name: known for known in (HORAE, TIRESIAS, GAVEL, PHILLY, ELASTICFLOW, SLURM)}
 
 #: How many bad rows an error quotes.
 ROWS_QUOTED = 3
@@ -121,23 +121,43 @@ def detect_format(path: Path) -> Format:
         line = next((line.rstrip("\r\n") for line in file if line.strip()), None)
     if line is None:
         raise BadTrace(f"{path} is empty; give a trace with at least one job.")
-    for known in _FORMATS.values():
-        if known.recognises(line):
-            return known
+    known = _recognising(line)
+    if known is None:
+        _look_at_packages(None)
+        known = _recognising(line)
+    if known is not None:
+        return known
     raise BadTrace(
         f"{path} starts with {_shortened(line)!r}, which no known format does; "
-        f"name one with --format ({', '.join(_FORMATS)}) or add the missing columns."
+        f"name one with --format ({', '.join(FORMATS)}) or add the missing columns."
     )
+
+
+def _recognising(line: str) -> Format | None:
+    return next((known for known in FORMATS.values() if known.recognises(line)), None)
+
+
+def _look_at_packages(name: str | None) -> None:
+    """Add the format of this name, or all formats, that installed packages offer."""
+    add_installed(FORMATS_GROUP, FORMATS, _checked, name)
+
+
+def _checked(name: str, chosen: Any) -> Format:
+    if not isinstance(chosen, Format):
+        raise UserError(f"The format {name!r} of an installed package is no Format: see horae.workload.formats.table.")
+    return chosen
 
 
 def _format_called(name: str, path: Path) -> Format:
     """The format of that name, for a file that is there."""
-    if name not in _FORMATS:
+    if name not in FORMATS:
+        _look_at_packages(name)
+    if name not in FORMATS:
         raise UserError(
-            f"No trace format is called {name!r}.{did_you_mean(name, _FORMATS)} Choose one of {', '.join(_FORMATS)}."
+            f"No trace format is called {name!r}.{did_you_mean(name, FORMATS)} Choose one of {', '.join(FORMATS)}."
         )
     _check_file(path)
-    return _FORMATS[name]
+    return FORMATS[name]
 
 
 def _check_file(path: Path) -> None:

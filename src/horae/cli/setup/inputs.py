@@ -99,14 +99,11 @@ def read_profile(speeds: Throughputs | None, share: float, noise: float, seed: i
 
 def with_estimates(measured: Throughputs | None, jobs: Sequence[JobSpec], cluster: Cluster) -> Throughputs | None:
     """The table with estimates from the catalogue for job classes that it does not know at all; says how many."""
-    from horae.core.throughputs import Throughputs
-    from horae.workload.roofline import estimate_unmeasured
+    from horae.workload.roofline import with_estimates
 
-    known = measured or Throughputs()
-    filled = estimate_unmeasured(known, [job for job in jobs if not known.knows(job.job_class)], cluster.gpu_types)
-    if len(filled) == len(known):
-        return measured
-    note(f"{len(filled) - len(known)} speeds are estimates from the catalogue; give measured ones with --throughputs.")
+    filled = with_estimates(measured, jobs, cluster.gpu_types)
+    if filled is not None and (new := len(filled) - len(measured or ())):
+        note(f"{new} speeds are estimates from the catalogue; give measured ones with --throughputs.")
     return filled
 
 
