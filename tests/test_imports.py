@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "train": set(),
     "client": {"core", "service"},
     "plugins": {"core", "policies"},
-    "simulator": {"core", "solve", "policies", "placement"},
+    "simulator": {"core", "solve", "policies", "placement", "plugins"},
     "service": {"core", "solve", "policies", "placement", "backends", "report", "simulator", "workload", "plugins"},
     "experiments": {"core", "policies", "plugins", "simulator", "workload", "report", "service", "client"},
     "testing": {"core", "policies", "placement", "simulator", "workload", "backends"},

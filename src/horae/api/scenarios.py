@@ -130,7 +130,13 @@ def _changed(base: Scenario, policy: PolicyLike | None, conditions: Conditions) 
     if policy is not None or "settings" in changes:
         chosen = choice_of(base.policy if policy is None else policy, changes.pop("settings", None))
         changes |= {"policy": chosen.policy, "settings": chosen.settings}
-    readers: dict[str, Any] = {"cluster": cluster, "throughputs": _speeds, "truth": _speeds, "queues": _queues, "faults": _faults}
+    readers: dict[str, Any] = {
+        "cluster": cluster,
+        "throughputs": _speeds,
+        "truth": _speeds,
+        "queues": _queues,
+        "faults": _faults,
+    }
     for name, read in readers.items():
         if name in changes:
             changes[name] = read(changes[name])

@@ -55,7 +55,11 @@ def command(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", metavar="NAME", help="Who runs; the one of before, or fifo-backfill, by default."),
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            help="Who runs; the one of before, or fifo-backfill, by default; ./mine.py:MyPolicy is a class of yours.",
+        ),
     ] = None,
     set: Annotated[  # noqa: A002, the option is called so
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
@@ -77,6 +81,12 @@ def command(
             "--keep",
             metavar="TIME",
             help="Forget jobs so long after their end, and delete logs and folders; else 90d, and these stay.",
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend", metavar="NAME", help="What runs the jobs: local, or one that an installed package offers."
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
@@ -107,6 +117,7 @@ def command(
         queues=_queues(queues),
         secrets=secrets,
         keep_s=_seconds(keep) if keep is not None else None,
+        backend=backend,
     )
     server = Server(asked)
     try:

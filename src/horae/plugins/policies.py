@@ -49,7 +49,7 @@ def load_stored_policy(name: str, settings: Mapping[str, str]) -> None:
         return
     if place.sha256() != settings.get(CONTENT_HASH):
         raise ChangedPolicy(
-            f"{place.where} is not the file that this service was started with: put the old file back, "
+            f"{place.where} has changed since this service was started with it: put the old content back, "
             f"or take the new one with --policy {name}."
         )
     load_policy(name)

@@ -19,12 +19,13 @@ class BadSetting(UserError):
     """A setting a policy does not have, or a value it cannot take."""
 
 
-def setting(default: Any, summary: str, least: float = -math.inf, off: bool = False) -> Any:
+def setting(default: Any, summary: str, least: float = -math.inf, off: bool = False, column: str = "") -> Any:
     """A field of a policy that users may set; numbers below `least` are refused.
 
-    With `off`, or where that is the default, a number may be `off`: it is infinite then.
+    With `off`, or where that is the default, a number may be `off`: it is infinite then. With `column`, users may
+    name a CSV file, and the policy gets the numbers of that column as a text with commas.
     """
-    metadata = {"summary": summary, "least": least, "off": off or default == math.inf}
+    metadata = {"summary": summary, "least": least, "off": off or default == math.inf, "column": column}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -49,6 +50,15 @@ def parameters_of(policy: type) -> tuple[Parameter, ...]:
         Parameter(_spoken(field.name), _text(field.default), field.metadata.get("summary", ""))
         for field in _fields(policy)
     )
+
+
+def file_columns(policy: type) -> dict[str, tuple[str, str]]:
+    """Settings that may name a file: the column that is read, and the default."""
+    return {
+        _spoken(field.name): (field.metadata["column"], str(field.default))
+        for field in _fields(policy)
+        if field.metadata.get("column")
+    }
 
 
 def build(name: str, policy: type, settings: Mapping[str, str]) -> Any:

@@ -10,7 +10,7 @@ from horae.backends.protocol import Backend
 from horae.core.bidding import Ask, BidAnswer
 from horae.core.cluster import Cluster
 from horae.core.engine import Engine
-from horae.core.errors import did_you_mean
+from horae.core.errors import UserError, did_you_mean
 from horae.core.events import (
     AgentChanged,
     BidReceived,
@@ -29,7 +29,8 @@ from horae.core.job import JobSpec
 from horae.core.policy import Particular
 from horae.core.queues import Queue
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
-from horae.policies import make_policy
+from horae.plugins.setting_files import with_files
+from horae.policies import CONTENT_HASH, make_policy
 from horae.service.app_owners import AppOwners, Tenures
 from horae.service.daemon import Change, Daemon, Prepare
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
@@ -215,7 +216,11 @@ class Operations:
         settings: Mapping[str, str],
         queues: Sequence[Queue] = (),
     ) -> None:
-        """Change the policy, its settings, or queues. Wrong ones are refused before anything is written."""
+        """Change the policy, its settings, or queues. Wrong ones are refused before anything is written.
+
+        Files and modules are named on the service's own command line alone: here, only what is loaded already.
+        """
+        _check_loaded(policy, settings, self._daemon.standing.policy)
         self._daemon.ask(self.configuring(who, policy, settings, queues))
 
     def configuring(
@@ -229,7 +234,8 @@ class Operations:
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
             chosen = engine.policy_name if policy is None else policy
-            wanted = {**(engine.policy_settings if chosen == engine.policy_name else {}), **settings}
+            before = engine.policy_settings if chosen == engine.policy_name else {}
+            wanted = {**before, **with_files(chosen, settings)}
             made = make_policy(chosen, wanted)
             if isinstance(made, Particular):
                 made.check(engine.gpus.cluster.gpu_types, pairs_known=False)
@@ -241,6 +247,20 @@ class Operations:
             return Change((event,), (), (Act(now_s, who.user, "configure", "service", detail),)), None
 
         return prepare
+
+
+class NotLoaded(UserError):
+    """A policy that the service would have to load from a file or a module."""
+
+
+def _check_loaded(policy: str | None, settings: Mapping[str, str], current: str) -> None:
+    if policy is not None and policy != current and (":" in policy or "/" in policy):
+        raise NotLoaded(
+            f"{policy!r} is a file or a module: have the operator start the service with --policy {policy}; "
+            "here, name a policy that is loaded already."
+        )
+    if CONTENT_HASH in settings:
+        raise NotLoaded(f"{CONTENT_HASH} is set by the service itself: leave it out.")
 
 
 def problem_of(answer: BidAnswer, ask: Ask) -> str:

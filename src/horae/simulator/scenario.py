@@ -13,6 +13,7 @@ from horae.core.job import JobSpec
 from horae.core.policy import Policy
 from horae.core.queues import Queue
 from horae.core.throughputs import Throughputs
+from horae.plugins.setting_files import with_files
 from horae.policies import POLICIES, class_of, make_policy
 from horae.policies.outside import BadPolicy, checked, make_of
 from horae.policies.settings import Parameter, parameters_of, settings_of
@@ -68,9 +69,9 @@ class PolicyChoice(NamedTuple):
         given = self.settings if settings is None else settings
         name, chosen = self.name, self.policy
         if isinstance(chosen, str):
-            return make_policy(name, given)
+            return make_policy(name, with_files(name, given))
         if isinstance(chosen, type):
-            return make_of(name, chosen, given)
+            return make_of(name, chosen, with_files(chosen, given))
         if self.settings:
             raise BadPolicy(f"Policy {name!r} is made already: give its settings to the class, or name a policy.")
         return checked(name, chosen)

@@ -39,6 +39,8 @@ def what_is_wrong(daemon: Daemon) -> str:
         return f"The loop has not come round for {age_s:.0f} s."
     if daemon.meter.trouble:
         return "The journal cannot be written."
+    if getattr(daemon.engine.policy, "trouble", ""):
+        return "The policy fails: jobs that run go on, and no other starts."
     return "A job cannot be told to stop." if daemon.meter.unstopped else ""
 
 
