@@ -42,12 +42,8 @@ def test_type_checkers_see_the_names() -> None:
 
     tree = ast.parse(Path(horae.__file__).read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    typed = {
-        (f"{node.module}", alias.name)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    lines = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    typed = {(str(line.module), alias.name) for line in lines for alias in line.names}
     assert {name for _, name in typed} == set(horae.__all__)
     for module, name in typed:
         assert module == "horae" or horae._MODULE_OF[name] == module

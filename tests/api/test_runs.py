@@ -180,12 +180,12 @@ def test_mistakes_are_told_in_one_sentence(trace: public.Trace) -> None:
 
 @pytest.mark.parametrize("ending", ["yaml", "json"])
 def test_a_scenario_is_written_and_read_again(trace: public.Trace, tmp_path: Path, ending: str) -> None:
-    table = public.Throughputs()
+    speeds = public.Throughputs()
     queues = [public.Queue("a/b", gpus_max=3)]
     for made in (
         public.scenario(trace, cluster="v100:1x4,k80:2x2/1", policy="las", settings={"quantum": 60}, queues=queues),
         public.scenario(
-            public.generate("themis", jobs=9), cluster="1x4", policy="themis", seed=7, until=5, truth=table
+            public.generate("themis", jobs=9), cluster="1x4", policy="themis", seed=7, until=5, truth=speeds
         ),
         public.scenario([JobSpec("a", 0, 1, 5.0)], cluster="1x4", policy="fifo", faults={"stragglers": 0.1}),
     ):

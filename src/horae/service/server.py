@@ -25,6 +25,7 @@ from horae.placement.rules import make_placement
 from horae.plugins.policies import stored_policy
 from horae.plugins.setting_files import with_files
 from horae.policies import make_policy
+from horae.policies.outside import CheckedPolicy
 from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import DAY_S, Daemon, Prepare
 from horae.service.operations import Operations
@@ -340,6 +341,9 @@ def _check_policy(beginning: InitialSettings) -> None:
     made = make_policy(beginning.policy, beginning.settings)
     if isinstance(made, Particular):
         made.check(Cluster(beginning.nodes).gpu_types, pairs_known=False)
+    if isinstance(made, CheckedPolicy):
+        # A policy from outside that fails at once must not be stored.
+        warm_up(beginning)
 
 
 def _check_placement(asked: str | None, before: Mapping[str, Any] | None) -> None:
