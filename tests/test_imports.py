@@ -40,6 +40,8 @@ MAY_IMPORT = {
         "experiments",
     },
 }
+#: `horae/__init__.py` names what is public, and loads it when it is asked for.
+MAY_IMPORT["public"] = {*MAY_IMPORT} - {"cli"}
 PURE = ("core", "solve", "placement", "policies")
 
 #: Clocks, chance, files, processes and the network: a driver's business, never the engine's.
@@ -56,10 +58,12 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def package_of(path: Path) -> str:
-    """The package a module belongs to; empty for the top of horae. `python -m horae` is the command line."""
+    """The package a module belongs to; empty for other modules at the top. `python -m horae` is the command line."""
     parts = path.relative_to(SOURCE).parts
     if parts == ("__main__.py",):
         return "cli"
+    if parts == ("__init__.py",):
+        return "public"
     return parts[0] if len(parts) > 1 else ""
 
 
@@ -106,6 +110,11 @@ def impurities(tree: ast.AST) -> list[str]:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_point_one_way_and_the_pure_packages_stay_pure(path: Path) -> None:
     assert violations(path.read_text(encoding="utf-8"), package_of(path)) == []
+
+
+def test_the_public_api_and_the_command_line_are_for_nobody_inside() -> None:
+    inside = {package: allowed for package, allowed in MAY_IMPORT.items() if package != "public"}
+    assert [package for package, allowed in inside.items() if allowed & {"api", "cli", "testing"}] == []
 
 
 def test_every_package_has_a_rule() -> None:

@@ -27,7 +27,7 @@ from horae.policies.settings import BadSetting
 from horae.policies.tiresias.tiresias import TiresiasGittins
 from horae.simulator.driver import Driver
 from horae.simulator.run import simulate
-from horae.simulator.scenario import Scenario
+from horae.simulator.scenario import PolicyChoice, Scenario
 from horae.simulator.world import World
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS, generate
@@ -354,7 +354,7 @@ def test_who_knows_the_distribution_does_at_least_as_well(tmp_path: Path, thresh
 def test_samples_are_read(tmp_path: Path, text: str) -> None:
     path = tmp_path / "samples.csv"
     path.write_text(text)
-    policy = make_policy("tiresias-gittins", {"samples": str(path)})
+    policy = PolicyChoice("tiresias-gittins", {"samples": str(path)}).make()
     assert isinstance(policy, TiresiasGittins)
     assert policy._given is not None
     assert policy._given.samples.tolist() == [10, 20, 30]
@@ -378,7 +378,16 @@ def test_samples_that_cannot_be_used_are_refused(tmp_path: Path, text: str, want
     path = tmp_path / "samples.csv"
     path.write_text(text)
     with pytest.raises(BadSetting, match=wanted):
-        make_policy("tiresias-gittins", {"samples": str(path)})
+        PolicyChoice("tiresias-gittins", {"samples": str(path)}).make()
+
+
+def test_the_policy_itself_reads_no_file(tmp_path: Path) -> None:
+    assert make_policy("tiresias-gittins", {"samples": "10,20"}) == make_policy(
+        "tiresias-gittins", {"samples": "10,20"}
+    )
+    for text in (str(tmp_path / "none.csv"), "10,many", "10,-5", "10,inf", "10,,20"):
+        with pytest.raises(BadSetting, match="samples"):
+            make_policy("tiresias-gittins", {"samples": text})
 
 
 def test_words_may_be_written_in_capitals() -> None:
@@ -396,7 +405,7 @@ def test_who_gives_too_little_hears_of_off() -> None:
 
 def test_a_file_of_samples_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="name a CSV file"):
-        make_policy("tiresias-gittins", {"samples": str(tmp_path / "none.csv")})
+        PolicyChoice("tiresias-gittins", {"samples": str(tmp_path / "none.csv")}).make()
 
 
 # Thresholds

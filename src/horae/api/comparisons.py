@@ -102,12 +102,20 @@ class Sweep:
     @cached_property
     def means(self) -> pl.DataFrame:
         """One row a policy and value: the mean of every figure over the seeds."""
+        return self._folded(mean_record)
+
+    @cached_property
+    def intervals(self) -> pl.DataFrame:
+        """One row a policy and value: half the width of the 95 % confidence interval of every mean."""
+        return self._folded(interval_record)
+
+    def _folded(self, fold: Any) -> pl.DataFrame:
         rows = [
             {"policy": point.label, "value": point.step and point.step.value}
-            | _figures(mean_record([outcome.report.as_dict() for outcome in point.outcomes]))
+            | _figures(fold([outcome.report.as_dict() for outcome in point.outcomes]))
             for point in self.points
         ]
-        return pl.DataFrame(rows, infer_schema_length=None)
+        return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
 
     def save_plot(self, path: str | Path, measure: str = "avg_jct_s") -> None:
         """Draw one figure, such as `rho.max`, as .png or .svg."""
