@@ -43,7 +43,7 @@ def measure_recovery(bench: Bench) -> Part:
         read_s = _read_s(path)
         for way in ("journal alone", "checkpoint"):
             found, wall_s, cpu_s = _recover(store, beginning)
-            if found.state()["jobs"]["state"].tolist() != engine.state()["jobs"]["state"].tolist():
+            if found.contents()["jobs"]["state"].tolist() != engine.contents()["jobs"]["state"].tolist():
                 missed.append(f"{policy}, {way}: the engine that came back is another.")
             if bench.sizes.records >= RECORDS and cpu_s > LIMIT_S:
                 missed.append(f"{policy}, {way}: {cpu_s:.1f} s; at most {LIMIT_S:g} are allowed.")
@@ -84,7 +84,7 @@ def _write(store: Store, beginning: InitialSettings, count: int) -> Engine:
     engine, tasks = beginning.engine(), list[Task]()
     page: list[_Record] = []
     written = 0
-    for record in _day(engine, tasks):
+    for record in busy_day(engine, tasks, _QUEUED):
         page.append(record)
         if len(page) == min(_PAGE, count - written):
             written += len(page)
@@ -96,15 +96,15 @@ def _write(store: Store, beginning: InitialSettings, count: int) -> Engine:
     return engine
 
 
-def _day(engine: Engine, tasks: list[Task]) -> Iterator[_Record]:
+def busy_day(engine: Engine, tasks: list[Task], queued: int) -> Iterator[_Record]:
     """What happens, without end; each record has been folded when it is given."""
     coming = submissions(engine, tasks)
-    for _ in range(_QUEUED):
+    for _ in range(queued):
         yield _folded(engine, next(coming))
     now_s = 0.0
     while True:
         now_s += 10.0
-        record = engine.decide(now_s)
+        record = engine.with_evidence(engine.decide(now_s))
         yield record
         for stop in record.stops:
             yield _folded(engine, JobStopped(now_s, stop.job, stop.attempt, work_done=0.0))

@@ -253,7 +253,7 @@ def _longest_alone_s(policy: str, settings: Mapping[str, str], queued: int) -> f
     for _ in range(_ALONE):
         now_s += 100.0
         began_s = time.process_time()
-        record = engine.decide(now_s)
+        record = engine.with_evidence(engine.decide(now_s))
         longest_s = max(longest_s, time.process_time() - began_s)
         perform(engine, record)
         row = next(iter(engine.gpus.occupied))

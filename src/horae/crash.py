@@ -1,4 +1,4 @@
-"""Crash reports: what a bug of ours leaves behind for whoever mends it."""
+"""Crash reports: a file with the traceback of a bug, without secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _URL_LOGIN = re.compile(r"(\w+://)[^/\s@]+@")
 
 
 def write_report(error: BaseException, words: Sequence[str]) -> Path:
-    """Write down an error and how the program was called; returns the file's path."""
+    """Write a crash report with the error and the command line; returns its path."""
     text = "\n".join(
         [
             f"horae {__version__}",
@@ -35,7 +35,7 @@ def write_report(error: BaseException, words: Sequence[str]) -> Path:
 
 
 def redact(words: Sequence[str]) -> Iterator[str]:
-    """The words of a command line, without what only their owner should see."""
+    """The words of a command line with secrets replaced by `HIDDEN`."""
     hide_next = False
     for word in words:
         name = _secret_name(word)
@@ -49,13 +49,13 @@ def redact(words: Sequence[str]) -> Iterator[str]:
 
 
 def _secret_name(word: str) -> str:
-    """What stands before the value in API_KEY=x or --env=API_KEY=x; nothing if no secret is named."""
+    """The part before the value in API_KEY=x or --env=API_KEY=x; empty if the name is not that of a secret."""
     parts = word.split("=")
     return next(("=".join(parts[: k + 1]) for k in range(len(parts) - 1) if _SECRET.search(parts[k])), "")
 
 
 def _new_report() -> tempfile._TemporaryFileWrapper[str]:
-    """A fresh file, readable by its owner alone, in the state folder or else the temporary one."""
+    """A new file that only its owner can read, in the state folder, or else in the temporary folder."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "horae"
     try:
         state.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Any
 from horae.backends.local.attempt_folders import AttemptFolder
 from horae.backends.local.backend import LocalBackend
 from horae.backends.local.processes import Process, _environment, _pids
-from horae.backends.local.runner_order import MARK
+from horae.backends.local.runner_order import ATTEMPT_VARIABLE
 from horae.backends.protocol import Place, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
@@ -113,4 +113,4 @@ def _runs_attempt_in(pid: int, jobs: str) -> bool:
 
 
 def _belongs_to(pid: int, jobs: str) -> bool:
-    return any(one.startswith(f"{MARK}={jobs}") for one in _environment(pid))
+    return any(one.startswith(f"{ATTEMPT_VARIABLE}={jobs}") for one in _environment(pid))

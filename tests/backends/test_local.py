@@ -31,7 +31,7 @@ from tests.backends.real import (
 
 from horae.backends.local import processes, runner
 from horae.backends.local.backend import LocalBackend
-from horae.backends.local.processes import Deaths, Process
+from horae.backends.local.processes import ExitWatcher, Process
 from horae.backends.protocol import Place
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
 
@@ -89,7 +89,7 @@ def test_a_job_that_is_killed_fails_with_the_signal(backend: LocalBackend, state
 def test_a_missing_program_fails_and_says_why(backend: LocalBackend) -> None:
     backend.start(start(("no-such-program",)))
     assert failure(backend).exit_code == 127
-    assert "horae: 'no-such-program' was not found" in printed(backend)
+    assert "horae: the program 'no-such-program' was not found" in printed(backend)
 
 
 def test_a_program_that_may_not_be_run_fails_and_says_why(backend: LocalBackend, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_missing_working_folder_fails_and_says_why(backend: LocalBackend) -> N
 def test_a_folder_for_checkpoints_that_cannot_be_made_fails(backend: LocalBackend) -> None:
     backend.start(start(bash("echo ran"), checkpoint_dir="/dev/null/here"))
     assert failure(backend).exit_code == 126
-    assert "folder for checkpoints" in printed(backend)
+    assert "checkpoint folder" in printed(backend)
 
 
 def test_a_setup_that_fails_keeps_the_job_from_running(backend: LocalBackend) -> None:
@@ -356,7 +356,7 @@ def test_a_secrets_name_cannot_lead_elsewhere(tmp_path: Path, state: Path, name:
         backend.start(start(bash("true"), secrets=(name,)))
         (event,) = next_events(backend)
     assert isinstance(event, LaunchFailed)
-    assert "cannot be a secret's name" in event.why
+    assert "cannot be the name of a secret" in event.why
 
 
 def test_the_token_is_readable_by_its_owner_alone_and_goes_when_forgotten(backend: LocalBackend, state: Path) -> None:
@@ -586,7 +586,7 @@ def test_an_attempt_that_a_later_release_began_is_taken_up(state: Path) -> None:
     path.write_text(json.dumps({**order, "colour": "red", "task": {**order["task"], "colour": "red"}}))
     backend = LocalBackend(state, NODES)
     assert backend.alive()["v100"] == (("a-1", 1),)
-    assert backend._known["a-1", 1].task == start().task
+    assert backend._tracked["a-1", 1].task == start().task
     backend.close()
     (folder(state).path / "runner.json").unlink()
 
@@ -671,29 +671,29 @@ def test_runners_are_followed_without_pidfds_too(state: Path, monkeypatch: pytes
     with opened(state) as backend:
         backend.start(start(bash("trap 'exit 75' USR1; echo up; sleep 60 & wait")))
         up(backend)
-        assert backend._deaths._plain
+        assert backend._runners._without_handle
         backend.stop("a-1", 1)
         assert isinstance(next_events(backend)[0], JobStopped)
 
 
 def test_no_child_is_left_a_zombie(backend: LocalBackend) -> None:
     backend.start(start(bash("true")))
-    child = backend._known["a-1", 1].child
+    child = backend._tracked["a-1", 1].child
     next_events(backend)
     with pytest.raises(ChildProcessError):
         os.waitpid(child, os.WNOHANG)
 
 
 def test_watching_many_costs_little(tmp_path: Path) -> None:
-    deaths, me = Deaths(), Process.of(os.getpid())
+    watcher, me = ExitWatcher(), Process.of(os.getpid())
     for number in range(100):
-        deaths.follow(("a", number), me)
+        watcher.follow(("a", number), me)
     spans = []
     for _ in range(20):
         began = time.perf_counter()
-        assert deaths.poll() == []
+        assert watcher.poll() == []
         spans.append(time.perf_counter() - began)
-    deaths.close()
+    watcher.close()
     assert statistics.median(spans) < 0.002
 
 

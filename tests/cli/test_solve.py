@@ -124,7 +124,7 @@ def test_people_and_spreadsheets_get_a_row_a_job(horae: Horae, tmp_path: Path, o
         ({"gpus": {"a": 1}, "jobs": [{"id": "x", "throughput": {"a": 0}}]}, "no throughput"),
         (
             {"gpus": {"a": 1, "b": 9}, "jobs": [{"id": "x", "gpus": 2, "throughput": {"a": 1}}]},
-            "'x' needs 2 GPUs of one type, and of those that it has a throughput on there are 1 a",
+            "'x' needs 2 GPUs of one type, and the types it has a throughput on have 1 a: make it smaller",
         ),
         ({"gpus": {"a": 1}, "jobs": [{"id": "x", "throughput": {"b": 1}}]}, "'b'"),
         ({"gpus": {"a": 1}, "jobs": [{"id": "x", "throughput": {"a": -1}}]}, "at least 0"),

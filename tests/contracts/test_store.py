@@ -57,16 +57,17 @@ from horae.core.events import (
 from horae.core.loss_curve import LossCurve
 from horae.core.queues import Queue
 from horae.service.recovery import recover
-from horae.service.store.connection import PATIENCE_S, StoreTrouble
+from horae.service.store.connection import TIMEOUT_S, StoreTrouble
 from horae.service.store.schema import SCHEMA, WrongSchema
 from horae.service.store.store import Store
 from horae.service.store.store_lock import StoreInUse
-from horae.service.store.stored_records import Act, TokenRecord, token_digest
+from horae.service.store.stored_records import Act, TokenRecord
+from horae.service.tokens import digest_of
 
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    store = Store(url, own=True, patience_s=0.3)
+    store = Store(url, own=True, timeout_s=0.3)
     yield store
     store.close()
 
@@ -210,13 +211,13 @@ decisions = st.builds(
 
 def test_how_the_service_was_served_last_is_known_the_next_time(url: str) -> None:
     store = Store(url, own=True)
-    assert store.served() == {}
+    assert store.serve_options() == {}
     for how in ({"port": 1, "gpus": None}, {"port": 2, "gpus": "v100:4"}):
-        store.serve(how)
-        assert store.served() == how
+        store.save_serve_options(how)
+        assert store.serve_options() == how
     store.close()
     again = Store(url)
-    assert again.served() == {"port": 2, "gpus": "v100:4"}
+    assert again.serve_options() == {"port": 2, "gpus": "v100:4"}
     again.close()
 
 
@@ -377,7 +378,7 @@ def test_compacting_often_leaves_no_more_than_compacting_once(url: str) -> None:
 
 def test_what_follows_from_an_old_journal_is_not_written(store: Store) -> None:
     assert store.append([JobHeld(1.0, "a")], after=0) == 1
-    with pytest.raises(StoreTrouble, match="Another daemon"):
+    with pytest.raises(StoreTrouble, match="Another service"):
         store.append([JobHeld(2.0, "b")], [task("b")], after=0)
     assert (count(store), store.tasks()) == (1, {})
     assert store.append([JobHeld(2.0, "b")], after=1) == 2
@@ -426,7 +427,7 @@ def test_progress_is_counted_in_the_work_of_the_job() -> None:
 
 
 def token(name: str, secret: str, **more: object) -> TokenRecord:
-    return TokenRecord(name, token_digest(secret), "ada", "user", 5.0, **more)
+    return TokenRecord(name, digest_of(secret), "ada", "user", 5.0, **more)
 
 
 def test_tokens_are_good_until_revoked_or_expired(store: Store) -> None:
@@ -440,7 +441,7 @@ def test_tokens_are_good_until_revoked_or_expired(store: Store) -> None:
     assert [(one.revoked, one.usable(0.0)) for one in store.tokens()] == [(True, False), (False, True)]
     with pytest.raises(IntegrityError):
         store.add_token(token("t9", "my secret"))
-    with pytest.raises(AssertionError, match="never as it is"):
+    with pytest.raises(AssertionError, match="SHA-256 only"):
         TokenRecord("t", "my secret", "ada", "user", 5.0)
 
 
@@ -473,8 +474,8 @@ def test_a_store_opened_again_is_the_same(url: str) -> None:
 
 def test_a_second_daemon_is_refused_and_onlookers_are_not(url: str, store: Store) -> None:
     store.append([JobHeld(1.0, "a")])
-    with pytest.raises(StoreInUse, match=r"Another daemon.*stop it first"):
-        Store(url, own=True, patience_s=0.3)
+    with pytest.raises(StoreInUse, match=r"Another service.*stop it first"):
+        Store(url, own=True, timeout_s=0.3)
     onlooker = Store(url)
     onlooker.add_token(token("t", "secret"))
     assert count(onlooker) == 1
@@ -492,7 +493,7 @@ def test_a_newer_store_is_refused(url: str, store: Store) -> None:
         Store(url, own=True)
     # A refusal gives the lock back.
     with pytest.raises(WrongSchema):
-        Store(url, own=True, patience_s=0.3)
+        Store(url, own=True, timeout_s=0.3)
 
 
 @pytest.mark.parametrize("url", ["", "journal.db", "sqlite://", "sqlite:///:memory:", "mysql://me:secret@host/x"])
@@ -558,11 +559,11 @@ def test_what_was_acknowledged_survives_a_kill(url: str) -> None:
 
 
 def test_a_locked_database_is_told_soon(url: str, store: Store) -> None:
-    assert PATIENCE_S <= 5
+    assert TIMEOUT_S <= 5
     store.append([JobHeld(1.0, "a")])
     with locked(url):
         began = time.monotonic()
-        with pytest.raises(StoreTrouble, match=r"Another program keeps the journal .* locked"):
+        with pytest.raises(StoreTrouble, match=r"Another program has locked the journal"):
             store.append([JobHeld(2.0, "b")])
         assert time.monotonic() - began < 3
         assert count(store) == 1, "readers are in nobody's way"
@@ -661,12 +662,12 @@ def test_a_full_disk_is_told_and_forgotten_when_there_is_room_again(small_disk: 
     store = Store(small_disk.url, own=True)
     store.append([JobHeld(1.0, "a")])
     small_disk.fill()
-    with pytest.raises(StoreTrouble, match=r"No room is left for the journal .*: make room"):
+    with pytest.raises(StoreTrouble, match=r"No space is left for the journal .*: free some space"):
         append_for_ever(store)
     written = store.last_seq()
     assert written % 200 == 1, "a transaction was torn"
     assert count(store) == written
-    with pytest.raises(StoreTrouble, match="No room"):
+    with pytest.raises(StoreTrouble, match="No space"):
         store.append([JobHeld(2.0, f"job-{k}") for k in range(20_000)])
     small_disk.make_room()
     assert store.try_writing() == written
@@ -680,7 +681,7 @@ def test_a_full_disk_is_told_and_forgotten_when_there_is_room_again(small_disk: 
 
 def test_a_server_that_is_away_is_told_and_found_again(postgres: Server) -> None:
     url = postgres.new_database()
-    store, looking = Store(url, own=True, patience_s=1.0), Store(url)
+    store, looking = Store(url, own=True, timeout_s=1.0), Store(url)
     store.append([JobHeld(1.0, "a")])
     assert count(looking) == 1
     postgres.stop()
@@ -699,14 +700,14 @@ def test_a_server_that_is_away_is_told_and_found_again(postgres: Server) -> None
     assert store.append([JobHeld(2.0, "b")]) == 2
     assert count(looking) == 2
     with pytest.raises(StoreInUse):
-        Store(url, own=True, patience_s=0.3)
+        Store(url, own=True, timeout_s=0.3)
     store.close()
     looking.close()
 
 
 def test_a_daemon_that_lost_the_store_to_another_does_not_append(postgres: Server) -> None:
     url = postgres.new_database()
-    store = Store(url, own=True, patience_s=0.3)
+    store = Store(url, own=True, timeout_s=0.3)
     postgres.do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'store_%'")
     other = Store(url, own=True)
     with pytest.raises(StoreInUse):
@@ -725,13 +726,13 @@ def test_a_daemon_goes_by_what_another_has_written_while_it_was_cut_off(postgres
     second = Cell(tmp_path, url=url)
     theirs = second.submit(name="theirs")
     second.crash()
-    with pytest.raises(StoreTrouble, match="Another daemon"):
+    with pytest.raises(StoreTrouble, match="Another service"):
         first.submit(name="ours")
     ours = first.submit(name="ours")
     assert ours == "ours-2"
     first.to(30)
     assert [first.state(job) for job in (theirs, ours)] == ["finished", "finished"]
-    assert same(first.daemon.engine.state(), recover(first.store, first.daemon.beginning)[0].state())
+    assert same(first.daemon.engine.contents(), recover(first.store, first.daemon.initial_settings)[0].contents())
     first.store.close()
 
 
@@ -752,8 +753,8 @@ def test_a_service_outlives_a_restart_of_its_database(postgres: Server, tmp_path
     jobs.append(cell.submit())
     cell.to(45)
     assert {cell.state(job) for job in jobs} == {"finished"}
-    assert sorted(cell.world.begun) == sorted((job, 1) for job in jobs)
-    assert not cell.daemon.meter.trouble
+    assert sorted(cell.world.started) == sorted((job, 1) for job in jobs)
+    assert not cell.daemon.counters.trouble
     cell.crash()
 
 

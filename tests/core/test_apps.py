@@ -242,7 +242,7 @@ def test_reports_give_trials_up_and_their_gpus_serve_others_at_once() -> None:
     assert [(stop.job, stop.why) for stop in decided.stops] == [("a", StopWhy.GIVEN_UP), ("c", StopWhy.GIVEN_UP)]
     assert (cell.state("a"), cell.state("c")) == (State.CANCELLED, State.CANCELLED)
     assert cell.running == ["b", "d", "waits"]
-    told = explain(cell.engine.standing(), "c")
+    told = explain(cell.engine.status(), "c")
     assert told.code == "GivenUp"
     assert told.sentence.startswith(
         "Its app gave it up at rung 1: its loss was 4, and the best 2 of 4 had 2 or less; to run it"
@@ -290,7 +290,7 @@ def test_a_trial_that_is_cancelled_or_ends_does_not_hold_up_the_others() -> None
         cell.tell(JobProgressed(25, name, 1, 25.0, loss))
     cell.at(30, JobCancelled(30, "d"))
     assert cell.running == ["b"], "the best of three"
-    assert explain(cell.engine.standing(), "d").code == "None", "nobody gave it up"
+    assert explain(cell.engine.status(), "d").code == "None", "nobody gave it up"
 
 
 def test_a_trial_that_waits_is_given_up_without_a_stop() -> None:
@@ -311,7 +311,7 @@ def test_one_report_stands_for_all_rungs_passed_and_stale_ones_for_none() -> Non
     cell.tell(JobProgressed(60, "b", 1, 60.0, math.inf))
     cell.tell(JobProgressed(60, "b", 1, 60.0))
     table = cell.engine.jobs
-    assert cell.engine.apps.state()["losses"] == {0: (2.5, 2.5)}
+    assert cell.engine.apps.contents()["losses"] == {0: (2.5, 2.5)}
     assert (table.loss[0], table.loss_work[0], np.isnan(table.loss_before[0])) == (2.5, 60.0, True)
     assert np.isnan(table.loss[1])
     cell.tell(JobProgressed(70, "a", 1, 70.0, 2.0))
@@ -326,9 +326,9 @@ def test_a_trial_that_finishes_before_it_is_stopped_has_finished() -> None:
     cell.at(25)
     cell.at(26, JobFinished(26, "a", 1))
     assert cell.state("a") is State.FINISHED
-    assert explain(cell.engine.standing(), "a").code == "None"
+    assert explain(cell.engine.status(), "a").code == "None"
     assert cell.state("c") is State.CANCELLING
-    assert explain(cell.engine.standing(), "c").code == "GivenUp"
+    assert explain(cell.engine.status(), "c").code == "GivenUp"
 
 
 def test_recovery_asks_no_app_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +348,7 @@ def test_recovery_asks_no_app_scheduler(monkeypatch: pytest.MonkeyPatch) -> None
     again = Cell("1x2", "las", {"quantum": "10"}).engine
     for line in journal:
         again.apply(decode(json.loads(line)))
-    assert repr(again.state()) == repr(live.state())
+    assert repr(again.contents()) == repr(live.contents())
 
 
 def test_a_record_from_before_there_were_apps_can_be_read() -> None:

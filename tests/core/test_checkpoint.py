@@ -49,19 +49,19 @@ class Cut:
     def follow(self, copy: Engine, live: Engine, record: Event | Decided) -> None:
         """Hear what the original hears, and decide what it decided."""
         if isinstance(record, Decided):
-            again = copy.decide(record.at_s)
+            again = copy.with_evidence(copy.decide(record.at_s))
             assert encode(again) == encode(record), f"seed {self.trouble.seed}: decided {again}, was {record}"
         else:
             copy.apply(record)
-        mine, other = live.state(), copy.state()
+        mine, other = live.contents(), copy.contents()
         assert same(mine, other), f"seed {self.trouble.seed}: {difference(mine, other)}"
 
     def agree(self, copy: Engine, live: Engine) -> None:
-        mine, other = live.state(), copy.state()
+        mine, other = live.contents(), copy.contents()
         assert same(mine, other), f"seed {self.trouble.seed}: {difference(mine, other)}"
         assert copy.outstanding() == live.outstanding()
         for spec in live.jobs.specs:
-            assert explain(copy.standing(), spec.id) == explain(live.standing(), spec.id)
+            assert explain(copy.status(), spec.id) == explain(live.status(), spec.id)
 
     def run(self) -> Engine:
         trouble, engine = self.trouble, self.trouble.engine()
@@ -105,10 +105,10 @@ def test_policies_that_remember_go_on_as_if_nothing_had_been(policy: str, chosen
 def test_apps_keep_what_their_trials_reported_and_gave_up() -> None:
     _, engine = cut(1, every=30)
     assert engine.apps.given_up
-    assert engine.apps.state()["losses"]
+    assert engine.apps.contents()["losses"]
     copy = Trouble(1).engine()
     load(copy, save(engine))
-    assert copy.apps.state() == engine.apps.state()
+    assert copy.apps.contents() == engine.apps.contents()
 
 
 def test_what_was_learnt_of_speeds_comes_back() -> None:
@@ -122,7 +122,7 @@ def test_what_was_learnt_of_speeds_comes_back() -> None:
 def test_an_engine_to_which_nothing_happened_can_be_saved() -> None:
     engine, copy = Trouble(5).engine(), Trouble(5).engine()
     load(copy, save(engine))
-    assert same(engine.state(), copy.state())
+    assert same(engine.contents(), copy.contents())
 
 
 def test_the_same_engine_gives_the_same_bytes() -> None:
@@ -157,7 +157,7 @@ def test_a_damaged_one_is_refused_and_changes_nothing(damage) -> None:
     fresh = Trouble(2).engine()
     with pytest.raises(UnreadableCheckpoint, match="damaged"):
         load(fresh, damage(save(engine)))
-    assert same(fresh.state(), Trouble(2).engine().state())
+    assert same(fresh.contents(), Trouble(2).engine().contents())
 
 
 def test_parts_and_columns_that_a_later_release_added_are_passed_over() -> None:
@@ -169,4 +169,4 @@ def test_parts_and_columns_that_a_later_release_added_are_passed_over() -> None:
     body = zlib.compress(json.dumps(header).encode() + b"\n{}" + rest + np.arange(3).tobytes())
     copy = Trouble(2).engine()
     load(copy, body)
-    assert same(copy.state(), engine.state())
+    assert same(copy.contents(), engine.contents())

@@ -36,7 +36,7 @@ def market(*agents: str, gpus: int = 2, **more: str) -> Cell:
 
 
 def ask_of(cell: Cell, app: str = "own") -> Ask:
-    return cell.engine.talk.asked[app]
+    return cell.engine.bidding.asked[app]
 
 
 def bid(ask: Ask, *rhos: float, nothing: float = 100.0, **more: Any) -> BidAnswer:
@@ -105,7 +105,7 @@ def test_a_bid_in_time_decides_what_its_app_wins_at_once(rhos: tuple[float, floa
     cell.at(1, BidReceived(1, bid(ask_of(cell), *rhos)))
     assert won(cell) == {"own": jobs, "other": 2 - jobs}, "who gains nothing wins nothing"
     assert counters(cell)["bids_asked"] == counters(cell)["bids_heard"] == 1
-    assert cell.engine.talk.asked == {}
+    assert cell.engine.bidding.asked == {}
 
 
 def test_all_that_were_asked_are_waited_for_but_not_beyond_the_deadline() -> None:
@@ -150,7 +150,7 @@ def test_what_is_no_answer_in_time_is_left_to_the_built_in_agent(wrong: str) -> 
     else:
         assert won(cell) == won(plain)
         assert counters(cell)["bids_heard"] == 0
-    assert cell.engine.talk.asked == {}
+    assert cell.engine.bidding.asked == {}
 
 
 def test_rows_that_are_not_on_offer_any_more_are_left_out() -> None:
@@ -203,14 +203,14 @@ def test_nobody_waits_for_an_agent_that_was_dismissed() -> None:
 def test_an_app_that_ends_takes_its_agent_with_it() -> None:
     cell = market("own")
     cell.at(1, JobCancelled(1, "own0"))
-    assert "own" in cell.engine.talk.agents
+    assert "own" in cell.engine.bidding.agents
     cell.at(2, JobHeld(2, "own1"))
-    assert "own" in cell.engine.talk.agents, "one that is held may come back"
+    assert "own" in cell.engine.bidding.agents, "one that is held may come back"
     cell.at(3, JobCancelled(3, "own1"))
-    assert cell.engine.talk.agents == {}
+    assert cell.engine.bidding.agents == {}
     assert won(cell) == {"own": 0, "other": 2}
     cell.submit(4, job("own2", work=10, app="own"))
-    assert cell.engine.talk.asked == {}, "who comes later under its name is another"
+    assert cell.engine.bidding.asked == {}, "who comes later under its name is another"
 
 
 def test_a_policy_without_auctions_asks_nobody() -> None:
@@ -236,17 +236,17 @@ def test_a_journal_and_a_checkpoint_hold_the_conversation() -> None:
     cell = Cell("1x2", "themis", SETTINGS)
     apply, decide = cell.engine.apply, cell.engine.decide
     cell.engine.apply = lambda event: (records.append(event), apply(event))[1]  # type: ignore[method-assign]
-    cell.engine.decide = lambda now_s: _kept(records, decide(now_s))  # type: ignore[method-assign]
+    cell.engine.decide = lambda now_s: _kept(records, cell.engine.with_evidence(decide(now_s)))  # type: ignore[method-assign]
     cell.tell(AgentChanged(0, "own", present=True))
     cell.tell(AgentChanged(0, "other", present=True))
     cell.submit(0, *(job(f"{app}{k}", work=1000, app=app) for app in ("own", "other") for k in range(2)))
     cell.at(1, BidReceived(1, bid(ask_of(cell), 2.0, 1.0)))
     middle = recovered(cell, len(records), records)
-    assert same(middle.state(), cell.engine.state()), difference(middle.state(), cell.engine.state())
+    assert same(middle.contents(), cell.engine.contents()), difference(middle.contents(), cell.engine.contents())
     loaded = recovered(cell, 0, records)
     checkpoint.load(loaded, checkpoint.save(cell.engine))
-    assert same(loaded.state(), cell.engine.state()), difference(loaded.state(), cell.engine.state())
-    assert loaded.talk.state() == cell.engine.talk.state()
+    assert same(loaded.contents(), cell.engine.contents()), difference(loaded.contents(), cell.engine.contents())
+    assert loaded.bidding.contents() == cell.engine.bidding.contents()
     for engine in (middle, loaded):
         assert not engine.due(2.0)
         engine.apply(BidReceived(2, bid(ask_of(cell, "other"), 100.0, 100.0)))
@@ -276,10 +276,10 @@ def test_an_answer_says_why_it_is_not_wanted() -> None:
     talk = Bidding()
     ask = Ask("own", 3, 10.0, (("m", 2, "v100"),), 1, 2, 5.0)
     assert "Nobody asks" in talk.refusal(BidAnswer("own", 3), 1.0)
-    talk.settle([ask])
+    talk.set_open([ask])
     assert "Nobody asks" in talk.refusal(BidAnswer("own", 2), 1.0)
     assert "0.500 s too late" in talk.refusal(BidAnswer("own", 3), 10.5)
     assert talk.hear(BidAnswer("own", 3), 9.9)
     assert "already" in talk.refusal(BidAnswer("own", 3), 9.9)
-    talk.settle([])
+    talk.set_open([])
     assert (talk.asked, talk.answers) == ({}, {})

@@ -14,7 +14,7 @@ from horae.core.reasons import SENTENCES, Reason
 
 
 def said(cell: Cell, name: str) -> tuple[str, str]:
-    told = explain(cell.engine.standing(), name)
+    told = explain(cell.engine.status(), name)
     return told.code, told.sentence
 
 
@@ -79,7 +79,7 @@ def test_every_reason_has_a_sentence_that_its_numbers_can_fill(reason: Reason) -
     cell = Cell("1x1")
     cell.submit(0, job("a"))
     cell.engine.jobs.reason[0] = int(reason)
-    told = explain(cell.engine.standing(), "a")
+    told = explain(cell.engine.status(), "a")
     assert told.sentence
     assert "{" not in told.sentence
     assert set(SENTENCES) == set(Reason)

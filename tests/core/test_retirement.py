@@ -65,7 +65,7 @@ class Aged:
 
     def watch(self, live: Engine, record: Event | Decided) -> None:
         if isinstance(record, Decided):
-            mine = self.aged.decide(record.at_s)
+            mine = self.aged.with_evidence(self.aged.decide(record.at_s))
             there, here = named(record, live), named(mine, self.aged)
             assert here == there, f"seed {self.trouble.seed}: decided {here}, was {there}"
             self.note(mine)
@@ -82,17 +82,17 @@ class Aged:
             self.note(retired)
             assert self.aged.outstanding() == live.outstanding()
             for spec in self.aged.jobs.specs:
-                assert explain(self.aged.standing(), spec.id) == explain(live.standing(), spec.id)
+                assert explain(self.aged.status(), spec.id) == explain(live.status(), spec.id)
 
     def note(self, record: Event | Decided) -> None:
         """The journal of the engine that lets jobs leave folds, and can be saved, as any other."""
         self.recovering.apply(decode(json.loads(json.dumps(encode(record)))))
         if isinstance(record, JobsRetired):
-            mine, other = self.aged.state(), self.recovering.state()
+            mine, other = self.aged.contents(), self.recovering.contents()
             assert same(mine, other), f"seed {self.trouble.seed}: {difference(mine, other)}"
             self.recovering = self.trouble.engine()
             load(self.recovering, save(self.aged))
-            assert same(self.aged.state(), self.recovering.state())
+            assert same(self.aged.contents(), self.recovering.contents())
 
     def run(self) -> Engine:
         trouble, engine = self.trouble, self.trouble.engine()
@@ -178,7 +178,7 @@ def test_the_newest_job_stays_so_that_the_next_is_numbered_after_it() -> None:
     done(cell, "a-2", 100.0)
     cell.tell(JobsRetired(1e6, 1e6))
     assert left(cell) == ["a-2"]
-    assert cell.engine.jobs.past.state()["counts"] == (1, 1)
+    assert cell.engine.jobs.past.contents()["counts"] == (1, 1)
 
 
 def test_what_a_class_taught_stays_and_what_a_job_taught_goes_with_it() -> None:

@@ -82,15 +82,15 @@ class Bench:
             who, _, kind = text.partition(":")
             self.wisher.wishes.append((tuple(who.split("+")), int(kind or 0)))
         # Another look costs an event; a job that nobody knows has no other effect.
-        self.engine._must_plan = self.shadow._must_plan = True
+        self.engine._state.must_plan = self.shadow._state.must_plan = True
         return self.decide()
 
     def decide(self) -> Decided:
-        record = self.engine.decide(self.engine.now_s)
+        record = self.engine.with_evidence(self.engine.decide(self.engine.now_s))
         check(self.engine)
         self.shadow.apply(decode(encode(record)))
         check(self.shadow)
-        assert repr(self.shadow.state()) == repr(self.engine.state()), "the record does not tell all"
+        assert repr(self.shadow.contents()) == repr(self.engine.contents()), "the record does not tell all"
         for command in record.commands:
             if isinstance(command, Stop) and not self.slow_stops:
                 self.stopped(command.job)
@@ -251,7 +251,8 @@ def test_whatever_is_wished_the_first_wish_comes_true_and_nobody_shares_unasked(
     b.submit(**{name: 1 + k % 2 for k, name in enumerate(NAMES)})
     together: set[frozenset[str]] = set()
     for number, wishes in enumerate(rounds):
-        b.engine.now_s = b.shadow.now_s = float(number)
+        b.engine.advance(float(number))
+        b.shadow.advance(float(number))
         b.wish(*("+".join(who) + f":{kind}" for who, kind in wishes))
         who, kind = wishes[0]
         if not queues:

@@ -13,7 +13,7 @@ MODULE = '''
 from pathlib import Path
 
 import horae
-from horae.backends.fake import FakeBackend, FakeWorld, Part
+from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.workload.formats.table import Format, Table
 
 
@@ -37,7 +37,7 @@ SPACED = Format("spaced", "words with spaces between", lambda line: line == "%sp
 
 
 def make_fake(options):
-    return FakeBackend(options.nodes, FakeWorld(default=Part(lasts_s=0.1)))
+    return FakeBackend(options.nodes, FakeWorld(default=FakeJob(lasts_s=0.1)))
 '''
 ENTRIES = """
 [horae.policies]

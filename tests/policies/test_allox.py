@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.policies.test_aware import gavel, typed, types_of
+from tests.policies.test_fifo_sjf_aware import gavel, typed, types_of
 
 from builders import Cell, ends, job, run, times
 from horae.core.events import JobFinished

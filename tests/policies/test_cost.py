@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.policies.test_aware import typed, types_of
+from tests.policies.test_fifo_sjf_aware import typed, types_of
 from tests.solve.plain import problem
 
 from builders import Cell, Script, cluster, job, run, times

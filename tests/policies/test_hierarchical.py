@@ -17,9 +17,7 @@ from horae.core.policy import Policy
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
 from horae.policies.gavel.allocation_policy import AllocationPolicy
-from horae.policies.gavel.hierarchical import Hierarchical
-from horae.policies.gavel.max_min import MaxMin
-from horae.policies.gavel.water_filling import WaterFilling
+from horae.policies.gavel.share_policies import Hierarchical, MaxMin, WaterFilling
 from horae.simulator.driver import Driver
 from horae.simulator.world import World
 

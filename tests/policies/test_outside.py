@@ -12,7 +12,7 @@ import pytest
 
 from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
-from horae.core.wishes import Pins, Wishes
+from horae.core.wishes import Wishes
 from horae.policies import POLICIES, describe, make_policy, policy
 from horae.policies.ordering.least_attained import LeastAttainedService
 from horae.policies.outside import BadPolicy
@@ -139,7 +139,7 @@ def planning(wishes: Any) -> type:
         (lambda now: Wishes(np.array(["a"] * len(now))), "no columns of numbers"),
         (lambda now: Wishes(now.rows.astype(float) + 0.5), "no columns of numbers"),
         (lambda now: Wishes(now.rows, now.gpus[:, None] * np.ones(3)), "more than one dimension"),
-        (lambda now: Wishes(now.rows, pins=Pins(now.rows, now.rows, now.rows)), "do not go together"),
+        (lambda now: Wishes(now.rows, pins=({0: 1},) * (len(now) + 1)), "do not go with them"),
     ],
 )
 def test_nonsense_is_told_in_one_sentence(wishes: Any, told: str) -> None:
@@ -151,8 +151,7 @@ def test_nonsense_is_told_in_one_sentence(wishes: Any, told: str) -> None:
 
 def test_pins_of_a_machine_that_is_not_there_are_refused() -> None:
     def pinned(now: Snapshot) -> Wishes:
-        first, one = np.arange(len(now) + 1), np.ones(len(now), np.int64)
-        return Wishes(now.rows, pins=Pins(first, 99 * one, one))
+        return Wishes(now.rows, pins=({99: 1},) * len(now))
 
     with pytest.raises(BadPolicy, match="machine that does not exist"):
         run([job("a")], "1x4", planning(pinned))

@@ -12,15 +12,15 @@ from horae.core.cluster import Cluster
 from horae.core.history import History
 from horae.core.throughputs import Speeds, Throughputs
 from horae.report.audit import envy
-from horae.report.audit.envy import Ledger, find_envy
+from horae.report.audit.envy import HoldingsLedger, find_envy
 
 from .sample import Loop, random_jobs
 
 CLUSTER = Cluster.of([("v100", 1, 4), ("k80", 2, 2)])
 
 
-def ledger_of(history: History) -> Ledger:
-    return Ledger(history, Speeds(Throughputs()))
+def ledger_of(history: History) -> HoldingsLedger:
+    return HoldingsLedger(history, Speeds(Throughputs()))
 
 
 def plain_value(history: History, app: str, other: str, holder: str, spare: int = 0) -> float:

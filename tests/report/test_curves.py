@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from horae.report.pages.curves import COLUMNS, SHOWN, Axis, Curve, Panel, _draw, render_page, spread, write_plot
+from horae.report.pages.curves import COLUMNS, SHOWN, Axis, Curve, Panel, draw_panel, render_page, spread, write_plot
 from horae.report.tables import MEASURES
 
 from .test_page import EVIL, Outline
@@ -32,7 +32,7 @@ def panel(*curves: Curve, path: str = "avg_jct_s") -> Panel:
 
 def drawn(axis: Axis, shown: Panel):
     figure = Figure()
-    _draw(figure, axis, shown, labelled=True)
+    draw_panel(figure, axis, shown, labelled=True)
     figure.draw_without_rendering()
     return figure.axes[0]
 

@@ -20,7 +20,7 @@ from horae.core.history import Attempts, History
 from horae.core.job import JobSpec
 from horae.core.states import State
 from horae.report.metrics.measure import JOB_COLUMNS, job_rows, measure
-from horae.report.metrics.step_functions import Steps, overlap
+from horae.report.metrics.step_functions import StepFunction, overlap
 from horae.report.process_cost import process_cost
 
 from .sample import Loop, columns, history_of, random_jobs
@@ -242,4 +242,4 @@ def test_overlap_and_its_means():
     assert present.values.tolist() == [1.0, 5.0, 0.0]
     assert present.binned(np.array([0.0, 5.0, 10.0, 20.0])).tolist() == [1.0, 5.0, 0.0]
     assert present.means(np.array([2.5]), np.array([7.5])).tolist() == [3.0]
-    assert Steps(np.zeros(0), np.zeros(0)).binned(np.array([0.0, 1.0])).tolist() == [0.0]
+    assert StepFunction(np.zeros(0), np.zeros(0)).binned(np.array([0.0, 1.0])).tolist() == [0.0]

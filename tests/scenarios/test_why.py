@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from builders import Cell as Hand
 from builders import job as spec
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.core.cluster import Node
 from horae.core.events import JobFailed, JobFinished, SettingsChanged
 from horae.core.explain import explain
@@ -26,11 +26,10 @@ from horae.core.queues import Queue
 from horae.core.reasons import RULES, SENTENCES, Reason
 from horae.core.states import STATES, WAITING, State
 from horae.service.job_file import read_job
-from horae.service.operations import Progress
 from horae.service.views.views import Filters
 from service.cell import ADMIN, ANN, Cell
 
-FOR_EVER = Part()
+FOR_EVER = FakeJob()
 TWO_NODES = (Node("n0", "v100", 2), Node("n1", "v100", 2))
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +71,7 @@ def together(at: Cell, *said: dict[str, Any]) -> list[str]:
 def why(at: Cell, name: str, code: str) -> dict[str, Any]:
     """What a job is told, which must be this code."""
     views = at.views()
-    told = views.why(views.find(ADMIN, name))
+    told = views.why(views.visible_row(ADMIN, name))
     assert told["reason"] == code, told
     assert told["sentence"].endswith(".")
     # What lists show is the same.
@@ -85,7 +84,7 @@ def free(at: Cell) -> dict[str, int]:
     """GPUs of each node that takes jobs on which nothing runs, by what really runs."""
     closed = {node["node"] for node in at.views().nodes() if node["state"] != "up"}
     left = {node.name: node.gpus for node in at.nodes if node.name not in closed}
-    for life in at.world.lives.values():
+    for life in at.world.running.values():
         for place in life.start.places:
             if place.node in left:
                 left[place.node] -= len(place.gpus)
@@ -120,7 +119,7 @@ def _(folder: Path) -> None:
     assert "it runs" in why(at, runs, "None")["sentence"]
     cancel(at, runs)
     assert "it was cancelled" in why(at, runs, "None")["sentence"]
-    at.world.default = Part(lasts_s=1.0)
+    at.world.default = FakeJob(lasts_s=1.0)
     ends = job(at)
     at.to(at.now_s + 3)
     assert "it has finished" in why(at, ends, "None")["sentence"]
@@ -169,7 +168,7 @@ def _(folder: Path) -> None:
 def _(folder: Path) -> None:
     at = cell(folder, "fifo-backfill", nodes=TWO_NODES, placement="consolidated")
     jobs = [job(at) for _ in range(4)]
-    on = {place.start.places[0].node: place.start.job for place in at.world.lives.values()}
+    on = {place.start.places[0].node: place.start.job for place in at.world.running.values()}
     cancel(at, *on.values())
     gang = job(at, gpus=2)
     assert free(at) == {"n0": 1, "n1": 1}
@@ -210,14 +209,14 @@ def _(folder: Path) -> None:
 @where(Reason.BACKING_OFF)
 def _(folder: Path) -> None:
     at = cell(folder, "fifo")
-    at.world.parts["mine-1"] = Part(launch_fails="no space left on device")
+    at.world.jobs["mine-1"] = FakeJob(launch_fails="no space left on device")
     mine = job(at, "mine")
     at.to(2.5)
     failures = at.daemon.engine.jobs.launch_failures[0]
     assert free(at) == {"v100": 2}
     told = why(at, mine, "BackingOff")
     assert f"failed {failures} times in a row" in told["sentence"]
-    at.world.parts["mine-1"] = FOR_EVER
+    at.world.jobs["mine-1"] = FOR_EVER
     again_s = at.now_s + told["numbers"]["retry_in_s"]
     at.to(again_s - 0.1)
     assert why(at, mine, "BackingOff")["numbers"]["retry_in_s"] == pytest.approx(0.1)
@@ -228,7 +227,7 @@ def _(folder: Path) -> None:
 @where(Reason.VACATING)
 def _(folder: Path) -> None:
     at = cell(folder, "srtf")
-    at.world.default = Part(stop_s=5.0)
+    at.world.default = FakeJob(stop_s=5.0)
     long = job(at, gpus=2, steps=1000)
     at.to(1)
     short = job(at, gpus=2, steps=10)
@@ -303,7 +302,7 @@ def _(folder: Path) -> None:
     at.to(22)
     assert starts(at, fresh)
     told = why(at, old, "BehindLessServed")
-    ran_s = at.views().job(at.views().find(ADMIN, old))["ran_s"]
+    ran_s = at.views().job(at.views().visible_row(ADMIN, old))["ran_s"]
     assert told["numbers"]["its_own"] == pytest.approx(ran_s)
     assert 19 <= ran_s <= 22
     assert told["numbers"]["theirs"] < 3
@@ -365,8 +364,8 @@ def halving(folder: Path) -> tuple[Cell, str, str]:
 
 def report(at: Cell, name: str, step: float, loss: float, total: float = 100) -> None:
     """A job says how far it is."""
-    attempt = at.views().job(at.views().find(ADMIN, name))["attempt"]
-    at.ask(lambda: at.operations.progress(name, attempt, Progress(step, total, loss)))
+    attempt = at.views().job(at.views().visible_row(ADMIN, name))["attempt"]
+    at.ask(lambda: at.operations.progress(name, attempt, step, total, loss))
     at.to(at.now_s + 1)
 
 
@@ -430,7 +429,7 @@ def _(folder: Path) -> None:
 def test_who_was_fragmented_until_others_took_the_scraps_lacks_gpus(tmp_path: Path) -> None:
     at = cell(tmp_path, "fifo-backfill", nodes=TWO_NODES, placement="consolidated")
     jobs = [job(at) for _ in range(4)]
-    on = {life.start.places[0].node: name for (name, _), life in at.world.lives.items()}
+    on = {life.start.places[0].node: name for (name, _), life in at.world.running.items()}
     at.ask(lambda: at.operations.request(ADMIN, "hold", [one for one in jobs if one not in on.values()]))
     gang = job(at, gpus=2)
     at.to(1)
@@ -445,7 +444,7 @@ def test_a_gang_that_no_reservation_stands_in_the_way_of_is_fragmented(tmp_path:
     nodes = (*TWO_NODES, Node("n2", "v100", 2))
     at = cell(tmp_path, "fifo-backfill", nodes=nodes, placement="consolidated", reserve="0")
     jobs = [job(at, steps=100) for _ in range(6)]
-    on = {life.start.places[0].node: name for (name, _), life in at.world.lives.items()}
+    on = {life.start.places[0].node: name for (name, _), life in at.world.running.items()}
     job(at, gpus=6, steps=100)
     pair = job(at, gpus=2, steps=5)
     cancel(at, *on.values())
@@ -519,10 +518,10 @@ def test_reasons_outlive_a_crash(tmp_path: Path) -> None:
     at = cell(tmp_path, "las", gpus=1, quantum="5")
     jobs = [job(at) for _ in range(3)]
     at.to(20)
-    before = [explain(at.daemon.engine.standing(), name) for name in jobs]
+    before = [explain(at.daemon.engine.status(), name) for name in jobs]
     at.crash()
     at.reopen()
-    after = [explain(at.daemon.engine.standing(), name, at.now_s) for name in jobs]
+    after = [explain(at.daemon.engine.status(), name, at.now_s) for name in jobs]
     assert [one.code for one in after] == [one.code for one in before]
     assert [one.numbers["holders"] for one in after] == [one.numbers["holders"] for one in before]
 
@@ -576,7 +575,7 @@ def check_reasons(hand: Hand, policy: str) -> None:
     protected = [row for row in held if engine.jobs.protected_until_s[row] > engine.now_s]
     line = [one for one in engine.jobs.specs if STATES[engine.jobs.state[hand.row(one.id)]] is WAITING]
     for one in line:
-        told = explain(engine.standing(), one.id)
+        told = explain(engine.status(), one.id)
         reason = hand.reason(one.id)
         full = one.queue == "a" and top is not None and used + one.gpus > top
         # Where jobs take GPUs from those after them, they take their part of the quota, too: the order comes first.

@@ -85,7 +85,7 @@ class WallClockDriver:
                 time.sleep(0.002)
 
     def _decide(self) -> None:
-        record = self.engine.decide(self.now_s)
+        record = self.engine.with_evidence(self.engine.decide(self.now_s))
         self._write(record)
         self._perform(record.commands)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from horae.backends.fake import FakeBackend, FakeWorld, Part
+from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.core.cluster import Node
 from horae.core.queues import Queue
 from horae.service.daemon import Daemon
@@ -37,7 +37,7 @@ class Cell:
         keep_s: float | None = None,
         **settings: str,
     ) -> None:
-        self.folder, self.world, self.now_s = folder, FakeWorld(default=Part(lasts_s=10.0)), 0.0
+        self.folder, self.world, self.now_s = folder, FakeWorld(default=FakeJob(lasts_s=10.0)), 0.0
         self.nodes = tuple(nodes) or (Node("v100", "v100", gpus),)
         self._keep_s, self._url = keep_s, url or f"sqlite:///{folder / 'journal.db'}"
         self._beginning = InitialSettings(self.nodes, policy, settings, placement, tuple(queues))
@@ -45,12 +45,12 @@ class Cell:
 
     def reopen(self) -> None:
         """Begin, or come back after a crash."""
-        self.store = Store(self._url, own=True, patience_s=1.0)
+        self.store = Store(self._url, own=True, timeout_s=1.0)
         self.backend = FakeBackend(self.nodes, self.world)
         self.daemon = Daemon(
             self.store, self.backend, self._beginning, lambda: self.now_s, lambda job, attempt: {}, keep_s=self._keep_s
         )
-        self.daemon._take_up()
+        self.daemon._resume()
         self.operations = Operations(self.daemon)
 
     def crash(self) -> None:
@@ -90,9 +90,9 @@ class Cell:
 
     def views(self) -> ServiceViews:
         """What people see now."""
-        return ServiceViews(self.daemon.standing, self.daemon.tasks, self.store.epoch, self.now_s)
+        return ServiceViews(self.daemon.status, self.daemon.tasks, self.store.epoch, self.now_s)
 
     def state(self, job: str) -> str:
         """State of a job, as people call it."""
         view = self.views()
-        return str(view.job(view.find(ADMIN, job))["state"])
+        return str(view.job(view.visible_row(ADMIN, job))["state"])

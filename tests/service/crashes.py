@@ -32,7 +32,7 @@ from tests.simulation.trouble import difference, same
 import horae
 from horae.backends.local.processes import _environment, _pids
 from horae.backends.local.runner import start_time
-from horae.backends.local.runner_order import MARK
+from horae.backends.local.runner_order import ATTEMPT_VARIABLE
 from horae.core import checkpoint
 from horae.core.commands import Decided, StopWhy
 from horae.core.engine import Engine
@@ -242,7 +242,7 @@ def processes_of(state: Path) -> dict[int, str]:
             continue
         if "-S" in words and any(word.startswith(jobs) for word in words):
             found[pid] = "runner"
-        elif any(one.startswith(f"{MARK}={jobs}") for one in _environment(pid)):
+        elif any(one.startswith(f"{ATTEMPT_VARIABLE}={jobs}") for one in _environment(pid)):
             found[pid] = "job"
         elif any(word.startswith(str(state)) for word in words):
             found[pid] = " ".join(words)
@@ -467,12 +467,12 @@ def check_journal(service: Service, where: str) -> Store:
         folded, seq = _fold(before)
     for _, record in store.tail(seq):
         folded.apply(record)
-    assert same(live.state(), folded.state()), f"{where}: {difference(live.state(), folded.state())}"
+    assert same(live.contents(), folded.contents()), f"{where}: {difference(live.contents(), folded.contents())}"
     return store
 
 
 def _beginning(store: Store) -> InitialSettings:
-    said = store.began()
+    said = store.initial_settings()
     assert said is not None
     return InitialSettings.from_dict(said)
 

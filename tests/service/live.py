@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from horae.backends.fake import FakeBackend, FakeWorld, Part
+from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.core.cluster import Node
 from horae.service.api import make_app
 from horae.service.clock import wall_clock
@@ -43,12 +43,12 @@ class PrintingBackend(FakeBackend):
 class Live:
     """A service that runs, and people who ask it."""
 
-    def __init__(self, folder: Path, policy: str, settings: dict[str, str], part: Part) -> None:
+    def __init__(self, folder: Path, policy: str, settings: dict[str, str], script: FakeJob) -> None:
         self.folder = folder
         self.store = Store(f"sqlite:///{folder}/journal.db", own=True)
         clock = wall_clock(self.store.epoch)
         self.tokens = Tokens(self.store, b"s" * 32, clock)
-        self.backend = PrintingBackend(NODES, FakeWorld(default=part))
+        self.backend = PrintingBackend(NODES, FakeWorld(default=script))
         self.backend.logs = folder
         beginning = InitialSettings(NODES, policy, settings)
         warm_up(beginning)
@@ -87,10 +87,10 @@ class Live:
 
 @contextmanager
 def live(
-    folder: Path, policy: str = "fifo-backfill", settings: dict[str, str] | None = None, part: Part | None = None
+    folder: Path, policy: str = "fifo-backfill", settings: dict[str, str] | None = None, script: FakeJob | None = None
 ) -> Iterator[Live]:
-    """A service for a while. Jobs run until they are stopped, unless `part` says otherwise."""
-    service = Live(folder, policy, settings or {}, part or Part())
+    """A service for a while. Jobs run until they are stopped, unless `script` says otherwise."""
+    service = Live(folder, policy, settings or {}, script or FakeJob())
     try:
         yield service
         assert service.daemon.crashed is None

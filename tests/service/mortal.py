@@ -30,7 +30,7 @@ POINTS = {
     "stop": ("horae.backends.local.backend.LocalBackend", "stop"),
     "watch": ("horae.backends.local.backend.LocalBackend", "watch"),
     "forget": ("horae.backends.local.backend.LocalBackend", "forget"),
-    "remember": ("horae.backends.local.attempt_folders.Folders", "remember"),
+    "remember": ("horae.backends.local.attempt_folders.AttemptFolders", "remember"),
     "order": ("horae.backends.local.attempt_folders.AttemptFolder", "write_order"),
     "spawn": ("horae.backends.local.backend", "_spawn"),
     "token": ("horae.service.tokens", "write_private"),

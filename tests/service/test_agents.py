@@ -95,8 +95,8 @@ def test_silence_is_recorded_and_told_to_those_concerned(tmp_path: Path) -> None
     with live(tmp_path, "themis", {**THEMIS, "answer": "0.2"}) as service:
         asked(service, service.person("ann"))
         eventually(lambda: any(isinstance(one, Decided) and one.unanswered for _, one in service.store.tail()))
-        teller = EventSentences(service.daemon.standing, service.daemon.tasks)
-        told = [one.what for _, record in service.store.tail() for one in teller.tell(record) if one.app]
+        teller = EventSentences(service.daemon.status, service.daemon.tasks)
+        told = [one.what for _, record in service.store.tail() for one in teller.sentences_of(record) if one.app]
         assert told == [
             "App own bids for itself now by ann.",
             "App own is asked for its bid in auction 1: 7 GPUs are on offer.",
@@ -156,7 +156,7 @@ def test_only_who_owns_an_app_may_speak_for_it(market: Live) -> None:
     for client in (ann, admin):
         assert client.put("/v1/apps/own/agent").status_code == client.delete("/v1/apps/own/agent").status_code == 200
     joining = bob.post("/v1/jobs", json=[{"run": "true", "app": "own"}])
-    assert (joining.status_code, "is somebody else's" in joining.json()["error"]) == (403, True)
+    assert (joining.status_code, "belongs to another user" in joining.json()["error"]) == (403, True)
     assert admin.put("/v1/apps/own/agent").status_code == 200
     acts = [act["action"] for act in admin.get("/v1/audit").json()["acts"]]
     assert acts.count("register agent") == 3
@@ -245,7 +245,7 @@ def test_a_crash_in_the_middle_of_a_conversation_ends_neither(saved: bool, tmp_p
     at = cell(tmp_path)
     in_the_middle(at)
     if saved:
-        at.daemon._save()
+        at.daemon._save_checkpoint()
     at.crash()
     at.reopen()
     ask = at.operations.offer("own")
@@ -286,6 +286,6 @@ def test_who_is_refused_leaves_nothing_in_the_journal(tmp_path: Path) -> None:
         at.ask(lambda: at.operations.bid(BOB, BidAnswer("own", 0)))
     with pytest.raises(NotFound):
         at.ask(lambda: at.operations.register_agent(BOB, "own", present=False))
-    with pytest.raises(Forbidden, match="somebody else's"):
+    with pytest.raises(Forbidden, match="belongs to another user"):
         at.submit(BOB, app="own", name="theirs")
     assert before == at.daemon.seq

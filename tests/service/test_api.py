@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.core.codec import decode
 from horae.core.events import JobSubmitted
 from horae.service.api.limits import FAILURES
@@ -136,7 +136,7 @@ def test_all_jobs_of_a_request_are_taken_or_none(alice: httpx.Client) -> None:
 def test_what_is_wrong_with_a_job_is_told_with_a_hint(alice: httpx.Client) -> None:
     answer = alice.post("/v1/jobs", json=[{"run": "true"}, {"run": "true", "resources": {"gpu": 1}}])
     assert error_of(answer, 422) == "Job 2: resources.gpu is not a key of a job. Did you mean 'gpus'?"
-    assert "is no name" in error_of(alice.post("/v1/jobs", json=[{"run": "true", "name": "../../etc"}]), 422)
+    assert "cannot be a name" in error_of(alice.post("/v1/jobs", json=[{"run": "true", "name": "../../etc"}]), 422)
     assert error_of(alice.post("/v1/jobs", json=[{"run": []}]), 422).startswith("Job 1: run: it must have at least 1")
     plain = alice.post("/v1/jobs", content='[{"run": "true"}]', headers={"Content-Type": "text/plain"})
     assert "`Content-Type: application/json`" in error_of(plain, 422)
@@ -149,7 +149,7 @@ def test_a_secret_that_nobody_keeps_is_refused_at_once(alone: Live, monkeypatch:
     submit(alice, {"secrets": ["KEPT"]})
     for params in ({}, {"dry_run": True}):
         answer = alice.post("/v1/jobs", json=[{"run": "x"}, {"run": "x", "secrets": ["KEPT", "LOST"]}], params=params)
-        assert "keeps no secret 'LOST'" in error_of(answer, 400)
+        assert "has no secret 'LOST'" in error_of(answer, 400)
     assert alice.get("/v1/jobs").json()["total"] == 1
 
 
@@ -208,7 +208,7 @@ def test_jobs_are_held_and_released(alice: httpx.Client) -> None:
 
 
 def test_events_tell_who_preempted_whom_and_why(tmp_path: Path) -> None:
-    with live(tmp_path, policy="srtf", part=Part(lasts_s=100.0)) as running:
+    with live(tmp_path, policy="srtf", script=FakeJob(lasts_s=100.0)) as running:
         alice, bob = running.person("alice"), running.person("bob")
         (victim,) = submit(alice, {"resources": {"gpus": "v100:4"}, "estimate": {"duration": "10h"}})
         in_state(alice, victim, "running")
@@ -472,7 +472,9 @@ def test_the_policy_and_the_queues_are_changed(alone: Live) -> None:
     error_of(admin.put("/v1/settings", json=unreadable), 422)
     error_of(admin.put("/v1/settings", json={"queues": [{**queue, "gpus_min": 3}]}), 400)
     for path in ("..", "../a", "a//b", "a b"):
-        assert "is no queue" in error_of(admin.put("/v1/settings", json={"queues": [{**queue, "path": path}]}), 422)
+        assert "cannot be a queue" in error_of(
+            admin.put("/v1/settings", json={"queues": [{**queue, "path": path}]}), 422
+        )
     assert admin.get("/v1/settings").json() == changed.json()
     assert "quota" in error_of(
         admin.post("/v1/jobs", json=[{"run": "x", "queue": "team/a", "resources": {"gpus": 3}}]), 400
@@ -522,7 +524,7 @@ def test_an_attempt_reports_with_its_own_token_alone(alone: Live) -> None:
 
 
 def test_an_attempt_that_is_to_stop_is_told_so(tmp_path: Path) -> None:
-    with live(tmp_path, part=Part(stop_s=60.0)) as running:
+    with live(tmp_path, script=FakeJob(stop_s=60.0)) as running:
         alice = running.person("alice")
         (job,) = submit(alice)
         in_state(alice, job, "running")
@@ -533,7 +535,7 @@ def test_an_attempt_that_is_to_stop_is_told_so(tmp_path: Path) -> None:
 
 
 def test_a_report_that_it_is_ready_starts_the_attempt(tmp_path: Path) -> None:
-    with live(tmp_path, part=Part(ready_s=60.0)) as running:
+    with live(tmp_path, script=FakeJob(ready_s=60.0)) as running:
         alice = running.person("alice")
         (job,) = submit(alice)
         in_state(alice, job, "launching")
@@ -546,11 +548,11 @@ def test_a_report_that_it_is_ready_starts_the_attempt(tmp_path: Path) -> None:
 
 
 def test_metrics_are_those_of_this_moment(tmp_path: Path) -> None:
-    with live(tmp_path, part=Part(lasts_s=0.2)) as running:
+    with live(tmp_path, script=FakeJob(lasts_s=0.2)) as running:
         alice = running.person("alice")
         (job,) = submit(alice, {"queue": "team/a"})
         in_state(alice, job, "finished")
-        running.backend.world.default = Part()
+        running.backend.world.default = FakeJob()
         submit(alice, {"queue": "team/a", "resources": {"gpus": "k80:4"}})
         text = alice.get("/metrics").text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
@@ -570,11 +572,11 @@ def test_trouble_with_the_journal_is_told_and_passes(alone: Live, monkeypatch: p
     alice = alone.person("alice")
 
     def full(*_: Any) -> int:
-        raise StoreTrouble("No room is left for the journal: make room.")
+        raise StoreTrouble("No space is left for the journal: free some space.")
 
     with monkeypatch.context() as broken:
         broken.setattr(alone.store, "append", full)
-        assert "make room" in error_of(alice.post("/v1/jobs", json=[{"run": "true"}]), 503)
+        assert "free some space" in error_of(alice.post("/v1/jobs", json=[{"run": "true"}]), 503)
         assert alice.get("/healthz").status_code == 503
         assert alice.get("/v1/jobs").json()["total"] == 0
     submit(alice)

@@ -152,7 +152,7 @@ def test_a_full_disk_refuses_jobs_in_one_sentence_lets_others_run_and_loses_noth
         ballast = fill(running.state)
         refused = refusal(storm)
         assert refused.status_code == 503, refused.text
-        assert "No room is left for the journal" in refused.json()["error"]
+        assert "No space is left for the journal" in refused.json()["error"]
         before = steps_done(saved)
         wait_until(lambda: steps_done(saved) > before + 20)
         assert httpx.get(f"{running.url}/healthz", trust_env=False).status_code == 503
@@ -172,13 +172,13 @@ def check_start_on_a_full_disk(running: Service) -> None:
     assert running.process is not None
     assert running.process.wait(PATIENCE_S) == 1
     last = running.said().strip().splitlines()[-1]
-    assert last.startswith("error: No room is left"), last
+    assert last.startswith("error: No space is left"), last
 
 
 def test_a_service_cannot_begin_on_a_full_disk_and_says_so(tmp_path: Path) -> None:
     with small_disk(tmp_path / "state"):
         fill(tmp_path / "state")
-        with pytest.raises(UserError, match="No room is left"):
+        with pytest.raises(UserError, match="No space is left"):
             Server(ServeOptions(state=tmp_path / "state", port=0, gpus="v100:2"))
 
 
@@ -202,7 +202,7 @@ def test_a_locked_journal_refuses_jobs_in_one_sentence_and_all_goes_on_when_it_i
             other.execute("BEGIN IMMEDIATE")
             refused = refusal(storm)
             assert refused.status_code == 503, refused.text
-            assert "Another program keeps the journal" in refused.json()["error"]
+            assert "Another program has locked the journal" in refused.json()["error"]
             other.execute("ROLLBACK")
         accepted(storm)
         storm.finish()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.simulation.trouble import same
 
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.core.checkpoint import UnreadableCheckpoint
 from horae.core.cluster import Node
 from horae.core.commands import Decided
@@ -22,7 +22,6 @@ from horae.core.states import State
 from horae.service.api.health import what_is_wrong
 from horae.service.daemon import OtherNode
 from horae.service.job_file import BadJobFile, JobFile, read_job
-from horae.service.operations import Progress
 from horae.service.roles import Caller, Forbidden, NotFound
 from horae.service.store.connection import StoreTrouble
 from horae.service.views.views import Filters
@@ -43,7 +42,7 @@ def test_jobs_run_to_their_end_in_the_order_they_came(cell: Cell) -> None:
     assert [cell.state(job) for job in (first, second, third)] == ["finished", "finished", "running"]
     cell.to(25)
     assert cell.state(third) == "finished"
-    assert cell.world.begun == [(first, 1), (second, 1), (third, 1)]
+    assert cell.world.started == [(first, 1), (second, 1), (third, 1)]
 
 
 def test_a_decision_is_in_the_journal_before_anything_is_launched(cell: Cell) -> None:
@@ -63,7 +62,7 @@ def test_after_a_crash_running_jobs_are_taken_up_and_none_is_started_twice(cell:
     assert [cell.state(job) for job in jobs] == ["running", "running", "waiting", "waiting"]
     cell.to(40)
     assert {cell.state(job) for job in jobs} == {"finished"}
-    assert sorted(cell.world.begun) == sorted((job, 1) for job in jobs)
+    assert sorted(cell.world.started) == sorted((job, 1) for job in jobs)
 
 
 def test_a_launch_that_was_written_and_not_performed_is_performed_after_the_crash(cell: Cell) -> None:
@@ -71,11 +70,11 @@ def test_a_launch_that_was_written_and_not_performed_is_performed_after_the_cras
     cell.backend.start = lambda start: None
     job = cell.submit()
     cell.crash()
-    assert cell.world.begun == []
+    assert cell.world.started == []
     cell.reopen()
     assert performed
     cell.to(1)
-    assert cell.world.begun == [(job, 1)]
+    assert cell.world.started == [(job, 1)]
     assert cell.state(job) == "running"
 
 
@@ -93,18 +92,18 @@ def test_a_job_that_is_simply_gone_runs_again(cell: Cell) -> None:
     job = cell.submit(recovery={"max_restarts": 1})
     cell.to(2)
     cell.crash()
-    cell.world.lives.clear()
+    cell.world.running.clear()
     cell.reopen()
     cell.to(30)
     assert cell.state(job) == "finished"
-    assert cell.world.begun == [(job, 1), (job, 2)]
+    assert cell.world.started == [(job, 1), (job, 2)]
 
 
 def test_a_job_whose_node_goes_while_it_is_being_stopped_runs_elsewhere(tmp_path: Path) -> None:
     cell = Cell(tmp_path, nodes=(Node("one", "v100", 1), Node("two", "v100", 1)))
-    cell.world.default = Part(lasts_s=10.0, stop_s=5.0)
+    cell.world.default = FakeJob(lasts_s=10.0, stop_s=5.0)
     job = cell.submit()
-    node = cell.world.lives[job, 1].start.places[0].node
+    node = cell.world.running[job, 1].start.places[0].node
     cell.ask(lambda: cell.operations.drain(ADMIN, node, evict=True))
     cell.to(1)
     assert cell.state(job) == "stopping"
@@ -122,7 +121,7 @@ def test_a_node_that_came_back_smaller_gets_no_job_that_it_has_no_gpus_for(tmp_p
     cell.reopen()
     cell.to(60)
     assert [cell.state(job) for job in (both, one, large)] == ["finished", "finished", "waiting"]
-    assert sorted(cell.world.begun) == [(both, 1), (both, 2), (one, 1), (one, 2)]
+    assert sorted(cell.world.started) == [(both, 1), (both, 2), (one, 1), (one, 2)]
     cell.crash()
     cell.nodes = (Node("v100", "v100", 4),)
     cell.reopen()
@@ -163,7 +162,7 @@ def test_a_node_that_is_gone_cannot_be_told_to_take_jobs(tmp_path: Path) -> None
     cell.crash()
     cell.nodes = (v100,)
     cell.reopen()
-    with pytest.raises(NotFound, match="not there"):
+    with pytest.raises(NotFound, match="is down"):
         cell.ask(lambda: cell.operations.resume(ADMIN, "k80"))
     assert [one["state"] for one in cell.views().nodes()] == ["up", "down"]
     assert cell.views().shares()[0]["entitled_gpus"] == 2
@@ -181,7 +180,7 @@ def test_what_a_restarted_backend_tells_again_is_written_once(cell: Cell, monkey
     """That an attempt works; and its end, if the daemon died before the backend was told to forget it."""
     monkeypatch.setattr(cell.backend, "forget", lambda job, attempt: None)
     runs, ends = cell.submit(), cell.submit()
-    cell.world.lives[runs, 1].end_at_s = 100.0
+    cell.world.running[runs, 1].end_at_s = 100.0
     cell.to(15)
     assert list(cell.world.ends) == [(ends, 1)]
     cell.crash()
@@ -196,10 +195,10 @@ def test_recovery_gives_the_very_same_engine(cell: Cell) -> None:
     for k in range(6):
         cell.submit(resources={"gpus": 1 + k % 2})
     cell.to(13)
-    before = cell.daemon.standing
+    before = cell.daemon.status
     cell.crash()
     cell.reopen()
-    after = cell.daemon.standing
+    after = cell.daemon.status
     for name, column in before.columns.items():
         np.testing.assert_array_equal(column, after.columns[name], name)
 
@@ -207,7 +206,7 @@ def test_recovery_gives_the_very_same_engine(cell: Cell) -> None:
 def test_a_checkpoint_and_the_tail_give_the_same_as_the_whole_journal(cell: Cell) -> None:
     jobs = [cell.submit() for _ in range(3)]
     cell.to(5)
-    cell.daemon._save()
+    cell.daemon._save_checkpoint()
     cell.submit()
     cell.to(12)
     cell.crash()
@@ -231,12 +230,12 @@ def test_without_the_newest_checkpoints_older_records_will_do(
     for moment in (5, 12, 14):
         cell.submit()
         cell.to(moment)
-        cell.daemon._save()
-    before = cell.daemon.engine.state()
+        cell.daemon._save_checkpoint()
+    before = cell.daemon.engine.contents()
     cell.crash()
     damage(cell, *damaged)
     cell.reopen()
-    assert same(before, {**cell.daemon.engine.state(), "now_s": before["now_s"]})
+    assert same(before, {**cell.daemon.engine.contents(), "now_s": before["now_s"]})
     assert caplog.text.count("cannot be read") == len(damaged)
 
 
@@ -244,7 +243,7 @@ def test_without_any_checkpoint_a_journal_whose_beginning_is_gone_is_refused(cel
     for moment in (5, 12):
         cell.to(moment)
         cell.submit()
-        cell.daemon._save()
+        cell.daemon._save_checkpoint()
     assert cell.store.compact(cell.daemon.seq, 10.0) > 0
     cell.crash()
     damage(cell, 0, 1)
@@ -261,9 +260,9 @@ def test_a_stop_that_fails_is_no_trouble_with_the_journal(cell: Cell) -> None:
     cell.backend.stop = full
     cell.ask(lambda: cell.operations.request(ANN, "cancel", [job]))
     cell.to(1)
-    assert not cell.daemon.meter.trouble
-    assert job in cell.daemon.meter.unstopped
-    assert what_is_wrong(cell.daemon) == "A job cannot be told to stop."
+    assert not cell.daemon.counters.trouble
+    assert job in cell.daemon.counters.unstopped
+    assert what_is_wrong(cell.daemon) == "A job cannot be stopped."
     cell.backend.stop = stop
     cell.to(2)
     assert cell.state(job) == "cancelled"
@@ -320,7 +319,7 @@ def test_trouble_that_nobody_asked_after_is_over_after_a_while(cell: Cell) -> No
 
 
 def test_a_job_over_its_time_is_ended_once_however_long_the_journal_was_full(cell: Cell) -> None:
-    cell.world.default = Part(lasts_s=1000.0)
+    cell.world.default = FakeJob(lasts_s=1000.0)
     job = cell.submit(max_duration="2s")
     append = cell.store.append
 
@@ -336,7 +335,7 @@ def test_a_job_over_its_time_is_ended_once_however_long_the_journal_was_full(cel
 
 
 def test_a_decision_that_cannot_be_written_is_not_performed_and_made_again_later(cell: Cell) -> None:
-    cell.world.default = Part(lasts_s=100.0)
+    cell.world.default = FakeJob(lasts_s=100.0)
     append = cell.store.append
     cell.daemon._pause = lambda: None
 
@@ -348,7 +347,7 @@ def test_a_decision_that_cannot_be_written_is_not_performed_and_made_again_later
     cell.store.append = refuses_decisions
     job = cell.submit()
     assert cell.state(job) == "waiting"
-    assert cell.world.begun == []
+    assert cell.world.started == []
     cell.store.append = append
     cell.to(2)
     assert cell.state(job) == "running"
@@ -376,10 +375,10 @@ def test_what_was_written_and_not_confirmed_has_happened(cell: Cell) -> None:
     second = cell.submit(name="sure")
     cell.to(30)
     assert [cell.state("unsure-1"), cell.state(second)] == ["finished", "finished"]
-    before = cell.daemon.engine.state()
+    before = cell.daemon.engine.contents()
     cell.crash()
     cell.reopen()
-    assert same(before, {**cell.daemon.engine.state(), "now_s": before["now_s"]})
+    assert same(before, {**cell.daemon.engine.contents(), "now_s": before["now_s"]})
 
 
 def test_a_decision_that_was_written_and_not_confirmed_is_performed_once(cell: Cell) -> None:
@@ -387,7 +386,7 @@ def test_a_decision_that_was_written_and_not_confirmed_is_performed_once(cell: C
     lose_sight(cell, of=Decided)
     job = cell.submit()
     cell.to(1)
-    assert cell.world.begun == [(job, 1)]
+    assert cell.world.started == [(job, 1)]
     assert cell.state(job) == "running"
 
 
@@ -412,20 +411,20 @@ def test_while_the_journal_cannot_even_be_read_requests_are_refused_and_nothing_
 
 
 def test_progress_makes_a_job_ready_and_tells_it_to_stop(cell: Cell) -> None:
-    cell.world.default = Part(lasts_s=100.0, ready_s=50.0)
+    cell.world.default = FakeJob(lasts_s=100.0, ready_s=50.0)
     job = cell.submit(estimate={"steps": 1000})
     assert cell.state(job) == "launching"
     answers: list[bool] = []
-    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, Progress(0, 1000))))
+    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, 0, 1000)))
     assert cell.state(job) == "running"
     cell.to(6)
-    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, Progress(250, 1000, loss=0.5))))
+    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, 250, 1000, loss=0.5)))
     view = cell.views()
-    record = view.job(view.find(ANN, job))
+    record = view.job(view.visible_row(ANN, job))
     assert record["progress"] == pytest.approx(0.25)
     assert record["loss"] == 0.5
     cell.ask(lambda: cell.operations.request(ANN, "hold", [job]))
-    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, Progress(260, 1000))))
+    cell.ask(lambda: answers.append(cell.operations.progress(job, 1, 260, 1000)))
     assert answers == [False, False, True]
 
 
@@ -438,7 +437,7 @@ def test_a_job_that_runs_longer_than_it_may_is_ended(cell: Cell) -> None:
 
 
 def test_the_time_in_which_a_job_only_comes_up_counts(cell: Cell) -> None:
-    cell.world.default = Part(lasts_s=100.0, ready_s=50.0)
+    cell.world.default = FakeJob(lasts_s=100.0, ready_s=50.0)
     job = cell.submit(max_duration="4s")
     cell.to(3)
     assert cell.state(job) == "launching"
@@ -451,7 +450,7 @@ def test_others_see_nothing_and_viewers_change_nothing(cell: Cell) -> None:
     with pytest.raises(NotFound):
         cell.ask(lambda: cell.operations.request(BOB, "cancel", [job]))
     with pytest.raises(NotFound):
-        cell.views().find(BOB, job)
+        cell.views().visible_row(BOB, job)
     with pytest.raises(Forbidden):
         cell.ask(lambda: cell.operations.drain(ANN, "v100", False))
     cell.ask(lambda: cell.operations.request(ADMIN, "cancel", [job]))
@@ -476,30 +475,30 @@ def test_a_wrong_policy_is_refused_before_it_is_written(cell: Cell) -> None:
         cell.ask(lambda: cell.operations.configure(ADMIN, "fiffo", {}))
     assert cell.daemon.seq == before
     cell.ask(lambda: cell.operations.configure(ADMIN, "las", {}))
-    assert cell.daemon.standing.policy == "las"
+    assert cell.daemon.status.policy == "las"
 
 
 def test_a_job_without_reports_shows_no_progress_and_lends_nobody_its_speed(cell: Cell) -> None:
-    cell.world.default = Part(lasts_s=100.0)
+    cell.world.default = FakeJob(lasts_s=100.0)
     job, other = cell.submit(estimate={"duration": 100}), cell.submit(estimate={"duration": 100})
     cell.to(50)
-    shown = [cell.views().job(cell.views().find(ANN, one))["progress"] for one in (job, other)]
+    shown = [cell.views().job(cell.views().visible_row(ANN, one))["progress"] for one in (job, other)]
     assert shown == [0.0, 0.0]
-    cell.ask(lambda: cell.operations.progress(job, 1, Progress(10, 100)))
+    cell.ask(lambda: cell.operations.progress(job, 1, 10, 100))
     before = cell.daemon.engine.jobs.rates[1].copy()
     cell.to(60)
-    cell.ask(lambda: cell.operations.progress(job, 1, Progress(90, 100)))
-    shown = [cell.views().job(cell.views().find(ANN, one))["progress"] for one in (job, other)]
+    cell.ask(lambda: cell.operations.progress(job, 1, 90, 100))
+    shown = [cell.views().job(cell.views().visible_row(ANN, one))["progress"] for one in (job, other)]
     assert shown == [0.9, 0.0]
     np.testing.assert_array_equal(cell.daemon.engine.jobs.rates[1], before)
     cell.to(200)
-    assert cell.views().job(cell.views().find(ANN, other))["progress"] == 1.0
+    assert cell.views().job(cell.views().visible_row(ANN, other))["progress"] == 1.0
 
 
 def test_what_is_left_is_told_of_jobs_that_run_and_report(cell: Cell) -> None:
-    cell.world.default = Part(lasts_s=100.0)
+    cell.world.default = FakeJob(lasts_s=100.0)
     job, silent = cell.submit(estimate={"duration": 3}), cell.submit(estimate={"duration": 3})
-    cell.ask(lambda: cell.operations.progress(job, 1, Progress(0, 100)))
+    cell.ask(lambda: cell.operations.progress(job, 1, 0, 100))
     cell.to(20)
 
     def left() -> list[float | None]:
@@ -507,7 +506,7 @@ def test_what_is_left_is_told_of_jobs_that_run_and_report(cell: Cell) -> None:
         return [record["left_s"] for record in jobs]
 
     assert left() == [None, None], "the one has done nothing, the other says nothing"
-    cell.ask(lambda: cell.operations.progress(job, 1, Progress(40, 100)))
+    cell.ask(lambda: cell.operations.progress(job, 1, 40, 100))
     assert left() == [pytest.approx(30.0, abs=1.0), None]
     cell.ask(lambda: cell.operations.request(ANN, "cancel", [job, silent]))
     cell.to(30)
@@ -527,7 +526,7 @@ def test_an_app_is_its_first_users_until_its_last_job_has_ended(cell: Cell) -> N
     cell.to(12)
     assert [cell.state(first), cell.state(second)] == ["finished", "held"]
     for who in (BOB, ADMIN):
-        with pytest.raises(Forbidden, match="'tune' is somebody else's"):
+        with pytest.raises(Forbidden, match="'tune' belongs to another user"):
             cell.submit(who, app="tune")
     cell.submit(ANN, app="tune", name="more")
     cell.ask(lambda: cell.operations.request(ANN, "cancel", [second]))
@@ -612,7 +611,7 @@ def test_what_makes_no_sense_is_refused(said: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("rate", [1e-300, 1e15])
 def test_steps_and_a_throughput_that_no_job_has_are_refused(cell: Cell, rate: float) -> None:
-    with pytest.raises(BadJobFile, match=r"the job takes \S+ s on v100: steps over throughput must be 0\.001 to"):
+    with pytest.raises(BadJobFile, match=r"the job takes \S+ s on v100: steps divided by throughput must be 0\.001 to"):
         cell.submit(estimate={"steps": 100, "throughput": {"v100": rate}})
     cell.submit(estimate={"steps": 1e15, "throughput": {"v100": 1000}})
 

@@ -51,7 +51,7 @@ def submit(server: Server, **said: Any) -> str:
 
 
 def state(server: Server, job: str) -> State:
-    at = server.daemon.standing
+    at = server.daemon.status
     return at.state(at.row(job))
 
 
@@ -79,7 +79,7 @@ def test_preempted_twice_by_shorter_jobs_it_ends_with_the_same_weights_and_loss(
         wait(lambda: state(server, short) is State.FINISHED)  # noqa: B023
         assert step_in(folder) < STEPS, "the long job was to be interrupted before its end"
     wait(lambda: state(server, long) in (State.FINISHED, State.FAILED))
-    at = server.daemon.standing
+    at = server.daemon.status
     assert state(server, long) is State.FINISHED
     assert int(at.columns["preemptions"][at.row(long)]) == 2
     alone = tmp_path / "alone"

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from tests.simulation.trouble import difference, same
 
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.core.cluster import Node
 from horae.core.invariants import check
 from horae.core.states import STATES, WAITING
 from horae.policies import POLICIES, describe
-from horae.service.operations import Progress
 from horae.service.recovery import recover
 from horae.service.views.views import Filters
 
@@ -58,7 +57,7 @@ class Day:
         self.jobs: dict[str, str] = {}
         for name, lasts_s, said in JOBS:
             job = f"{name}-{len(self.jobs) + 1}"
-            self.cell.world.parts[job] = Part(lasts_s, 3 if name == "fails" else 0, ready_s=0.5, stop_s=0.5)
+            self.cell.world.jobs[job] = FakeJob(lasts_s, 3 if name == "fails" else 0, ready_s=0.5, stop_s=0.5)
             assert self.cell.submit(ADMIN, name=name, **said) == job
             self.jobs[job] = name
 
@@ -86,25 +85,25 @@ class Day:
 
     def report(self) -> None:
         """Jobs that train say how far they have come."""
-        for (job, attempt), life in list(self.cell.world.lives.items()):
+        for (job, attempt), life in list(self.cell.world.running.items()):
             if self.jobs[job] in ("train", "trial", "wide") and self.cell.now_s >= life.ready_at_s:
-                said = self.progress(job, life.part.lasts_s, life.ready_at_s, life.start.task.work)
+                said = self.progress(job, life.script.lasts_s, life.ready_at_s, life.start.task.work)
                 self.cell.ask(lambda job=job, attempt=attempt, said=said: self.say(job, attempt, said))
 
-    def progress(self, job: str, lasts_s: float, ready_s: float, work: float) -> Progress:
+    def progress(self, job: str, lasts_s: float, ready_s: float, work: float) -> tuple[float, float, float]:
         done = self.cell.world.saved.get(job, 0.0) + (self.cell.now_s - ready_s) / lasts_s * work
         step = int(min(done, work))
-        return Progress(step, work, 1.0 / (1 + step))
+        return step, work, 1.0 / (1 + step)
 
-    def say(self, job: str, attempt: int, said: Progress) -> None:
-        self.cell.operations.progress(job, attempt, said)
+    def say(self, job: str, attempt: int, said: tuple[float, float, float]) -> None:
+        self.cell.operations.progress(job, attempt, *said)
 
     def look(self) -> bool:
         """Nothing is on a GPU twice, whoever waits is told why, and everybody can look; False if all is over."""
         check(self.cell.daemon.engine)
         used = Counter(
             (place.node, gpu)
-            for life in self.cell.world.lives.values()
+            for life in self.cell.world.running.values()
             for place in life.start.places
             for gpu in place.gpus
         )
@@ -144,9 +143,11 @@ def test_a_hard_day_ends_well(tmp_path: Path, policy: str, other: str) -> None:
     for job, name in day.jobs.items():
         ends = ("finished", "cancelled") if name == "trial" else (ENDS.get(name, "finished"),)
         assert cell.state(job) in ends, job
-    attempts = Counter(job for job, _ in cell.world.begun)
+    attempts = Counter(job for job, _ in cell.world.started)
     assert max(attempts.values()) <= MOST_ATTEMPTS, attempts
     assert attempts[day.job("fixed")] <= 2, "only the drain stops it"
     engine, _ = recover(cell.store, cell._beginning)
-    assert same(engine.state(), cell.daemon.engine.state()), difference(engine.state(), cell.daemon.engine.state())
+    assert same(engine.contents(), cell.daemon.engine.contents()), difference(
+        engine.contents(), cell.daemon.engine.contents()
+    )
     cell.crash()

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.service.api import make_app
 from horae.service.daemon import Daemon
 from horae.service.roles import Role
@@ -36,7 +36,7 @@ REAL = {"job": "ended-1", "node": "v100"}
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    with live(tmp_path_factory.mktemp("live"), part=Part(lasts_s=0.05)) as running:
+    with live(tmp_path_factory.mktemp("live"), script=FakeJob(lasts_s=0.05)) as running:
         admin = running.person("root", Role.ADMIN)
         assert submit(admin, {"name": "ended"}) == ["ended-1"]
         in_state(admin, "ended-1", "finished")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.cell import ADMIN, Cell
 
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.core.cluster import Node, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Launch, Stop, StopWhy
@@ -27,9 +27,8 @@ from horae.core.states import State
 from horae.report.metrics.fairness import finish_time_fairness
 from horae.report.metrics.measure import measure
 from horae.service.history.journal_history import read_history, worked_by_type
-from horae.service.history.replay import counted_alike
+from horae.service.history.replay import align_with_past
 from horae.service.history.simulation_costs import Calibration, Costs, calibrate, replayable
-from horae.service.operations import Progress
 from horae.service.recovery import InitialSettings
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
@@ -63,7 +62,7 @@ def attempts_of(history: History) -> list[tuple[float, ...]]:
 
 def read_cell(cell: Cell, after: int = 0, whole: bool = True, until_s: float | None = None) -> History:
     records = (record for _, record in cell.store.tail(after))
-    return read_history(cell.daemon.beginning, records, until_s, whole)
+    return read_history(cell.daemon.initial_settings, records, until_s, whole)
 
 
 # ------------------------------------------------------------------- by hand
@@ -73,7 +72,7 @@ def read_cell(cell: Cell, after: int = 0, whole: bool = True, until_s: float | N
 def turns(tmp_path: Path) -> Cell:
     """Two jobs that take turns of 5 s on the same GPUs; each works for 10 s, loads for 1 s and saves for 0.5 s."""
     cell = Cell(tmp_path, "time-slice", gpus=2, quantum="5")
-    cell.world.default = Part(lasts_s=10.0, ready_s=1.0, stop_s=0.5)
+    cell.world.default = FakeJob(lasts_s=10.0, ready_s=1.0, stop_s=0.5)
     for name in "ab":
         cell.submit(name=name, resources={"gpus": 2}, estimate={"steps": 100, "duration": 10.0})
     return cell
@@ -118,13 +117,12 @@ def report(cell: Cell, job: str, attempt: int, *points: tuple[float, float]) -> 
     """An attempt tells how far it is, at some moments."""
     for at_s, step in points:
         cell.to(at_s)
-        said = Progress(step, 100)
-        cell.ask(partial(cell.operations.progress, job, attempt, said))
+        cell.ask(partial(cell.operations.progress, job, attempt, step, 100))
 
 
 def test_speeds_come_from_reports_on_the_way_and_the_rest_of_the_time_was_spent_to_leave(tmp_path: Path) -> None:
     cell = Cell(tmp_path, "fifo", gpus=2)
-    cell.world.default = Part(lasts_s=12.0, ready_s=1.0)
+    cell.world.default = FakeJob(lasts_s=12.0, ready_s=1.0)
     job = cell.submit(name="a", estimate={"steps": 100, "duration": 50.0})
     # Its first report comes late; 10 steps/s from then on, so that it is done after 11 s and leaves after 13.
     report(cell, job, 1, (1.5, 0), (2.0, 10), (3.0, 20), (9.0, 80), (11.5, 100))
@@ -145,7 +143,7 @@ def test_a_job_that_reports_nothing_was_as_fast_as_its_work_over_its_time(turns:
 
 def test_a_job_that_is_over_before_it_says_that_it_began_was_as_fast_as_its_life_was_short(tmp_path: Path) -> None:
     cell = Cell(tmp_path, "fifo")
-    cell.world.default = Part(lasts_s=1.0, ready_s=1.0)
+    cell.world.default = FakeJob(lasts_s=1.0, ready_s=1.0)
     job = cell.submit(run=["true"])
     cell.to(2.0, step_s=2.0)
     assert cell.state(job) == "finished"
@@ -228,7 +226,7 @@ def test_a_journal_tells_the_same_before_and_after_compaction(
     tmp_path: Path, policy: tuple[str, dict[str, str]]
 ) -> None:
     cell = Cell(tmp_path, policy[0], nodes=(Node("v100", "v100", 1), Node("k80", "k80", 1)), **policy[1])
-    cell.world.default = Part(lasts_s=20.0, ready_s=1.0, stop_s=0.5)
+    cell.world.default = FakeJob(lasts_s=20.0, ready_s=1.0, stop_s=0.5)
     speeds = {"v100": 9.0, "k80": 3.0}
     jobs = [cell.submit(name=name, estimate={"steps": 100, "throughput": speeds}) for name in "abc"]
     for moment in range(2, 90):
@@ -236,15 +234,15 @@ def test_a_journal_tells_the_same_before_and_after_compaction(
         for job in jobs:
             row = cell.daemon.engine.jobs.rows[job]
             attempt, done = int(cell.daemon.engine.jobs.attempt[row]), min(100.0, 0.04 * moment**2 + moment % 3)
-            cell.ask(partial(cell.operations.progress, job, attempt, Progress(done, 100)))
+            cell.ask(partial(cell.operations.progress, job, attempt, done, 100))
     assert {cell.state(job) for job in jobs} == {"finished"}
     before, records = read_cell(cell), cell.daemon.seq
     for _ in range(2):
-        cell.daemon._save()
+        cell.daemon._save_checkpoint()
         cell.submit()
     assert cell.store.last_seq() > records
     dropped = cell.store.compact(cell.daemon.seq, 0.0)
-    after = read_history(cell.daemon.beginning, [record for _, record in cell.store.tail(0, records)], 90.0)
+    after = read_history(cell.daemon.initial_settings, [record for _, record in cell.store.tail(0, records)], 90.0)
     assert sum(1 for _ in cell.store.tail(0, records)) < records, dropped
     assert np.array_equal(after.rates, before.rates)
     assert replayable(after) == replayable(before)
@@ -252,7 +250,7 @@ def test_a_journal_tells_the_same_before_and_after_compaction(
 
 def test_a_journal_whose_oldest_records_were_dropped_tells_of_the_later_jobs(tmp_path: Path) -> None:
     cell = Cell(tmp_path, "time-slice", quantum="5")
-    cell.world.default = Part(lasts_s=12.0, ready_s=1.0)
+    cell.world.default = FakeJob(lasts_s=12.0, ready_s=1.0)
     for number in range(8):
         if number == 2:
             cell.backend.join(Node("k80", "k80", 2))
@@ -260,7 +258,7 @@ def test_a_journal_whose_oldest_records_were_dropped_tells_of_the_later_jobs(tmp
         cell.to(cell.now_s + 7.0)
     whole = read_cell(cell)
     for _ in range(2):
-        cell.daemon._save()
+        cell.daemon._save_checkpoint()
         cell.submit()
     seen = []
     for cut_s in np.arange(0.0, 63.0, 2.0):
@@ -418,12 +416,12 @@ def test_a_cancelled_job_is_replayed_as_far_as_it_came_and_one_that_never_ran_no
 
 def test_a_race_of_trials_is_replayed_as_it_went(tmp_path: Path) -> None:
     cell = Cell(tmp_path, "fifo", gpus=2)
-    cell.world.default = Part(lasts_s=20.0, ready_s=0.5)
+    cell.world.default = FakeJob(lasts_s=20.0, ready_s=0.5)
     race = {"app": "race", "app_scheduler": "halving:eta=2,rungs=1", "estimate": {"steps": 100, "duration": 20.0}}
     good, bad = (cell.submit(name=name, **race) for name in ("good", "bad"))
     cell.to(10.0)
     for job, loss in ((good, 0.1), (bad, 0.9)):
-        cell.ask(partial(cell.operations.progress, job, 1, Progress(50, 100, loss)))
+        cell.ask(partial(cell.operations.progress, job, 1, 50, 100, loss))
     cell.to(40.0)
     assert (cell.state(good), cell.state(bad)) == ("finished", "cancelled"), "or this tests nothing"
     jobs = replayable(read_cell(cell))
@@ -434,7 +432,7 @@ def test_a_race_of_trials_is_replayed_as_it_went(tmp_path: Path) -> None:
 
 
 def test_run_again_the_same_jobs_count_as_finished_as_did_then(turns: Cell) -> None:
-    turns.world.parts["there-3"] = Part(lasts_s=1000.0)
+    turns.world.jobs["there-3"] = FakeJob(lasts_s=1000.0)
     turns.submit(name="there", resources={"gpus": 2}, estimate={"steps": 100, "duration": 1000.0})
     never = turns.submit(name="never", resources={"gpus": 2})
     turns.to(12.0)
@@ -444,7 +442,7 @@ def test_run_again_the_same_jobs_count_as_finished_as_did_then(turns: Cell) -> N
     assert [State(one).name for one in was.state.tolist()] == ["CANCELLED", "FINISHED", "RUNNING", "CANCELLED"]
     again = simulate(Scenario(replayable(was), parse_cluster("v100:1x4"), policy="las", restart_cost_s=0.0))
     assert (len(again.jobs), int(again.finished.sum())) == (3, 3), "or this tests nothing"
-    told = counted_alike(was, again)
+    told = align_with_past(was, again)
     assert [job.id for job in told.jobs] == [job.id for job in was.jobs]
     assert (told.state.tolist(), told.given_up) == (was.state.tolist(), was.given_up)
     assert attempts_of(told) == attempts_of(again)

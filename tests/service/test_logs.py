@@ -8,10 +8,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horae.service.views.logs import BLOCK, Log, masked, read_log
+from horae.service.views.logs import BLOCK_BYTES, FollowedLog, masked, read_log
 
 
-@given(text=st.text(alphabet="ab\n", max_size=200), tail=st.integers(0, 30), pad=st.sampled_from([0, 1, BLOCK - 50]))
+@given(
+    text=st.text(alphabet="ab\n", max_size=200), tail=st.integers(0, 30), pad=st.sampled_from([0, 1, BLOCK_BYTES - 50])
+)
 def test_the_tail_is_the_last_lines(text: str, tail: int, pad: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.txt"
@@ -25,7 +27,7 @@ def test_the_tail_is_the_last_lines(text: str, tail: int, pad: int) -> None:
 def test_a_followed_log_gives_every_line_once(pieces: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.txt"
-        log, lines = Log(path, None), list[str]()
+        log, lines = FollowedLog(path, None), list[str]()
         for piece in pieces:
             with path.open("a") as file:
                 file.write(piece)
@@ -38,7 +40,7 @@ def test_a_followed_log_gives_every_line_once(pieces: list[str]) -> None:
 def test_a_large_log_is_read_in_blocks(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("".join(f"{n}\n" for n in range(100_000)))
-    log, lines, turns = Log(path, None), list[str](), 0
+    log, lines, turns = FollowedLog(path, None), list[str](), 0
     while not log.at_end:
         lines += log.lines(finished=True)
         turns += 1
@@ -48,9 +50,9 @@ def test_a_large_log_is_read_in_blocks(tmp_path: Path) -> None:
 
 def test_a_line_without_end_comes_in_parts(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
-    path.write_text("x" * (3 * BLOCK))
-    log = Log(path, None)
-    assert sum(len(line) for _ in range(3) for line in log.lines(finished=False)) == 3 * BLOCK
+    path.write_text("x" * (3 * BLOCK_BYTES))
+    log = FollowedLog(path, None)
+    assert sum(len(line) for _ in range(3) for line in log.lines(finished=False)) == 3 * BLOCK_BYTES
 
 
 def test_nothing_but_a_plain_file_is_read(tmp_path: Path) -> None:
@@ -60,13 +62,13 @@ def test_nothing_but_a_plain_file_is_read(tmp_path: Path) -> None:
     assert read_log(link, None) == ""
     assert read_log(tmp_path / "none.txt", 5) == ""
     assert read_log(Path("/dev/zero"), 5) == ""
-    assert Log(link, 5).lines(finished=True) == []
+    assert FollowedLog(link, 5).lines(finished=True) == []
 
 
 def test_what_is_no_text_is_shown_as_well_as_can_be(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_bytes(b"ok \xff\xfe\r\nend")
-    assert Log(path, None).lines(finished=True) == ["ok \ufffd\ufffd", "end"]
+    assert FollowedLog(path, None).lines(finished=True) == ["ok \ufffd\ufffd", "end"]
 
 
 def test_every_long_line_of_a_secret_is_hidden_the_longest_first() -> None:

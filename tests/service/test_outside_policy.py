@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from horae.backends import BACKENDS, BackendOptions
-from horae.backends.fake import FakeBackend, FakeWorld, Part
+from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.core.cluster import Node
 from horae.core.errors import UserError
 from horae.policies import CONTENT_HASH, POLICIES
@@ -86,11 +86,11 @@ def test_a_file_is_stored_with_its_hash_and_found_by_the_next_service(
     name = f"{mine}:Mine"
     stored = {CONTENT_HASH: hashlib.sha256(mine.read_bytes()).hexdigest()}
     with served(tmp_path / "state", policy="./mine.py:Mine") as server:
-        at = server.daemon.standing
+        at = server.daemon.status
         assert (at.policy, at.settings) == (name, stored)
     monkeypatch.chdir("/")
     with served(tmp_path / "state") as server:
-        assert (server.daemon.standing.policy, server.daemon.standing.settings) == (name, stored)
+        assert (server.daemon.status.policy, server.daemon.status.settings) == (name, stored)
         with person(server) as admin:
             submit(admin, {"run": ["sleep", "60"]})
             eventually(lambda: admin.get("/v1/jobs").json()["jobs"][0]["state"] == "launching", "a launch")
@@ -108,16 +108,16 @@ def test_a_file_that_changed_or_is_gone_is_told_with_what_to_do(tmp_path: Path, 
     assert "\n" not in str(error.value)
     with served(tmp_path / "state", policy=f"{mine}:Mine") as server:
         newest = {CONTENT_HASH: hashlib.sha256(mine.read_bytes()).hexdigest()}
-        assert server.daemon.standing.settings == newest, "naming it again takes the new file"
+        assert server.daemon.status.settings == newest, "naming it again takes the new file"
     with served(tmp_path / "state") as server:
-        assert server.daemon.standing.settings == newest
+        assert server.daemon.status.settings == newest
     mine.unlink()
     with pytest.raises(CannotServe, match=r"There is no file .*mine\.py"):
         Server(ServeOptions(tmp_path / "state", port=0, gpus="v100:4"))
     with served(tmp_path / "state", policy="fifo") as server:
-        assert (server.daemon.standing.policy, server.daemon.standing.settings) == ("fifo", {})
+        assert (server.daemon.status.policy, server.daemon.status.settings) == ("fifo", {})
     with served(tmp_path / "state") as server:
-        assert server.daemon.standing.policy == "fifo"
+        assert server.daemon.status.policy == "fifo"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_broken_file_does_not_start_a_service(tmp_path: Path, mine: Path, sour
         Server(ServeOptions(tmp_path / "state", port=0, gpus="v100:4", policy=f"{mine}:Mine"))
     assert "\n" not in str(error.value)
     with served(tmp_path / "state") as server:
-        assert server.daemon.standing.policy == "fifo-backfill", "nothing of it was stored"
+        assert server.daemon.status.policy == "fifo-backfill", "nothing of it was stored"
 
 
 def test_over_the_api_only_what_is_loaded_can_be_named(tmp_path: Path, mine: Path) -> None:
@@ -175,7 +175,7 @@ def test_whoever_reads_the_journal_elsewhere_loads_nothing(tmp_path: Path, mine:
     marker = tmp_path / "loaded"
     mine.write_text(f"open({str(marker)!r}, 'a').write('x')\n{GOOD}")
     with served(tmp_path / "state", policy=f"{mine}:Mine") as server:
-        said = server.store.began()
+        said = server.store.initial_settings()
         assert said is not None
     marker.unlink()
     beginning = InitialSettings.from_dict(said)
@@ -186,7 +186,7 @@ def test_whoever_reads_the_journal_elsewhere_loads_nothing(tmp_path: Path, mine:
 
 def test_a_backend_from_outside_runs_jobs(tmp_path: Path) -> None:
     made: list[BackendOptions] = []
-    world = FakeWorld(default=Part(lasts_s=0.2))
+    world = FakeWorld(default=FakeJob(lasts_s=0.2))
 
     def make(options: BackendOptions) -> FakeBackend:
         made.append(options)
@@ -195,12 +195,12 @@ def test_a_backend_from_outside_runs_jobs(tmp_path: Path) -> None:
     BACKENDS["far-away"] = make
     with served(tmp_path, gpus=None, backend="far-away") as server, person(server) as admin:
         assert made[0].state == server.state
-        assert server.daemon.standing.cluster.gpu_types == ("h100",)
+        assert server.daemon.status.cluster.gpu_types == ("h100",)
         (job,) = submit(admin, {"resources": {"gpus": 8}})
         eventually(lambda: admin.get(f"/v1/jobs/{job}").json()["state"] == "finished", "the end of the job")
     with served(tmp_path, gpus=None) as server, person(server) as admin:
         assert len(made) == 2, "a service comes back under the backend of before"
-        world.default = Part()
+        world.default = FakeJob()
         submit(admin)
         eventually(lambda: server.daemon.engine.gpus.occupied, "a start")
     with pytest.raises(CannotServe, match="start it with --backend far-away"):

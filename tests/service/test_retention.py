@@ -10,7 +10,7 @@ from tests.backends.real import NODES, end_all, task
 from tests.service.cell import ADMIN, ANN, BOB, Cell
 from tests.simulation.trouble import same
 
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.backends.local.backend import LocalBackend
 from horae.core.cluster import Node
 from horae.core.commands import Decided
@@ -79,7 +79,7 @@ def test_a_service_that_comes_back_has_forgotten_the_same(cell: Cell) -> None:
     later(cell, LATER_S)
     assert old not in cell.daemon.engine.jobs.rows
     cell.submit()
-    assert same(recover(cell.store, cell.daemon.beginning)[0].state(), cell.daemon.engine.state())
+    assert same(recover(cell.store, cell.daemon.initial_settings)[0].contents(), cell.daemon.engine.contents())
     cell.crash()
     cell.reopen()
     assert old not in cell.daemon.engine.jobs.rows
@@ -117,7 +117,7 @@ def test_an_app_that_was_forgotten_is_anybodys(cell: Cell) -> None:
     assert not cell.operations.sees_app(ANN, "search", cell.now_s)
     job = cell.submit(BOB, app="search")
     assert cell.operations.sees_app(BOB, "search", cell.now_s)
-    assert cell.views().find(BOB, job) == cell.daemon.engine.jobs.rows[job]
+    assert cell.views().visible_row(BOB, job) == cell.daemon.engine.jobs.rows[job]
 
 
 def test_what_jobs_ran_is_dropped_a_day_after_them(cell: Cell) -> None:
@@ -167,14 +167,14 @@ def test_a_report_counts_everybody_that_the_journal_tells_of(cell: Cell) -> None
     jobs.append(cell.submit())
     cell.to(60.0)
     records = [record for _, record in cell.store.tail()]
-    history = read_history(cell.daemon.beginning, records)
+    history = read_history(cell.daemon.initial_settings, records)
     assert [spec.id for spec in history.jobs] == jobs
     assert history.finished.all()
 
 
 def test_who_preempted_whom_by_what_order_is_told_the_same_when_rows_are_others(tmp_path: Path) -> None:
     cell = Cell(tmp_path, policy="las", gpus=1)
-    cell.world.default = Part(lasts_s=500.0)
+    cell.world.default = FakeJob(lasts_s=500.0)
     gone = cell.submit()
     cell.ask(lambda: cell.operations.request(ADMIN, "cancel", [gone]))
     cell.to(1.0)
@@ -184,8 +184,8 @@ def test_who_preempted_whom_by_what_order_is_told_the_same_when_rows_are_others(
     cell.to(410.0)
 
     def told() -> list[str]:
-        teller = EventSentences(cell.daemon.standing, cell.daemon.tasks)
-        return [one.what for _, record in cell.store.job_records(long) for one in teller.tell(record)]
+        teller = EventSentences(cell.daemon.status, cell.daemon.tasks)
+        return [one.what for _, record in cell.store.job_records(long) for one in teller.sentences_of(record)]
 
     before = told()
     assert any("preempted" in one for one in before)
@@ -214,29 +214,31 @@ def test_folders_of_others_links_and_what_is_spoken_of_stay(tmp_path: Path) -> N
     (state / "jobs" / "old-1" / "checkpoint").symlink_to(mine)
     next_one = task(("train", f"--from={state}/jobs/used-2/checkpoint/last"), job="next-9")
     assert backend.discard(["old-1", "used-2", "never-ran-4"], [next_one]) == ["old-1", "never-ran-4"]
-    backend._emptying.join()
+    backend._bin_thread.join()
     assert sorted(one.name for one in (state / "jobs").iterdir()) == ["link-3", "used-2"]
     (state / "bin").rmdir()
     assert (mine / "model").read_text() == "precious"
     assert backend.discard(["used-2"], []) == ["used-2"]
-    backend._emptying.join()
+    backend._bin_thread.join()
     backend.close()
     end_all(state)
 
 
 def test_what_happened_to_a_job_that_is_still_there_is_told_however_long_ago(cell: Cell) -> None:
-    cell.world.parts["job-2"] = Part(lasts_s=LATER_S + 10.0)
+    cell.world.jobs["job-2"] = FakeJob(lasts_s=LATER_S + 10.0)
     old, long = cell.submit(), cell.submit()
     cell.to(12.0)
     for moment_s in (LATER_S, LATER_S + 20.0):
         later(cell, moment_s)
         cell.submit()
-        cell.daemon._save()
+        cell.daemon._save_checkpoint()
     assert not list(cell.store.job_records(old))
-    teller = EventSentences(cell.daemon.standing, cell.daemon.tasks)
-    told = [one.kind for _, record in cell.store.job_records(long) for one in teller.tell(record) if one.job == long]
+    teller = EventSentences(cell.daemon.status, cell.daemon.tasks)
+    told = [
+        one.kind for _, record in cell.store.job_records(long) for one in teller.sentences_of(record) if one.job == long
+    ]
     assert told == ["submitted", "launched", "started", "finished"]
-    history = read_history(cell.daemon.beginning, [record for _, record in cell.store.tail()], whole=False)
+    history = read_history(cell.daemon.initial_settings, [record for _, record in cell.store.tail()], complete=False)
     assert history.jobs[0].id == long
     assert history.finished[0]
 
@@ -251,7 +253,7 @@ def test_trials_that_were_given_up_are_so_in_the_report_of_an_old_journal() -> N
             engine.apply(event)
             records.append(event)
         while engine.due(engine.now_s):
-            records.append(engine.decide(engine.now_s))
+            records.append(engine.with_evidence(engine.decide(engine.now_s)))
 
     trials = [
         JobSpec(f"trial-{number}", 0.0, 1, 100.0, app="search", app_scheduler="halving:eta=2,rungs=1")
@@ -262,7 +264,7 @@ def test_trials_that_were_given_up_are_so_in_the_report_of_an_old_journal() -> N
     happen(JobProgressed(60.0, "trial-1", 1, 60.0, loss=1.0), JobProgressed(60.0, "trial-2", 1, 60.0, loss=2.0))
     happen(JobStopped(61.0, "trial-2", 1, 60.0))
     assert STATES[engine.jobs.state[1]] is CANCELLED
-    history = read_history(beginning, records, whole=False)
+    history = read_history(beginning, records, complete=False)
     assert history.state[1] == CANCELLED
     assert history.given_up is not None
     assert history.given_up.tolist() == [False, True]

@@ -39,12 +39,12 @@ def teller() -> EventSentences:
     cell.submit(0, job("a-1"), job("b-2"))
     users = {"a-1": "alice", "b-2": "bob"}
     return EventSentences(
-        cell.engine.standing(), {name: Task(name, user, "x", ("x",), 100) for name, user in users.items()}
+        cell.engine.status(), {name: Task(name, user, "x", ("x",), 100) for name, user in users.items()}
     )
 
 
 def told(record: Any) -> list[tuple[str, str, str]]:
-    return [(one.kind, one.job, one.what) for one in teller().tell(record)]
+    return [(one.kind, one.job, one.what) for one in teller().sentences_of(record)]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def told(record: Any) -> list[tuple[str, str, str]]:
             "Submitted by alice to queue default: 2 GPUs of type v100 or k80.",
         ),
         (JobCancelled(0, "a-1", "bob"), "cancelled", "Cancelled by bob."),
-        (JobCancelled(0, "a-1", TIME_LIMIT), "cancelled", "Cancelled: it ran for longer than it may."),
+        (JobCancelled(0, "a-1", TIME_LIMIT), "cancelled", "Cancelled: it reached its time limit."),
         (JobHeld(0, "a-1", "alice"), "held", "Held by alice."),
         (JobReleased(0, "a-1"), "released", "Released."),
         (JobStarted(0, "a-1", 2), "started", "Attempt 2 is up and works."),
@@ -120,7 +120,7 @@ def test_a_decision_is_told_piece_by_piece() -> None:
     )
     assert told(record) == [
         ("given-up", "a-1", "Its app gave it up after rung 2."),
-        ("withdrawn", "b-2", "The GPUs that were set aside for it are not, any more."),
+        ("withdrawn", "b-2", "The GPUs that were set aside for it are free for other jobs again."),
         ("placed", "b-2", "gpu-0[0,1] are set aside for it; it starts when the last of them is free."),
         ("launched", "a-1", "Attempt 2 is launched on gpu-0[2,3], from 25% of its work on."),
     ]
@@ -133,7 +133,7 @@ def test_a_real_preemption_names_taker_and_rule() -> None:
     assert [stop.by for stop in record.stops] == ["short-2"]
     tasks = {"short-2": Task("short-2", "bob", "x", ("x",), 10)}
     decision = next(one for one in cell.decisions if one.stops)
-    (first, *_) = EventSentences(cell.engine.standing(), tasks).tell(decision)
+    (first, *_) = EventSentences(cell.engine.status(), tasks).sentences_of(decision)
     assert first.what == (
         "Attempt 1 was told to stop: preempted by job short-2 of bob, which gets its GPUs. "
         "Jobs with less work left go first."

@@ -111,7 +111,7 @@ def test_a_second_service_on_the_same_state_is_refused(tmp_path: Path) -> None:
     with serving(tmp_path) as service:
         second = subprocess.run([*SERVE, "--state", str(tmp_path)], capture_output=True, text=True, check=False)
         assert (second.returncode, second.stdout) == (1, "")
-        assert second.stderr.startswith("error: Another daemon")
+        assert second.stderr.startswith("error: Another service")
         assert second.stderr.count("\n") == 1
         assert service.client.get("/healthz").status_code == 200
         assert (tmp_path / "address.json").exists()
@@ -148,29 +148,29 @@ def test_nothing_on_disk_is_for_others_to_read(tmp_path: Path) -> None:
 
 def gpus_there(server: Server) -> list[int]:
     """GPUs of each type that the service has now."""
-    at = server.daemon.standing
+    at = server.daemon.status
     return np.bincount(at.cluster.gpu_type[at.gpu_there], minlength=len(at.cluster.gpu_types)).tolist()
 
 
 def test_a_later_day_keeps_what_was_unless_told_otherwise(tmp_path: Path) -> None:
     with served(tmp_path, policy="las") as server:
-        assert server.daemon.standing.policy == "las"
+        assert server.daemon.status.policy == "las"
         epoch = server.store.epoch
     with served(tmp_path, gpus=None) as server:
-        assert server.daemon.standing.policy == "las"
-        assert server.daemon.standing.cluster.gpus == 4
+        assert server.daemon.status.policy == "las"
+        assert server.daemon.status.cluster.gpus == 4
         assert server.store.epoch == epoch
     with served(tmp_path, policy="srtf", gpus="v100:4,k80:2") as server:
-        at = server.daemon.standing
+        at = server.daemon.status
         assert (at.policy, at.cluster.gpus) == ("srtf", 6)
-        assert server.daemon.beginning.policy == "las"
+        assert server.daemon.initial_settings.policy == "las"
     with served(tmp_path, gpus=None) as server:
         assert gpus_there(server) == [4, 2], "as on the day before, not as on the first"
     with served(tmp_path, gpus="k80:1"):
         pass
     with served(tmp_path, gpus=None) as server:
         assert gpus_there(server) == [0, 1]
-    with pytest.raises(CannotServe, match="since its first day"):
+    with pytest.raises(CannotServe, match="which cannot change"):
         Server(ServeOptions(tmp_path, port=0, placement="consolidated"))
 
 
@@ -196,12 +196,12 @@ def test_the_numbers_of_a_file_that_a_setting_names_are_stored_and_the_file_is_n
     samples.write_text("100\n200\n4000\n")
     state = tmp_path / "state"
     with served(state, policy="tiresias-gittins", settings={"samples": str(samples)}) as server:
-        assert server.daemon.standing.settings == {"samples": "100.0,200.0,4000.0"}
+        assert server.daemon.status.settings == {"samples": "100.0,200.0,4000.0"}
     with served(state, settings={"samples": str(samples)}) as server:
         assert SettingsChanged not in kinds_in(server), "the same numbers are no change"
     samples.unlink()
     with served(state) as server:
-        assert server.daemon.standing.settings == {"samples": "100.0,200.0,4000.0"}
+        assert server.daemon.status.settings == {"samples": "100.0,200.0,4000.0"}
         assert server.daemon.engine.policy.samples == "100.0,200.0,4000.0"  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=r"samples\.csv is not a text file"):
         Server(ServeOptions(state, port=0, gpus="v100:4", settings={"samples": str(samples)}))
@@ -217,7 +217,7 @@ def test_a_service_comes_back_without_the_files_of_a_policy_it_left(tmp_path: Pa
         server.daemon.ask(lambda engine, now_s: (Change((replace(by_file, at_s=now_s),)), None))
         server.daemon.ask(lambda engine, now_s: (Change((JobSubmitted(now_s, JobSpec("a", now_s, 8, 1.0)),)), None))
     with served(state) as server:
-        assert server.daemon.standing.settings == {"samples": str(samples)}
+        assert server.daemon.status.settings == {"samples": str(samples)}
     samples.unlink()
     with pytest.raises(CannotServe, match=r"samples.csv .*--policy"):
         Server(ServeOptions(state, port=0, gpus="v100:4"))
@@ -226,7 +226,7 @@ def test_a_service_comes_back_without_the_files_of_a_policy_it_left(tmp_path: Pa
         before = next(kind for kind in reversed(kinds) if kind is not Decided)
         assert before is SettingsChanged, "nothing is decided by a policy that is on its way out"
     with served(state) as server:
-        assert (server.daemon.standing.policy, len(server.daemon.standing)) == ("fifo", 1)
+        assert (server.daemon.status.policy, len(server.daemon.status)) == ("fifo", 1)
 
 
 def test_jobs_are_not_run_again_from_another_folder(tmp_path: Path) -> None:
@@ -286,13 +286,13 @@ def test_a_crash_of_the_loop_ends_the_service(
     ("asked", "hint"),
     [
         ({"host": "0.0.0.0"}, "--allow-remote"),
-        ({"host": "no such host"}, "no address"),
+        ({"host": "no such host"}, "not an address"),
         ({"gpus": "v100"}, "TYPE:NUMBER"),
         ({"policy": "fifa"}, "Did you mean 'fifo'"),
         ({"placement": "nowhere"}, "nowhere"),
         ({"settings": {"nonsense": "1"}}, "nonsense"),
         ({"secrets": Path("/nowhere")}, "no folder"),
-        ({"database": "mysql://x/y"}, "store"),
+        ({"database": "mysql://x/y"}, "cannot hold the journal"),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_starts(tmp_path: Path, asked: dict[str, Any], hint: str) -> None:
@@ -321,7 +321,7 @@ def test_queues_that_no_job_could_name_are_refused(tmp_path: Path, capsys: pytes
     file = tmp_path / "queues.yaml"
     file.write_text("queues: {team/a: {weight: 2}, team b: {}}\n")
     assert main(["serve", "--state", str(tmp_path), "--port", "0", "--gpus", "v100:1", "--queues", str(file)]) == 1
-    assert "queues.yaml: 'team b' is no queue" in capsys.readouterr().err
+    assert "queues.yaml: 'team b' cannot be a queue" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
 
 
 def test_an_open_bind_needs_a_word() -> None:
-    with pytest.raises(CannotServe, match="unencrypted"):
+    with pytest.raises(CannotServe, match="without encryption"):
         listen("0.0.0.0", 0, allow_remote=False)
     listen("0.0.0.0", 0, allow_remote=True).close()
     listen("localhost", 0, allow_remote=False).close()

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.cell import ADMIN, Cell
 
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.core.cluster import Node
 from horae.core.queues import Queue
-from horae.service.views.queue_shares import QueueShares, divided
+from horae.service.views.queue_shares import QueueShares, divide_by_weight
 
 NODES = (Node("v", "v100", 4), Node("k", "k80", 4))
 #: A V100 is four times as fast as a K80, to whoever may choose.
@@ -24,7 +24,7 @@ ESTIMATE = {"steps": 10_000, "throughput": {"v100": 4.0, "k80": 1.0}}
 
 def opened(folder: Path, policy: str = "fifo-backfill", queues: Sequence[Queue] = (), **settings: str) -> Cell:
     cell = Cell(folder, policy, nodes=NODES, queues=queues, **settings)
-    cell.world.default = Part()
+    cell.world.default = FakeJob()
     return cell
 
 
@@ -102,7 +102,7 @@ def test_of_a_gpu_that_two_share_each_has_half(tmp_path: Path) -> None:
     cell = opened(tmp_path)
     submit(cell, "a")
     submit(cell, "b")
-    shared = replace(cell.daemon.standing, occupied={0: (0,), 1: (0,)})
+    shared = replace(cell.daemon.status, occupied={0: (0,), 1: (0,)})
     used = {one["queue"]: one["used_gpus"] for one in QueueShares(shared).records()}
     assert used == {"(all)": 1.0, "a": 0.5, "b": 0.5}
 
@@ -115,7 +115,7 @@ def test_a_division_gives_all_there_is_and_nobody_less_for_their_weight_than_ano
     amount: int, wanted: list[tuple[float, tuple[int, int]]]
 ) -> None:
     weights, bounds = [weight for weight, _ in wanted], [ends for _, ends in wanted]
-    parts = divided(amount, weights, bounds)
+    parts = divide_by_weight(amount, weights, bounds)
     assert sum(parts) == pytest.approx(min(amount, sum(top for _, top in bounds)))
     if sum(low for low, _ in bounds) >= amount:
         return

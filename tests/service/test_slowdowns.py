@@ -8,7 +8,7 @@ from tests.builders import Cell, Script, job
 
 from horae.core.events import JobFinished
 from horae.report.metrics.fairness import finish_time_fairness
-from horae.service.views.live_fairness import LATELY_S, slowdowns_by_queue
+from horae.service.views.live_fairness import RECENT_S, slowdowns_by_queue
 
 
 def test_two_equal_jobs_one_after_the_other() -> None:
@@ -17,7 +17,7 @@ def test_two_equal_jobs_one_after_the_other() -> None:
     cell.submit(0, job("a", 4, queue="team/a"), job("b", 4, queue="team/b"))
     cell.at(100, JobFinished(100, "a", 1))
     cell.at(200, JobFinished(200, "b", 1))
-    found = slowdowns_by_queue(cell.engine.standing(), 200)
+    found = slowdowns_by_queue(cell.engine.status(), 200)
     assert found["team/a"].avg == pytest.approx(100 / 200)
     assert found["team/b"].max == pytest.approx(200 / 150)
 
@@ -27,25 +27,25 @@ def test_a_job_is_judged_by_its_own_speed_not_by_what_was_guessed() -> None:
     cell = Cell("1x4", policy="fifo")
     cell.submit(0, job("a", 4, work=3600))
     cell.at(10, JobFinished(10, "a", 1))
-    assert slowdowns_by_queue(cell.engine.standing(), 10)["default"].avg == pytest.approx(1)
+    assert slowdowns_by_queue(cell.engine.status(), 10)["default"].avg == pytest.approx(1)
 
 
 def test_only_apps_that_ended_lately_count_but_all_their_company_does() -> None:
     cell = Cell("1x4", policy="fifo")
     cell.submit(0, job("old", 4, queue="q"))
     cell.at(100, JobFinished(100, "old", 1))
-    later = 100 + 2 * LATELY_S
+    later = 100 + 2 * RECENT_S
     cell.submit(later, job("new", 4, 100, later, queue="q"), job("stays", 4, 1e9, later, queue="q"))
     cell.at(later + 50, JobFinished(later + 50, "new", 1))
-    found = slowdowns_by_queue(cell.engine.standing(), later + 50)
+    found = slowdowns_by_queue(cell.engine.status(), later + 50)
     assert found["q"].avg == found["q"].max == pytest.approx(0.5), "with one other there, half the cluster was fair"
 
 
 def test_nothing_ended_nothing_told() -> None:
     cell = Cell("1x4", policy="fifo")
-    assert slowdowns_by_queue(cell.engine.standing(), 0) == {}
+    assert slowdowns_by_queue(cell.engine.status(), 0) == {}
     cell.submit(0, job("a"))
-    assert slowdowns_by_queue(cell.engine.standing(), 5) == {}
+    assert slowdowns_by_queue(cell.engine.status(), 5) == {}
 
 
 def test_it_agrees_with_the_report_of_a_run() -> None:
@@ -56,7 +56,7 @@ def test_it_agrees_with_the_report_of_a_run() -> None:
     ]
     script = Script(jobs, "1x4", policy="fifo-backfill")
     rho = finish_time_fairness(script.history).rho
-    at = script.engine.standing()
+    at = script.engine.status()
     found = slowdowns_by_queue(at, at.now_s)
     for number in range(3):
         assert found[f"q{number}"].avg == pytest.approx(rho[number::3].mean())

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.service.api.auth import MOST_STREAMS
 from horae.service.roles import Role
 
@@ -159,7 +159,7 @@ def test_one_attempt_is_followed_to_its_own_end(service: Live) -> None:
 
 
 def test_a_job_that_never_ran_has_a_log_that_ends(tmp_path: Path) -> None:
-    with live(tmp_path, part=Part(launch_fails="no disk")) as running:
+    with live(tmp_path, script=FakeJob(launch_fails="no disk")) as running:
         alice = running.person("alice")
         (job,) = submit(alice)
         alice.post(f"/v1/jobs/{job}/hold")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.core.cluster import Node
 from horae.core.queues import Queue
 from service.cell import ANN, Cell
@@ -19,7 +19,7 @@ QUEUES = (Queue("red", weight=3.0), Queue("red/ann", weight=2.0), Queue("blue", 
 def cell(tmp_path: Path) -> Iterator[Cell]:
     """Four fast GPUs and four slow ones, and jobs without an end."""
     cell = Cell(tmp_path, nodes=[Node("a", "v100", 4), Node("b", "k80", 4)], queues=QUEUES)
-    cell.world.default = Part(lasts_s=1e6)
+    cell.world.default = FakeJob(lasts_s=1e6)
     yield cell
     cell.crash()
 

@@ -79,9 +79,9 @@ class Twin:
         self.compared = 0
 
     def expect(self, engine: Engine, now_s: float) -> None:
-        before = repr(engine.state())
+        before = repr(engine.contents())
         self._foreseen = engine.fork().decide(now_s)
-        assert repr(engine.state()) == before, "a fork that decides leaves the engine alone"
+        assert repr(engine.contents()) == before, "a fork that decides leaves the engine alone"
 
     def see(self, engine: Engine, what: Event | Decided) -> None:
         if isinstance(what, Decided) and self._foreseen is not None:

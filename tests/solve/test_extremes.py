@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.solve.plain import Shares, problem
-from tests.solve.test_pairs import solve
+from tests.solve.test_packing import solve
 
 from horae.policies.gavel.finish_time import FinishTime
 from horae.simulator.run import simulate

@@ -17,7 +17,7 @@ import pytest
 from tests.train.service import Service, environment, inside_horae, serving, start, wait_for
 
 from horae.train import STOPPED, Run
-from horae.train.reports import PATIENCE_S, Address, Report, Reporter
+from horae_train.reports import PATIENCE_S, ReportAddress, Reporter, RunProgress
 
 COUNTER = Path(__file__).with_name("counter.py")
 
@@ -383,13 +383,13 @@ def test_a_slow_service_takes_no_time_from_training(tmp_path: Path, service: Ser
 
 
 def test_patience_is_spent_once_and_comes_back_with_the_service(service: Service) -> None:
-    reporter = Reporter(Address({"HORAE_URL": service.url, "HORAE_JOB_ID": "a-1", "HORAE_TOKEN": "x"}))
+    reporter = Reporter(ReportAddress({"HORAE_URL": service.url, "HORAE_JOB_ID": "a-1", "HORAE_TOKEN": "x"}))
     reporter._patience_s = 0.1
-    reporter._address = Address({"HORAE_URL": "http://127.0.0.1:1", "HORAE_JOB_ID": "a-1", "HORAE_TOKEN": "x"})
+    reporter._address = ReportAddress({"HORAE_URL": "http://127.0.0.1:1", "HORAE_JOB_ID": "a-1", "HORAE_TOKEN": "x"})
     for step in range(50):
-        reporter.insist(Report(step, 100, None))
+        reporter.require(RunProgress(step, 100, None))
     assert reporter._patience_s == 0
-    reporter._address = Address(inside_horae(Path("/"), service.url))
+    reporter._address = ReportAddress(inside_horae(Path("/"), service.url))
     wait_for(lambda: len(service.reports) == 50)
     assert service.steps() == list(range(50))
     wait_for(lambda: reporter._patience_s == PATIENCE_S)
@@ -400,7 +400,7 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path, loss: Any) -> None
     run = Run(1)
     for _ in run:
         run.report(loss)
-    assert run._report().loss is None
+    assert run._progress().loss is None
 
 
 # Several processes

@@ -1,17 +1,13 @@
 """The profiler of a training script: any module that names its parameters will do."""
 
-import ast
 import math
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-import horae.train
 from horae.train import profile, skew
 
 
@@ -98,13 +94,3 @@ def test_what_is_no_module_and_what_trains_nothing() -> None:
         profile([1, 2])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="trains nothing"):
         profile(Module({"frozen": Tensor((3,), requires_grad=False)}))
-
-
-def test_it_imports_the_standard_library_alone_except_for_the_adapter() -> None:
-    for path in Path(horae.train.__file__).parent.glob("*.py"):
-        allowed = {*sys.stdlib_module_names, "horae", *(["torch"] if path.name == "torch.py" else [])}
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert all(name.split(".")[0] in allowed for name in names), path
-            assert all(name.startswith("horae.train") for name in names if name.startswith("horae")), path

@@ -21,7 +21,7 @@ from horae.workload.arrivals import hourly_shape
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS, SIZES, Workload, generate, preset
 from horae.workload.job_durations import Exponential, LogUniform, TwoClasses
-from horae.workload.model_mixes import DISTRIBUTED, SINGLE, Bound
+from horae.workload.model_mixes import DISTRIBUTED, SINGLE, ComputeOrNetworkBound
 from horae.workload.speed_files import load_throughputs
 
 CLUSTER = parse_cluster("v100:8x8,k80:8x8")
@@ -204,7 +204,7 @@ def test_trials_of_an_app_differ_in_duration_alone() -> None:
 
 
 def test_the_themis_mix_slows_network_bound_jobs_down() -> None:
-    jobs = draw(preset("plain", jobs=MANY, mix=Bound()))
+    jobs = draw(preset("plain", jobs=MANY, mix=ComputeOrNetworkBound()))
     kinds = Counter((job.job_class, job.slowdown) for job in jobs)
     assert set(kinds) == {("compute-bound", (1.0, 1.0, 1.02, 1.05)), ("network-bound", (1.0, 1.1, 1.5, 2.0))}
     assert kinds["network-bound", (1.0, 1.1, 1.5, 2.0)] / MANY == pytest.approx(0.4, abs=0.015)
@@ -285,7 +285,7 @@ def test_unknown_names_get_a_suggestion(name: str, changes: dict, words: str) ->
         lambda: TwoClasses(short_median_s=0.0),
         lambda: TwoClasses(long_median_s=float("nan")),
         lambda: Exponential(mean_s=float("inf")),
-        lambda: Bound(network_share=1.1),
+        lambda: ComputeOrNetworkBound(network_share=1.1),
     ],
 )
 def test_distributions_that_make_no_sense_are_refused(make) -> None:

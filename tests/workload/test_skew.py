@@ -13,7 +13,7 @@ from horae.core.errors import UserError
 from horae.core.job import NO_SLOWDOWN, PACK_LIMIT, JobSpec
 from horae.workload.catalogue import MODELS, model
 from horae.workload.skew import (
-    Observation,
+    SpeedObservation,
     consolidates,
     declared_skew,
     fit_limit,
@@ -22,14 +22,14 @@ from horae.workload.skew import (
     slowdown_when_spread,
 )
 from horae.workload.speed_files import load_throughputs
-from horae.workload.speed_observations import observed
+from horae.workload.speed_observations import observations_of
 
 skews = st.integers(1, 100).map(lambda percent: percent / 100)
 
 
-def seen(skew: float, spread: float, together: float = 1.0, kind: str = "") -> list[Observation]:
+def seen(skew: float, spread: float, together: float = 1.0, kind: str = "") -> list[SpeedObservation]:
     """A kind of job seen once together and once spread."""
-    return [Observation(kind, skew, False, together), Observation(kind, skew, True, spread)]
+    return [SpeedObservation(kind, skew, False, together), SpeedObservation(kind, skew, True, spread)]
 
 
 def test_the_skew_from_a_list_and_from_the_catalogue() -> None:
@@ -93,18 +93,18 @@ def test_the_default_stays_where_it_is_as_good_as_any() -> None:
         [],
         seen(0.1, 1.0) + seen(0.7, 1.0),
         seen(0.1, 0.2) + seen(0.7, 0.2),
-        [Observation("a", 0.1, True, 1.0), Observation("b", 0.7, False, 9.0)],
+        [SpeedObservation("a", 0.1, True, 1.0), SpeedObservation("b", 0.7, False, 9.0)],
     ],
     ids=["nothing seen", "nobody suffers", "everybody suffers", "nobody seen both ways"],
 )
-def test_one_sided_observations_teach_nothing(observations: list[Observation]) -> None:
+def test_one_sided_observations_teach_nothing(observations: list[SpeedObservation]) -> None:
     assert fit_limit(observations) == PACK_LIMIT
 
 
 def test_kinds_are_compared_with_themselves_by_their_medians() -> None:
-    fast = [Observation("fast", 0.5, False, speed) for speed in (100, 101, 1)]
-    fast += [Observation("fast", 0.5, True, 50)]
-    slow = [Observation("slow", 0.4, False, 2.0), Observation("slow", 0.4, True, 2.0)]
+    fast = [SpeedObservation("fast", 0.5, False, speed) for speed in (100, 101, 1)]
+    fast += [SpeedObservation("fast", 0.5, True, 50)]
+    slow = [SpeedObservation("slow", 0.4, False, 2.0), SpeedObservation("slow", 0.4, True, 2.0)]
     assert fit_limit(fast + slow) == 0.45
 
 
@@ -145,7 +145,7 @@ def test_no_limit_makes_fewer_mistakes(kinds: list[tuple[float, bool]], random: 
 def test_the_published_speeds_teach_a_limit(shared_data: Path) -> None:
     """On the slow network of the published table models of .2 suffer, too, and the more the larger the skew."""
     table = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")
-    assert fit_limit(observed(table)) == pytest.approx(0.147, abs=0.01)
+    assert fit_limit(observations_of(table)) == pytest.approx(0.147, abs=0.01)
 
 
 # What jobs get of it

@@ -71,7 +71,7 @@ def test_the_first_line_tells_the_format(write, text: str, name: str) -> None:
 
 def test_every_format_is_listed_with_a_summary() -> None:
     assert list(FORMATS) == ["horae", "tiresias", "gavel", "philly", "elasticflow", "slurm"]
-    assert all(FORMATS.values())
+    assert all(known.summary for known in FORMATS.values())
 
 
 def test_tiresias_rows_come_sorted_and_ties_keep_the_files_order(write) -> None:

@@ -1,8 +1,8 @@
-"""A backend without processes, for tests and for trying things out.
+"""Fake backend without processes, for tests and experiments.
 
-Its world is a script: how long each job takes and how it ends. Time is what `watch` is told.
-The world outlives the backend, as processes outlive a daemon: `FakeBackend(nodes, world)`
-with the world of another one is that one restarted.
+A `FakeWorld` holds the script: how long each job takes and how it ends. Time is the argument of `watch`.
+The world outlives the backend, as processes outlive a daemon: `FakeBackend(nodes, world)` with the world
+of an earlier backend acts as that backend after a restart.
 """
 
 from __future__ import annotations
@@ -19,145 +19,146 @@ from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStop
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What a job does when it is run."""
+class FakeJob:
+    """Script of one job: how long it works and how it ends."""
 
-    #: Seconds of work over all attempts; what it did in one is kept if that one was stopped.
+    #: Seconds of work over all attempts; the work of a stopped attempt counts, that of a failed one is lost.
     lasts_s: float = math.inf
     exit_code: int = 0
-    #: Whether it saves what it did before it asks to be run again.
+    #: Whether the job saves its work before it exits with `RUN_AGAIN`.
     saves: bool = True
-    #: From the start to being ready, and from the notice to being gone.
+    #: Seconds from the start until the job is ready.
     ready_s: float = 0.0
+    #: Seconds from the stop request until the job is gone.
     stop_s: float = 0.0
-    #: Why it cannot even be launched, if so.
+    #: Reason why the launch fails; empty if it succeeds.
     launch_fails: str = ""
 
 
 @dataclass(slots=True)
-class _Life:
-    """One attempt that runs."""
+class _RunningAttempt:
+    """One running attempt."""
 
     start: Start
-    part: Part
+    script: FakeJob
     ready_at_s: float
     end_at_s: float
-    stop_asked: bool = False
+    stop_requested: bool = False
 
 
 @dataclass
 class FakeWorld:
-    """What runs and what has ended, whoever watches."""
+    """Running and ended attempts. Several backends may use one world, one after the other."""
 
-    #: What jobs do, by id; `default` is for all others.
-    parts: dict[str, Part] = field(default_factory=dict)
-    default: Part = field(default_factory=Part)
-    lives: dict[Attempt, _Life] = field(default_factory=dict)
-    #: How attempts ended, until forgotten.
+    #: Scripts by job id; all other jobs follow `default`.
+    jobs: dict[str, FakeJob] = field(default_factory=dict)
+    default: FakeJob = field(default_factory=FakeJob)
+    running: dict[Attempt, _RunningAttempt] = field(default_factory=dict)
+    #: End events of attempts that were not forgotten yet.
     ends: dict[Attempt, Event] = field(default_factory=dict)
     forgotten: set[Attempt] = field(default_factory=set)
-    #: Work that each job's checkpoint holds.
+    #: Work in each job's checkpoint.
     saved: dict[str, float] = field(default_factory=dict)
-    #: Every attempt that was really begun, in order.
-    begun: list[Attempt] = field(default_factory=list)
+    #: Every attempt that was started, in order.
+    started: list[Attempt] = field(default_factory=list)
     now_s: float = 0.0
 
-    def knows(self, attempt: Attempt) -> bool:
-        """Whether an attempt was begun, or called off, or is over."""
-        return attempt in self.lives or attempt in self.ends or attempt in self.forgotten
+    def has_seen(self, attempt: Attempt) -> bool:
+        """Whether an attempt was started, cancelled before its start, or has ended."""
+        return attempt in self.running or attempt in self.ends or attempt in self.forgotten
 
 
 class FakeBackend:
-    """Plays what the world's script says."""
+    """Backend that follows the scripts of a `FakeWorld`."""
 
     def __init__(self, nodes: Sequence[Node], world: FakeWorld | None = None) -> None:
-        """Open a world, or an empty one."""
+        """Continue `world`, or start with an empty one."""
         self.world = world or FakeWorld()
         self._nodes = {node.name: node for node in nodes}
-        #: Attempts of which it was told that they are ready, and that they are over.
+        #: Attempts already reported as started, and as ended.
         self._ready: set[Attempt] = set()
-        self._told: set[Attempt] = set()
-        self._news: list[Event] = []
+        self._reported: set[Attempt] = set()
+        self._events: list[Event] = []
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes it has now."""
+        """The nodes that are up."""
         return tuple(self._nodes.values())
 
     def start(self, start: Start) -> None:
-        """Begin an attempt now, unless it was begun before."""
+        """Start an attempt now, unless it was started before."""
         attempt, world = (start.job, start.attempt), self.world
-        if world.knows(attempt):
+        if world.has_seen(attempt):
             return
-        part = world.parts.get(start.job, world.default)
-        if part.launch_fails:
-            world.ends[attempt] = LaunchFailed(0.0, *attempt, part.launch_fails)
+        script = world.jobs.get(start.job, world.default)
+        if script.launch_fails:
+            world.ends[attempt] = LaunchFailed(0.0, *attempt, script.launch_fails)
             return
-        ready_at_s = world.now_s + part.ready_s
+        ready_at_s = world.now_s + script.ready_s
         left = 1.0 - world.saved.get(start.job, 0.0) / start.task.work
-        world.lives[attempt] = _Life(start, part, ready_at_s, ready_at_s + part.lasts_s * left)
-        world.begun.append(attempt)
+        world.running[attempt] = _RunningAttempt(start, script, ready_at_s, ready_at_s + script.lasts_s * left)
+        world.started.append(attempt)
 
     def stop(self, job: str, attempt: int) -> None:
-        """Let an attempt end after its time to stop; call one off that never began."""
-        life = self.world.lives.get((job, attempt))
-        if life and not life.stop_asked:
-            life.stop_asked = True
-            life.end_at_s = min(life.end_at_s, self.world.now_s + life.part.stop_s)
-        elif not life and (job, attempt) not in self.world.ends:
+        """End an attempt after its `stop_s`; cancel an attempt that was never started."""
+        run = self.world.running.get((job, attempt))
+        if run and not run.stop_requested:
+            run.stop_requested = True
+            run.end_at_s = min(run.end_at_s, self.world.now_s + run.script.stop_s)
+        elif not run and (job, attempt) not in self.world.ends:
             self.world.ends[job, attempt] = JobStopped(0.0, job, attempt, self.world.saved.get(job, 0.0))
 
     def watch(self, now_s: float) -> list[Event]:
-        """Play on until now, and tell what happened."""
+        """Advance the world to `now_s`; return what happened since the last call."""
         self.world.now_s = max(now_s, self.world.now_s)
-        news, self._news = self._news, []
-        for attempt, life in list(self.world.lives.items()):
-            news += self._play(attempt, life)
-        untold = [attempt for attempt in self.world.ends if attempt not in self._told]
-        self._told.update(untold)
-        return [replace(event, at_s=now_s) for event in news + [self.world.ends[one] for one in untold]]
+        events, self._events = self._events, []
+        for attempt, run in list(self.world.running.items()):
+            events += self._play(attempt, run)
+        unreported = [attempt for attempt in self.world.ends if attempt not in self._reported]
+        self._reported.update(unreported)
+        return [replace(event, at_s=now_s) for event in events + [self.world.ends[attempt] for attempt in unreported]]
 
-    def _play(self, attempt: Attempt, life: _Life) -> list[Event]:
-        """End an attempt whose time has come, or tell that it is ready."""
-        if life.end_at_s <= self.world.now_s:
-            self.world.ends[attempt] = self._end(attempt, life)
-            del self.world.lives[attempt]
-        elif life.ready_at_s <= self.world.now_s and attempt not in self._ready:
+    def _play(self, attempt: Attempt, run: _RunningAttempt) -> list[Event]:
+        """End an attempt whose end time has come, or report that it has started."""
+        if run.end_at_s <= self.world.now_s:
+            self.world.ends[attempt] = self._end(attempt, run)
+            del self.world.running[attempt]
+        elif run.ready_at_s <= self.world.now_s and attempt not in self._ready:
             self._ready.add(attempt)
             return [JobStarted(0.0, *attempt)]
         return []
 
-    def _end(self, attempt: Attempt, life: _Life) -> Event:
-        """How an attempt ends; only one that is to run again saves what it did."""
-        job, work = attempt[0], life.start.task.work
+    def _end(self, attempt: Attempt, run: _RunningAttempt) -> Event:
+        """The end event of an attempt. Only an attempt that will run again saves its work."""
+        job, work = attempt[0], run.start.task.work
         saved = self.world.saved.get(job, 0.0)
-        done = saved + max(life.end_at_s - life.ready_at_s, 0.0) / life.part.lasts_s * work
-        early = life.stop_asked and done < work * (1.0 - 1e-9)
-        code = RUN_AGAIN if early else life.part.exit_code
+        done = saved + max(run.end_at_s - run.ready_at_s, 0.0) / run.script.lasts_s * work
+        early = run.stop_requested and done < work * (1.0 - 1e-9)
+        code = RUN_AGAIN if early else run.script.exit_code
         if code == 0:
             return JobFinished(0.0, *attempt)
-        if code != RUN_AGAIN or not (life.stop_asked or (life.part.saves and done > saved)):
+        if code != RUN_AGAIN or not (run.stop_requested or (run.script.saves and done > saved)):
             return JobFailed(0.0, *attempt, code, saved)
         self.world.saved[job] = done
         return JobStopped(0.0, *attempt, done)
 
     def alive(self) -> dict[str, tuple[Attempt, ...]]:
-        """The attempts that live, by node."""
+        """Running attempts by node."""
         return {node: tuple(sorted(self._on(node))) for node in self._nodes}
 
     def _on(self, node: str) -> list[Attempt]:
-        """The attempts that live on a node."""
-        lives = self.world.lives.items()
-        return [attempt for attempt, life in lives if any(place.node == node for place in life.start.places)]
+        """Running attempts of a node."""
+        running = self.world.running.items()
+        return [attempt for attempt, run in running if any(place.node == node for place in run.start.places)]
 
     def forget(self, job: str, attempt: int) -> None:
-        """Drop an attempt that is over; it never runs again."""
+        """Drop the end event of an attempt; the attempt never runs again."""
         if self.world.ends.pop((job, attempt), None):
             self.world.forgotten.add((job, attempt))
 
     def discard(self, jobs: Iterable[str], kept: Iterable[Task]) -> list[str]:
-        """Drop what jobs saved, and that they ever ran."""
+        """Drop the checkpoints and the attempts of these jobs."""
         world = self.world
-        unforgotten = {job for job, _ in (*world.lives, *world.ends)}
+        unforgotten = {job for job, _ in (*world.running, *world.ends)}
         gone = [job for job in jobs if job not in unforgotten]
         for job in gone:
             world.saved.pop(job, None)
@@ -165,25 +166,25 @@ class FakeBackend:
         return gone
 
     def log_path(self, job: str, attempt: int) -> Path:
-        """Where a log would be; a fake job prints nothing."""
+        """An empty file: a fake job prints nothing."""
         return Path("/dev/null")
 
     def secrets(self, names: Iterable[str]) -> dict[str, str]:
-        """Fake secrets are their own names."""
+        """Fake secrets: the value of a secret is its name."""
         return {name: name for name in names}
 
     def close(self) -> None:
-        """Leave; the world stays."""
+        """Nothing to release; the world stays."""
 
     def lose(self, node: str) -> None:
-        """A node goes, and all that runs there dies without a word."""
+        """Remove a node. Attempts on it disappear without an end event."""
         for attempt in self._on(node):
-            del self.world.lives[attempt]
+            del self.world.running[attempt]
             self.world.forgotten.add(attempt)
         del self._nodes[node]
-        self._news.append(NodeLost(0.0, node))
+        self._events.append(NodeLost(0.0, node))
 
     def join(self, node: Node) -> None:
-        """A node comes, or comes back."""
+        """Add a node, or bring it back."""
         self._nodes[node.name] = node
-        self._news.append(NodeJoined(0.0, node))
+        self._events.append(NodeJoined(0.0, node))

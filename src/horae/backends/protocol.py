@@ -1,8 +1,8 @@
-"""What a backend is: the part of the world that really starts and stops processes.
+"""The backend protocol: what starts and stops the processes of jobs. Public.
 
-A backend carries out the engine's commands and tells what became of them as events. It
-remembers what it was told: after a crash, one opened on the same records goes on where the
-last left off. Attempts are known by (job, number), and no attempt ever runs twice.
+A backend performs the engine's commands and reports the results as events. It keeps records of its own:
+after a crash, a backend opened on the same records continues where the last one stopped. An attempt is
+identified by (job, number), and no attempt ever runs twice.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from horae.backends.task import Task
 from horae.core.cluster import Node
 from horae.core.events import Event
 
-#: An attempt: the job and its number, from 1.
+#: An attempt: job id and attempt number, from 1.
 Attempt = tuple[str, int]
 
-#: What a job exits with to say "stopped on notice, run me again" (EX_TEMPFAIL of sysexits.h).
+#: Exit code by which a job says "I saved my work, run me again" (EX_TEMPFAIL of sysexits.h).
 RUN_AGAIN = 75
-#: What is reported of an attempt that was killed, by us or by the machine: 128 + SIGKILL.
+#: Exit code reported for an attempt that was killed, by Horae or by the machine: 128 + SIGKILL.
 KILLED = 137
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """GPUs of one node by their numbers there, from 0."""
+    """GPUs of one node, by their numbers on that node, from 0."""
 
     node: str
     gpus: tuple[int, ...]
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One attempt to start. `env` may hold what nobody else should read, such as the job's token."""
+    """One attempt to start. `env` may hold secrets, such as the job's token."""
 
     job: str
     attempt: int
@@ -43,7 +43,7 @@ class Start:
     gpu_type: str
     places: tuple[Place, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    #: Steps at which the job is to report at once.
+    #: Steps at which the job must report its progress at once.
     report_at: tuple[float, ...] = ()
 
 
@@ -51,40 +51,40 @@ class Backend(Protocol):
     """Starts, stops and watches attempts. No method waits for a process."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """The machines it has."""
+        """The nodes of this backend."""
 
     def start(self, start: Start) -> None:
-        """Start an attempt, once: nothing happens if it was begun before, or is even over."""
+        """Start an attempt. Does nothing if the attempt was started before, even if it has ended."""
 
     def stop(self, job: str, attempt: int) -> None:
-        """Give notice to an attempt, and after its grace end it; asking twice changes nothing.
+        """Send an attempt its stop signal, and kill it after its grace period. A second call changes nothing.
 
-        Of an attempt that was never begun, `watch` reports that it stopped, and it never will begin.
+        If the attempt was never started, `watch` reports it as stopped, and it can never start.
         """
 
     def watch(self, now_s: float) -> list[Event]:
-        """What happened since last asked, each once.
+        """Events since the last call, each once.
 
-        One that was restarted tells again that attempts have started, and how those ended that are not forgotten.
+        A restarted backend reports again which attempts have started, and the ends of all attempts not yet forgotten.
         """
 
     def alive(self) -> dict[str, tuple[Attempt, ...]]:
-        """The attempts that really live, by node; every node is there."""
+        """Attempts with living processes, by node. Every node is a key."""
 
     def forget(self, job: str, attempt: int) -> None:
-        """The end of an attempt is journalled: its records may go. A living one is kept."""
+        """Drop the records of an attempt whose end is in the journal. A living attempt is kept."""
 
     def discard(self, jobs: Iterable[str], kept: Iterable[Task]) -> list[str]:
-        """These jobs have left for good: what is kept of them, logs and all, may go; gives those of which it has.
+        """Delete all files of jobs that left the service, logs included; returns the jobs whose files are gone.
 
-        A job stays as it is while an attempt of it is not forgotten, or a task that is kept speaks of its folder.
+        The files of a job stay while one of its attempts is not forgotten, or while a task in `kept` names its folder.
         """
 
     def log_path(self, job: str, attempt: int) -> Path:
-        """The file with what an attempt printed."""
+        """The log file of an attempt: its standard output and standard error."""
 
     def secrets(self, names: Iterable[str]) -> dict[str, str]:
-        """What secrets of these names hold now; those that cannot be read are left out."""
+        """Values of the secrets of these names; secrets that cannot be read are left out."""
 
     def close(self) -> None:
-        """Leave; what runs goes on."""
+        """Release all resources. Running attempts go on."""

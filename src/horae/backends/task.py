@@ -1,4 +1,7 @@
-"""What a job runs. The scheduler decides without it; a backend needs nothing else."""
+"""The runnable half of a job (command, environment, stop signal), read by backends only.
+
+`JobSpec` is the schedulable half. Stored: change by addition.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +13,32 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a job runs, and how. The engine never looks at it."""
+    """Command and environment of a job. The engine never reads it."""
 
-    #: [a-z0-9][a-z0-9._-]{0,62}: safe as the name of a folder.
+    #: Job id, [a-z0-9][a-z0-9._-]{0,62}: safe as the name of a folder.
     job: str
     user: str
     name: str
-    #: The program and its arguments; no shell reads them.
+    #: The program and its arguments, started without a shell.
     run: tuple[str, ...]
-    #: The same as the job's own; see `work_done`.
+    #: Total work of the job, as in its `JobSpec`; see `work_done`.
     work: float
-    #: Shell text run before, in the same folder and environment.
+    #: Shell commands that run before `run`, in the same folder and environment.
     setup: str = ""
-    #: Empty stands for the attempt's own folder.
+    #: Working folder; empty means the attempt's own folder.
     workdir: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    #: Names only: the values are files of these names, read at the start, never journalled or logged.
+    #: Names of secrets. The values are read from files at the start, and are never journalled or logged.
     secrets: tuple[str, ...] = ()
-    #: One process a node, or one a GPU.
+    #: Start one process per node, or one per GPU.
     processes: Literal["node", "gpu"] = "node"
     stop_signal: str = "SIGUSR1"
     grace_s: float = 30.0
-    #: Empty stands for the job's own folder for checkpoints.
+    #: Folder for checkpoints; empty means the job's own checkpoint folder.
     checkpoint_dir: str = ""
     max_duration_s: float | None = None
 
     def work_done(self, step: float, total: float | None) -> float:
-        """Work in the engine's unit: the share of the steps that are done, or the steps if nobody knows their total."""
+        """Work done in the engine's unit: `work` times the share of steps done, or `step` if the total is unknown."""
         done = step / total * self.work if total else step
         return min(max(done, 0.0), self.work) if math.isfinite(done) else 0.0

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 def command(
     state: Annotated[
         Path | None,
-        typer.Option("--state", metavar="DIR", help="Journal, logs and token; ~/.local/state/horae by default."),
+        typer.Option(
+            "--state", metavar="DIR", help="Folder for journal, logs and token (default: ~/.local/state/horae)."
+        ),
     ] = None,
     database: Annotated[
         str | None,
@@ -36,21 +38,25 @@ def command(
             metavar="URL",
             envvar="HORAE_DATABASE",
             show_envvar=True,
-            help="A PostgreSQL database for the journal.",
+            help="Keep the journal in this PostgreSQL database, such as postgresql://user@host/name.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes that of last time, or any that is free."),
+        typer.Option(
+            "--port", metavar="N", min=0, max=65535, help="Port to listen on; 0: the last port, or any free one."
+        ),
     ] = 8642,
     allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="Let --host be an address that other machines can reach.")
+        bool, typer.Option("--allow-remote", help="Allow a --host that other machines can reach.")
     ] = False,
     gpus: Annotated[
         str | None,
         typer.Option(
-            "--gpus", metavar="TYPE:N,...", help="Virtual GPUs; by default the real ones, or those of last time."
+            "--gpus",
+            metavar="TYPE:N,...",
+            help="Use virtual GPUs, such as v100:4 (default: the real GPUs, or those of last time).",
         ),
     ] = None,
     policy: Annotated[
@@ -58,29 +64,33 @@ def command(
         typer.Option(
             "--policy",
             metavar="NAME",
-            help="Who runs; the one of before, or fifo-backfill, by default; ./mine.py:MyPolicy is a class of yours.",
+            help="Scheduling policy (default: the last one, at first fifo-backfill), or a class of yours, such as "
+            "./mine.py:MyPolicy.",
         ),
     ] = None,
     set: Annotated[  # noqa: A002, the option is called so
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of the policy; repeatable.")
     ] = None,
     placement: Annotated[
         str | None,
-        typer.Option("--placement", metavar="NAME", help="How gangs are put on nodes; best-effort by default."),
+        typer.Option(
+            "--placement", metavar="NAME", help="Placement rule: how jobs are put on nodes (default: best-effort)."
+        ),
     ] = None,
     queues: Annotated[
         Path | None, typer.Option("--queues", metavar="FILE", help="Weights and quotas of the queues (YAML).")
     ] = None,
     secrets: Annotated[
         Path | None,
-        typer.Option("--secrets", metavar="DIR", help="Files whose contents jobs may ask for by name."),
+        typer.Option("--secrets", metavar="DIR", help="Folder of secrets: jobs can ask for its files by name."),
     ] = None,
     keep: Annotated[
         str | None,
         typer.Option(
             "--keep",
             metavar="TIME",
-            help="Forget jobs so long after their end, and delete logs and folders; else 90d, and these stay.",
+            help="Delete ended jobs with their logs and folders after this time, such as 30d (default: forget jobs "
+            "after 90d, keep their files).",
         ),
     ] = None,
     backend: Annotated[
@@ -91,13 +101,13 @@ def command(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run jobs on this machine's GPUs: start the service, and keep it until Ctrl-C or SIGTERM.
+    """Start the service, which runs jobs on this machine's GPUs until Ctrl-C or SIGTERM.
 
-    Jobs that run when it ends stay, and are taken up by the next one. CUDA_VISIBLE_DEVICES tells a job
-    which GPUs are its own; it keeps no job from using others.
+    Running jobs go on when the service ends, and the next service follows them. CUDA_VISIBLE_DEVICES tells a job which
+    GPUs it may use, but does not stop it from using others.
 
-    Jobs run as the user who runs this command, and can read whatever that user can: the token, the secrets, other
-    people's checkpoints. Roles protect the API only: let submit whom you would trust with that account.
+    Jobs run as the user who runs this command, and can read everything that this user can: the token, the secrets,
+    other people's checkpoints. Roles protect the API only: give tokens to people you would trust with this account.
     """
     stop = _stop_on_signals()
     _excuse_slow_start()
@@ -186,7 +196,7 @@ def _queues(path: Path | None) -> tuple[Queue, ...]:
 
 def _announce(server: Server, output: Output, is_default: bool) -> None:
     """Say where the service is, and what to do next."""
-    at = server.daemon.standing
+    at = server.daemon.status
     record = {
         "url": server.url,
         "pid": os.getpid(),
@@ -207,7 +217,7 @@ def _announce(server: Server, output: Output, is_default: bool) -> None:
 
 
 def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[str]:
-    at = server.daemon.standing
+    at = server.daemon.status
     counts = zip(at.cluster.gpu_types, at.open_by_type.tolist(), strict=True)
     gpus = ", ".join(f"{count} {kind}" for kind, count in counts)
     where = (

@@ -1,4 +1,4 @@
-"""Where the service is, and the token that opens it."""
+"""Address of the service, and the token to use there."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _TOKEN = re.compile(r"[!-~]+")
 
 
 class NoService(UserError):
-    """No service could be found or reached."""
+    """No service was found or reached."""
 
 
 class NoToken(UserError):
-    """There is no token, or none that may be used."""
+    """There is no token, or it cannot be used."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A service, whether it is on this machine, and the token to show there."""
+    """Address of a service, whether it is on this machine, and the token for it."""
 
     url: str
     local: bool
@@ -34,12 +34,12 @@ class Address:
 
 
 def default_state() -> Path:
-    """Where a service keeps everything unless it is told otherwise."""
+    """The default state folder of a service."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "horae"
 
 
 def find_address(url: str | None) -> Address:
-    """The service that is named, or else the one that runs on this machine, with the first token there is."""
+    """The service at `url`, HORAE_URL or on this machine, in this order, with the first token found."""
     where = url or os.environ.get("HORAE_URL") or _own_service()
     parts = _checked(where)
     local = bool(_LOOPBACK.fullmatch(parts.hostname or ""))
@@ -53,25 +53,25 @@ def _checked(url: str) -> SplitResult:
     except ValueError:
         right = False
     if not right or not _TOKEN.fullmatch(url):
-        raise NoService(f"{url!r} is no address of a service; write it like http://127.0.0.1:8642.")
+        raise NoService(f"{url!r} is not the address of a service: write it like http://127.0.0.1:8642.")
     if "@" in parts.netloc:
-        raise NoService("An address holds no user and password: leave them out, and set HORAE_TOKEN.")
+        raise NoService("An address must not contain a user and password: leave them out, and set HORAE_TOKEN.")
     return parts
 
 
 def _own_service() -> str:
-    """Address of the service that was last started on this machine, if it still lives."""
+    """Address of the service that was last started on this machine, if it still runs."""
     path = default_state() / "address.json"
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
         url, pid = str(said["url"]), int(said["pid"])
     except FileNotFoundError:
         raise NoService(
-            "No service is known here: start one with `horae serve`, or name one with --url or HORAE_URL."
+            "No service was found on this machine: start one with `horae serve`, or name one with --url or HORAE_URL."
         ) from None
     except (OSError, ValueError, KeyError, TypeError):
         raise NoService(f"{path} cannot be read: start the service again with `horae serve`, or use --url.") from None
-    # Whoever listens there now would be shown our token.
+    # Another program may listen there now, and must not get the token.
     if not _lives(pid):
         raise NoService("The service on this machine has ended: start it again with `horae serve`.")
     return url
@@ -88,20 +88,20 @@ def _lives(pid: int) -> bool:
 
 
 def _token(local: bool) -> str:
-    """The first token there is. That of the state folder is an admin's, and only for services on this machine."""
+    """The first token found. The state folder's token is an admin's, and used only for a service on this machine."""
     for source, text in _tokens(local):
         token = text.strip()
         if not _TOKEN.fullmatch(token):
-            raise NoToken(f"{source} holds no token: put one there, on a line of its own.")
+            raise NoToken(f"{source} does not contain a token: put a token there, and nothing else.")
         return token
     raise NoToken(
-        "There is no token: set HORAE_TOKEN, or put it into ~/.config/horae/token; "
-        "an admin makes one with `horae token create USER`."
+        "No token was found: set HORAE_TOKEN, or put the token into ~/.config/horae/token; "
+        "an admin can make one with `horae token create USER`."
     )
 
 
 def _tokens(local: bool) -> Iterator[tuple[str, str]]:
-    """Tokens where they may be, the most particular first."""
+    """Sources of tokens and their texts, in order of precedence."""
     if "HORAE_TOKEN" in os.environ:
         yield "HORAE_TOKEN", os.environ["HORAE_TOKEN"]
     if named := os.environ.get("HORAE_TOKEN_FILE"):
@@ -117,10 +117,10 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise NoToken(f"The token file {path} cannot be read: {why}.") from None
 
 
 def _must_be_private(path: Path) -> None:
     if path.stat().st_mode & 0o077:
-        raise NoToken(f"Others can read the token in {path}: run `chmod 600 {path}`, and have the token replaced.")
+        raise NoToken(f"Other users can read the token in {path}: run `chmod 600 {path}`, and have the token replaced.")

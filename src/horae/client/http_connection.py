@@ -1,6 +1,6 @@
-"""HTTP as a command needs it: one connection, kept between questions, from the standard library.
+"""One HTTP connection, kept between requests, with the standard library only.
 
-A larger client would take longer to load than the service takes to answer.
+A larger HTTP library would take longer to import than the service takes to answer.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-#: A service that is asked for 10,000 jobs under load still answers within this.
+#: Seconds to wait for an answer and for a connection. A list of 10,000 jobs under load stays within this.
 _PATIENCE_S, _CONNECT_S = 60.0, 5.0
-#: Services hang up on those who say nothing for a few seconds; whoever was silent so long begins anew.
+#: Seconds without a request after which a new connection is made: the service closes idle ones.
 _IDLE_S = 2.0
 _PIECE = 65536
 
 
 class Unreachable(Exception):
-    """Nobody listens there."""
+    """Nothing listens at the address."""
 
 
 class Busy(Exception):
@@ -31,12 +31,12 @@ class Busy(Exception):
 
 
 class BrokenOff(Exception):
-    """The answer did not come, or not to its end."""
+    """The connection broke before the end of the answer."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back."""
+    """An HTTP response."""
 
     status: int
     body: bytes
@@ -47,7 +47,7 @@ class Reply:
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """The body as what it stands for; ValueError if it is no JSON."""
+        """The body parsed as JSON; ValueError if it is not JSON."""
         return json.loads(self.body)
 
 
@@ -63,11 +63,11 @@ class HttpConnection:
         self._asked_s = time.monotonic()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
     def ask(self, method: str, path: str, params: Mapping[str, Any], body: object = None) -> Reply:
-        """Ask and read the whole answer."""
+        """Send a request and read the whole response."""
         with self._in_words():
             answer = self._send(method, path, params, body)
             reply = Reply(answer.status, answer.read())
@@ -76,13 +76,13 @@ class HttpConnection:
 
     @contextmanager
     def stream(self, path: str, params: Mapping[str, Any]) -> Iterator[tuple[int, Iterator[str]]]:
-        """The status and, as they come, the lines of an answer that may have no end."""
+        """Status and lines of a response that may have no end."""
         with self._in_words():
             answer = self._send("GET", path, params)
         try:
             yield answer.status, self._lines(answer)
         finally:
-            # Whatever else was on its way is of no interest.
+            # The rest of the response is not needed.
             self._connection.close()
 
     def _send(self, method: str, path: str, params: Mapping[str, Any], body: object = None) -> HTTPResponse:
@@ -109,7 +109,7 @@ class HttpConnection:
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Whatever can go wrong, as one of three errors; the next question is asked over a new connection."""
+        """Raise all errors as `Unreachable`, `Busy` or `BrokenOff`; the next request uses a new connection."""
         try:
             yield
         except BaseException as why:
@@ -121,7 +121,7 @@ class HttpConnection:
             raise
 
     def _lines(self, answer: HTTPResponse) -> Iterator[str]:
-        """Lines without their ends. The answer's own way to read them takes a broken connection for the end."""
+        """Lines without line ends. `HTTPResponse.readline` would take a broken connection for the end."""
         rest = b""
         while True:
             with self._in_words():

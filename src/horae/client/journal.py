@@ -1,4 +1,4 @@
-"""What a service's journal tells of the past, read over the API."""
+"""The journal of a service, read over the API, as a history."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ _PAGE = 5000
 
 
 class NothingYet(UserError):
-    """A journal without jobs."""
+    """The journal has no jobs, or none in the chosen time."""
 
 
 @dataclass(frozen=True)
 class JournalReader:
-    """Everything that happened, up to now."""
+    """The history of a service up to now."""
 
     history: History
     beginning: InitialSettings
-    #: Unix time of second 0, and the moment of asking.
+    #: Unix time of second 0, and the service's time of the request in seconds.
     epoch: float
     now_s: float
     queues: tuple[Queue, ...]
 
     def first_since(self, seconds: float | None) -> int:
-        """Position of the first job that was submitted within so long."""
+        """Row of the first job submitted within the last `seconds`; 0 if None."""
         if seconds is None:
             return 0
         early = [job.submit_s < self.now_s - seconds for job in self.history.jobs]
         if all(early):
-            raise NothingYet("No job was submitted within that time: look farther back with --since, or leave it out.")
+            raise NothingYet("No job was submitted within that time: use a longer --since, or leave it out.")
         return early.index(False)
 
 
 def read_past(at: ServiceClient) -> JournalReader:
-    """Read a service's journal, whole."""
+    """Read the whole journal of a service."""
     from horae.core.events import SettingsChanged
     from horae.service.history.journal_history import read_history
     from horae.service.recovery import InitialSettings
 
     said = at.get("/v1/beginning")
-    # By the service's own clock: that of whoever asks may be another.
+    # By the service's clock; the client's clock may differ.
     epoch, now_s = float(said.pop("epoch")), float(said.pop("now_s"))
     beginning = InitialSettings.from_dict(said)
     queues = {queue.path: queue for queue in beginning.queues}
@@ -67,9 +67,9 @@ def read_past(at: ServiceClient) -> JournalReader:
     whole = not first or first[0]["seq"] == 1
     history = read_history(beginning, noticed(), now_s, whole)
     if not history.jobs and not whole:
-        raise NothingYet("Old records have left the journal, and since then no job was submitted: submit one first.")
+        raise NothingYet("Old records were removed from the journal, and no job was submitted since: submit one first.")
     if not history.jobs:
-        raise NothingYet("The journal holds no jobs yet: `horae submit` submits one.")
+        raise NothingYet("The journal has no jobs yet: `horae submit` submits one.")
     return JournalReader(history, beginning, epoch, now_s, tuple(queues.values()))
 
 

@@ -1,4 +1,4 @@
-"""One service, asked over HTTP: every way in which that can fail is one sentence."""
+"""Client of one service over HTTP. Every failure is a `UserError` with one sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Refused(UserError):
-    """The service said no."""
+    """The service refused a request."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -25,11 +25,11 @@ class Refused(UserError):
 
 
 class NotThere(Refused):
-    """The service knows nothing of the kind."""
+    """The service answered 404: not found."""
 
 
 class Strange(UserError):
-    """An answer that no Horae service of this version gives."""
+    """An answer that a Horae service of this version does not give."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Message:
 
 @contextmanager
 def service(url: str | None) -> Iterator[ServiceClient]:
-    """The service that a command talks to."""
+    """A client of the service at `url`, or of the default service."""
     with service_at(find_address(url)) as at:
         yield at
 
 
 @contextmanager
 def service_at(address: Address) -> Iterator[ServiceClient]:
-    """The service at an address."""
+    """A client of the service at an address."""
     from horae.client.http_connection import HttpConnection
 
     with closing(HttpConnection(address.url, address.token)) as wire:
@@ -57,41 +57,41 @@ def service_at(address: Address) -> Iterator[ServiceClient]:
 
 
 def part(name: str) -> str:
-    """A name as one part of a path; nothing in it can lead elsewhere."""
+    """A name as one segment of a URL path, quoted."""
     if not name.strip("."):
-        raise NotThere(404, f"{name!r} is no name of anything.")
+        raise NotThere(404, f"{name!r} cannot be a name.")
     return quote(name, safe="")
 
 
 class ServiceClient:
-    """What can be asked of a service. Answers are JSON objects; a refusal is raised with the service's own words."""
+    """Requests to a service. Answers are JSON objects; a refusal raises `Refused` with the service's sentence."""
 
     def __init__(self, address: Address, wire: HttpConnection) -> None:
         self.address = address
         self._wire = wire
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Look at something."""
+        """GET a path."""
         return self._json(self._ask("GET", path, params))
 
     def post(self, path: str, body: object = None, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Have something done."""
+        """POST to a path."""
         return self._json(self._ask("POST", path, params, body))
 
     def put(self, path: str, body: object) -> dict[str, Any]:
-        """Change something."""
+        """PUT to a path."""
         return self._json(self._ask("PUT", path, None, body))
 
     def delete(self, path: str) -> dict[str, Any]:
-        """Take something away."""
+        """DELETE a path."""
         return self._json(self._ask("DELETE", path))
 
     def text(self, path: str, params: Mapping[str, Any] | None = None) -> str:
-        """Something that is plain text."""
+        """GET a path as plain text."""
         return self._ask("GET", path, params).text
 
     def follow(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[Message]:
-        """Server-sent events as they come. A service with nothing to tell says every now and then that it is there."""
+        """Server-sent events as they come. The service sends keep-alive comments between them."""
         with self._told(), self._wire.stream(path, _given(params)) as (status, lines):
             if status >= 300:
                 raise self._refusal(status, "\n".join(lines))
@@ -106,7 +106,7 @@ class ServiceClient:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Trouble on the way, in words."""
+        """Raise connection errors as sentences."""
         from horae.client.http_connection import BrokenOff, Busy, Unreachable
 
         url = self.address.url
@@ -119,7 +119,9 @@ class ServiceClient:
         except Busy:
             raise NoService(f"The service at {url} is too busy to answer: try again in a moment.") from None
         except BrokenOff:
-            raise NoService(f"The service at {url} broke off: see whether it still runs, then try again.") from None
+            raise NoService(
+                f"The connection to {url} broke: check that the service still runs, then try again."
+            ) from None
 
     def _refusal(self, status: int, text: str) -> UserError:
         try:
@@ -162,21 +164,19 @@ class ServiceClient:
 
     def _strange(self, what: str) -> Strange:
         return Strange(
-            f"{self.address.url} answered with {what}: see whether a Horae service of this version is there."
+            f"{self.address.url} answered with {what}: check that a Horae service of this version runs there."
         )
 
 
 def records_of(answer: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """The records that an answer lists under a key."""
+    """The list of records under a key of an answer."""
     records = answer.get(key)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise Strange(
-            f"The service's answer has no list of {key}: see whether it has the same version as this command."
-        )
+        raise Strange(f"The service's answer has no list of {key}: check that it has the same version as this command.")
     return records
 
 
 def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Parameters that somebody set; booleans as the API writes them."""
+    """Parameters that are set; booleans as the API expects them."""
     said = {key: value for key, value in (params or {}).items() if value is not None and value is not False}
     return {key: "true" if value is True else value for key, value in said.items()}

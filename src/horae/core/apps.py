@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import floor
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from horae.core.app_schedulers import AppScheduler, AppTrials, BadAppScheduler, make_app_scheduler
 from horae.core.arrays import Ints
 from horae.core.commands import GivenUp
+from horae.core.declared import Rows, Stored
 from horae.core.job import JobSpec
 from horae.core.job_table import JobTable, along
 
@@ -21,6 +22,12 @@ class AppBook:
     Which trials an app gives up, and in what order they should run, is asked once for all the reports of an
     instant, by `ask`; the answer is part of the decision's record, so that recovery asks nobody.
     """
+
+    STORED: ClassVar[dict[str, Stored]] = {
+        "losses": Stored(dict[int, tuple[float, ...]], Rows.KEYS),
+        "news": Stored(list[int], Rows.APPS),
+        "given_up": Stored(dict[int, str], Rows.KEYS),
+    }
 
     def __init__(self, table: JobTable) -> None:
         self._table = table
@@ -62,10 +69,10 @@ class AppBook:
         losses, rungs = self._losses.get(row), self._rungs.get(row, ())
         while losses is not None and len(losses) < len(rungs) and work_done >= rungs[len(losses)]:
             losses.append(loss)
-            self.tell(row)
+            self.notice(row)
 
-    def tell(self, row: int) -> None:
-        """Something befell a job that its app, if it has a scheduler, should know of."""
+    def notice(self, row: int) -> None:
+        """Ask the app of this job at the next decision, if the app has a scheduler."""
         if row in self._rungs:
             self._news[int(self._table.app[row])] = None
 
@@ -87,10 +94,10 @@ class AppBook:
         return tuple(given_up), tuple(turns)
 
     def less_paused(self, rows: Ints) -> Ints:
-        """Those of some rows that no app has told to wait."""
+        """The given rows without the trials that their apps pause."""
         return rows[self._table.turn[rows] >= 0] if self._scheduler else rows
 
-    def settle(self) -> None:
+    def clear_news(self) -> None:
         """The apps were asked."""
         self._news.clear()
 
@@ -107,18 +114,18 @@ class AppBook:
             losses=_padded([self._losses[row] for row in self._trials[app]], most),
         )
 
-    def state(self) -> dict[str, Any]:
-        """Everything here that is not in the jobs themselves, for checkpoints and comparison."""
+    def contents(self) -> dict[str, Any]:
+        """Everything here that does not follow from the jobs themselves, as plain values."""
         losses = {row: tuple(losses) for row, losses in self._losses.items() if losses}
         return {"losses": losses, "news": list(self._news), "given_up": dict(self.given_up)}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Be the book whose `state` this is, of the jobs that the table has."""
+    def restore(self, contents: Mapping[str, Any]) -> None:
+        """Take over what `contents` gave, for the jobs that the table has."""
         for row in range(len(self._table)):
             self.add(row)
-        self._losses.update({row: list(losses) for row, losses in state["losses"].items()})
-        self._news = dict.fromkeys(state["news"])
-        self.given_up = dict(state["given_up"])
+        self._losses.update({row: list(losses) for row, losses in contents["losses"].items()})
+        self._news = dict.fromkeys(contents["news"])
+        self.given_up = dict(contents["given_up"])
 
 
 def _padded(parts: list[Any], width: int) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -6,9 +6,11 @@ decision's record and answers are events, so that a journal holds the whole conv
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from horae.core.declared import Stored
 
 #: GPUs by machine.
 Piece = tuple[str, int]
@@ -59,6 +61,12 @@ class BidAnswer:
 class Bidding:
     """Who has an agent of their own, what was asked, and what was answered so far."""
 
+    STORED: ClassVar[dict[str, Stored]] = {
+        "agents": Stored(list[str]),
+        "asked": Stored(tuple[Ask, ...]),
+        "answers": Stored(tuple[BidAnswer, ...]),
+    }
+
     def __init__(self) -> None:
         self.agents: dict[str, None] = {}
         self.asked: dict[str, Ask] = {}
@@ -100,24 +108,30 @@ class Bidding:
 
     def unanswered(self, now_s: float) -> tuple[str, ...]:
         """Apps that were asked, have not answered, and have no more time to."""
+        if not self.asked:
+            return ()
         return tuple(app for app, ask in self.asked.items() if app not in self.answers and now_s >= ask.deadline_s)
 
-    def settle(self, asks: Iterable[Ask]) -> None:
-        """These questions are open now; answers to others are of no more use."""
+    def set_open(self, asks: Iterable[Ask]) -> None:
+        """Make these the open questions; drop the answers to others."""
+        if not asks and not self.asked and not self.answers:
+            return
         self.asked = {ask.app: ask for ask in asks}
-        known = self.answers.items()
-        self.answers = {app: one for app, one in known if app in self.asked and self.asked[app].auction == one.auction}
+        answers = self.answers.items()
+        self.answers = {
+            app: answer for app, answer in answers if app in self.asked and self.asked[app].auction == answer.auction
+        }
 
-    def state(self) -> dict[str, Any]:
-        """Everything, for checkpoints and comparison."""
+    def contents(self) -> dict[str, Any]:
+        """Everything here, as plain values."""
         return {
             "agents": list(self.agents),
             "asked": tuple(self.asked.values()),
             "answers": tuple(self.answers.values()),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Stand where the conversation stood whose `state` this is."""
-        self.agents = dict.fromkeys(state["agents"])
-        self.asked = {ask.app: ask for ask in state["asked"]}
-        self.answers = {answer.app: answer for answer in state["answers"]}
+    def restore(self, contents: Mapping[str, Any]) -> None:
+        """Take over what `contents` gave."""
+        self.agents = dict.fromkeys(contents["agents"])
+        self.asked = {ask.app: ask for ask in contents["asked"]}
+        self.answers = {answer.app: answer for answer in contents["answers"]}

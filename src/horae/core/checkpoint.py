@@ -1,8 +1,8 @@
-"""A whole engine as bytes: where recovery starts, so that only the records that came later need folding.
+"""A whole engine as bytes: where recovery starts. Only later records need folding. Stored: change by addition.
 
 Compressed, it is a line of JSON and then what that line announces, end to end: the plain parts of the
 engine's state as JSON, and the columns as they lie in memory. The line carries a version; parts and
-columns come by addition. Nothing in it can run code.
+columns come by addition, as `state.py` declares them. Nothing in it can run code.
 """
 
 from __future__ import annotations
@@ -18,67 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
-from horae.core.bidding import Ask, BidAnswer
-from horae.core.cluster import Node, Span
-from horae.core.commands import Launch, Stop, StopWhy
-from horae.core.compared_by import ComparedBy
 from horae.core.engine import Engine
 from horae.core.errors import UserError
-from horae.core.job import JobSpec
-from horae.core.queues import Queue
-from horae.core.throughputs import Setting
+from horae.core.state import Path, declared
 
 VERSION = 1
 _FORMAT = "horae checkpoint"
-
-#: Where a part stands in the engine's state.
-_Path = tuple[str, ...]
-_Bools = tuple[bool, ...]
-_Ints = tuple[int, ...]
-
-#: The parts of the state that are no columns, and what they are.
-_PARTS: dict[_Path, Any] = {
-    ("now_s",): float,
-    ("wake_s",): float,
-    ("policy",): tuple[str, dict[str, str]],
-    ("specs",): tuple[JobSpec, ...],
-    ("gpus", "nodes"): tuple[Node, ...],
-    ("gpus", "open"): tuple[_Bools, _Bools, _Ints],
-    ("gpus", "held"): dict[int, _Ints],
-    ("gpus", "occupied"): dict[int, _Ints],
-    ("gpus", "moving"): _Ints,
-    ("pending",): dict[int, Span],
-    ("evicted",): dict[int, StopWhy],
-    ("strays",): list[tuple[str, int]],
-    ("backoff",): dict[int, float],
-    ("launched",): dict[int, Launch],
-    ("stopped",): dict[int, Stop],
-    ("must_plan",): bool,
-    ("heed_starts",): bool,
-    ("vacated",): bool,
-    ("dropped_reports",): int,
-    ("past", "counts"): tuple[int, int],
-    ("learnt",): tuple[tuple[Setting, float], ...],
-    ("measured_from",): dict[int, tuple[float, float]],
-    ("queue_paths",): tuple[str, ...],
-    ("queues",): tuple[Queue, ...],
-    ("apps", "losses"): dict[int, tuple[float, ...]],
-    ("apps", "news"): list[int],
-    ("apps", "given_up"): dict[int, str],
-    ("talk", "agents"): list[str],
-    ("talk", "asked"): tuple[Ask, ...],
-    ("talk", "answers"): tuple[BidAnswer, ...],
-    ("memory", "scalars"): dict[str, float],
-    ("evidence", "at_s"): float,
-    ("evidence", "head"): str,
-    ("evidence", "jobs_by_type"): _Ints,
-    ("evidence", "gpus_by_type"): _Ints,
-    ("evidence", "measure"): ComparedBy,
-    ("evidence", "measured_by_type"): tuple[float, ...],
-    ("evidence", "queue_used"): _Ints,
-    ("evidence", "again_s"): float,
-    ("evidence", "unprotected_s"): float,
-}
 
 
 class UnreadableCheckpoint(UserError):
@@ -87,9 +32,9 @@ class UnreadableCheckpoint(UserError):
 
 def save(engine: Engine) -> bytes:
     """Everything an engine knows."""
-    parts: list[tuple[_Path, bytes]] = []
-    columns: list[tuple[_Path, NDArray[Any]]] = []
-    for path, value in _leaves(engine.state()):
+    parts: list[tuple[Path, bytes]] = []
+    columns: list[tuple[Path, NDArray[Any]]] = []
+    for path, value in _leaves(engine.contents()):
         if isinstance(value, np.ndarray):
             columns.append((path, value))
         else:
@@ -105,7 +50,7 @@ def save(engine: Engine) -> bytes:
 
 
 def load(engine: Engine, body: bytes) -> None:
-    """Put an engine to which nothing has happened yet where the saved one stood."""
+    """Give a fresh engine the state of the saved one."""
     try:
         line, _, rest = zlib.decompress(body).partition(b"\n")
         header = json.loads(line)
@@ -122,11 +67,11 @@ def load(engine: Engine, body: bytes) -> None:
     engine.restore(state)
 
 
-def _leaves(state: Mapping[str, Any], above: _Path = ()) -> Iterator[tuple[_Path, Any]]:
+def _leaves(state: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Parts and columns of the state, each with its path; what is None is left out."""
     for name, value in state.items():
         path = (*above, name)
-        if isinstance(value, dict) and path not in _PARTS:
+        if isinstance(value, dict) and path not in declared():
             yield from _leaves(value, path)
         elif value is not None:
             yield path, value
@@ -138,7 +83,7 @@ def _read(header: Mapping[str, Any], rest: bytes) -> dict[str, Any]:
     at = 0
     for names, size in header["parts"]:
         # A part that a later release added says nothing to this one.
-        if tuple(names) in _PARTS:
+        if tuple(names) in declared():
             _put(state, names, _adapter(tuple(names)).validate_json(rest[at : at + size]))
         at += size
     for names, kind, shape in header["columns"]:
@@ -158,6 +103,6 @@ def _put(state: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 @cache
-def _adapter(path: _Path) -> TypeAdapter[Any]:
+def _adapter(path: Path) -> TypeAdapter[Any]:
     """Made once: building one takes longer than using it a thousand times."""
-    return TypeAdapter(_PARTS[path], config=ConfigDict(ser_json_inf_nan="constants"))
+    return TypeAdapter(declared()[path].type, config=ConfigDict(ser_json_inf_nan="constants"))

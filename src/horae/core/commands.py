@@ -1,17 +1,16 @@
-"""What the engine wants done, and the record of a decision."""
+"""What the engine wants done, and the record of a decision. Stored: change by addition."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from horae.core.bidding import Ask
 from horae.core.cluster import Span
 from horae.core.compared_by import ComparedBy
+from horae.core.stored_types import CodeColumn, IntColumn, MemoryWrite, Moment
 
 
 class StopWhy(StrEnum):
@@ -93,24 +92,20 @@ class Evidence:
 
     at_s: float
     #: Free GPUs by node when the decision was done.
-    node_free: NDArray[np.int64]
+    node_free: IntColumn
     #: The job for which GPUs are held back, if any.
     head: str = ""
-    #: Jobs that have GPUs of each type when the decision is done, and how many.
+    #: Jobs that have GPUs of each type when the decision is done, and their GPU counts.
     jobs_by_type: tuple[int, ...] = ()
     gpus_by_type: tuple[int, ...] = ()
-    #: What the policy compared jobs by, and the sum of it over those that have GPUs of each type.
+    #: What the policy compared jobs by, and its sum over the jobs that have GPUs of each type.
     measure: ComparedBy = ComparedBy.NOTHING
     measured_by_type: tuple[float, ...] = ()
-    #: GPUs that each queue has, with those below it; empty where no queue has a maximum.
+    #: GPUs that each queue has, with the queues below it; empty where no queue has a maximum.
     queue_used: tuple[int, ...] = ()
     #: When the next decision is due even if nothing happens, and when the first guarantee that is in the way ends.
-    again_s: float = np.inf
-    unprotected_s: float = np.inf
-
-
-#: One write into a policy's memory: column or scalar name, rows (None for a scalar), values.
-MemoryWrite = tuple[str, NDArray[np.int64] | None, Any]
+    again_s: Moment = np.inf
+    unprotected_s: Moment = np.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +126,15 @@ class Decided:
     leased: tuple[int, ...] = ()
     lease_until_s: float = 0.0
     #: Rows whose reason changed, and the new codes.
-    reason_rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    reason_codes: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    reason_rows: IntColumn = field(default_factory=lambda: np.empty(0, np.int64))
+    reason_codes: CodeColumn = field(default_factory=lambda: np.empty(0, np.uint8))
     evidence: Evidence | None = None
     memory: tuple[MemoryWrite, ...] = ()
     #: Bids that apps' own agents are asked for, those asked before and still open among them.
     asks: tuple[Ask, ...] = ()
     #: Apps whose own agents were asked and did not answer before the deadline.
     unanswered: tuple[str, ...] = ()
-    wake_s: float = np.inf
+    wake_s: Moment = np.inf
     #: Whether the next job that begins to work is a reason to plan.
     heed_starts: bool = False
 

@@ -23,8 +23,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 #: What pydantic says, and how people say it; longer phrases come first.
 _PLAIN = {
     "Value error, ": "",
-    "Input should be a valid string, unable to parse raw data as a unicode string": "it holds characters that no "
-    "program can be given",
+    "Input should be a valid string, unable to parse raw data as a unicode string": "it has characters that cannot "
+    "be passed to a program",
     ", unable to parse string as an integer": "",
     ", unable to parse string as a number": "",
     ", got a number with a fractional part": "",

@@ -1,4 +1,4 @@
-"""What happens to a cluster. The engine learns of the world through these alone.
+"""What happens to a cluster. The engine learns of the world through these alone. Stored: change by addition.
 
 `at_s` is when the driver learned of it, in seconds from the driver's own zero;
 the engine's time never runs backwards. Reports about a job carry the attempt
@@ -208,6 +208,9 @@ Event = (
     | BidReceived
     | JobsRetired
 )
+
+#: What a backend says of an attempt.
+AttemptReport = JobStarted | LaunchFailed | JobProgressed | JobStopped | JobFinished | JobFailed
 
 #: At one instant a driver applies completions first, then node changes, then arrivals.
 _ENDINGS = (JobStarted, LaunchFailed, JobProgressed, JobStopped, JobFinished, JobFailed, BidReceived)

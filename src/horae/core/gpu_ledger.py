@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster, Node
+from horae.core.declared import Rows, Stored
 
 NOBODY = -1
 
@@ -28,6 +29,16 @@ class GpuLedger:
     A GPU has two seats, for jobs that share it; whoever is alone has the first. Jobs that
     share one GPU share all of theirs.
     """
+
+    STORED: ClassVar[dict[str, Stored]] = {
+        "nodes": Stored(tuple[Node, ...]),
+        "open": Stored(tuple[tuple[bool, ...], tuple[bool, ...], tuple[int, ...]]),
+        "held": Stored(dict[int, tuple[int, ...]], Rows.KEYS),
+        "occupied": Stored(dict[int, tuple[int, ...]], Rows.KEYS),
+        "moving": Stored(tuple[int, ...], Rows.VALUES),
+        "holders": Stored(None, Rows.VALUES),
+        "occupants": Stored(None, Rows.VALUES),
+    }
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -125,8 +136,8 @@ class GpuLedger:
         rows = np.union1d(self.holders[:, here], self.occupants[:, here])
         return [int(row) for row in rows if row != NOBODY]
 
-    def state(self) -> dict[str, Any]:
-        """Everything here, as plain values and columns: for checkpoints and comparison."""
+    def contents(self) -> dict[str, Any]:
+        """Everything here, as plain values and columns."""
         return {
             "nodes": self.cluster.nodes,
             "open": (tuple(self.node_up), tuple(self.node_draining), tuple(self.node_gpus)),
@@ -140,14 +151,14 @@ class GpuLedger:
             ),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Be the ledger whose `state` this is."""
-        self.cluster = Cluster(tuple(state["nodes"]))
-        self.node_up, self.node_draining, self.node_gpus = (list(column) for column in state["open"])
-        self.holders, self.occupants = state["holders"].copy(), state["occupants"].copy()
-        self.held, self.occupied = dict(state["held"]), dict(state["occupied"])
+    def restore(self, contents: Mapping[str, Any]) -> None:
+        """Take over what `contents` gave."""
+        self.cluster = Cluster(tuple(contents["nodes"]))
+        self.node_up, self.node_draining, self.node_gpus = (list(column) for column in contents["open"])
+        self.holders, self.occupants = contents["holders"].copy(), contents["occupants"].copy()
+        self.held, self.occupied = dict(contents["held"]), dict(contents["occupied"])
         for row in self.occupied:
-            if row in self.held and row not in state["moving"]:
+            if row in self.held and row not in contents["moving"]:
                 self.occupied[row] = self.held[row]
         self._refresh()
 

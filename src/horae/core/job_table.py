@@ -8,12 +8,14 @@ still want something; a snapshot gathers only the columns a policy looks at.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Bytes, Floats, Ints
 from horae.core.cluster import Span
+from horae.core.declared import Column, Rows, Stored, codes, floats, ints
 from horae.core.jit import FLOAT, FLOATS, INTS, compiled
 from horae.core.job import JobSpec
 from horae.core.queues import QueueTree
@@ -21,62 +23,6 @@ from horae.core.reasons import Reason
 from horae.core.retired_jobs import RetiredJobs
 from horae.core.states import State
 from horae.core.throughputs import Setting, Speeds, closest
-
-#: Columns and what a fresh row holds.
-_COLUMNS: dict[str, tuple[type, float]] = {
-    "state": (np.uint8, State.WAITING),
-    "reason": (np.uint8, Reason.NOT_YET_CONSIDERED),
-    "attempt": (np.int64, 0),
-    "gpus": (np.int64, 1),
-    "gpus_min": (np.int64, 1),
-    "gpus_max": (np.int64, 1),
-    "types": (np.int64, 0),
-    "kind": (np.int64, -1),
-    "queue": (np.int64, 0),
-    "app": (np.int64, 0),
-    "weight": (np.float64, 1),
-    # Below 0 where nobody knows it.
-    "skew": (np.float64, -1),
-    "submit_s": (np.float64, 0),
-    "work": (np.float64, 0),
-    "best_rate": (np.float64, 0),
-    "min_runtime_s": (np.float64, 0),
-    "deadline_s": (np.float64, np.inf),
-    # What was true at `since_s`; `rate` and `executing` say how it changes from there.
-    "since_s": (np.float64, 0),
-    "work_left": (np.float64, 0),
-    "rate": (np.float64, 0),
-    "gpu_seconds": (np.float64, 0),
-    "executing_gpus": (np.float64, 0),
-    # The same by the speed of the GPU type: as GPUs of the job's fastest one.
-    "fastest_gpu_seconds": (np.float64, 0),
-    "executing_fastest": (np.float64, 0),
-    "executed_s": (np.float64, 0),
-    "executing": (np.float64, 0),
-    # Moments.
-    "launched_s": (np.float64, -np.inf),
-    "first_started_s": (np.float64, np.inf),
-    "ended_s": (np.float64, np.inf),
-    "waiting_since_s": (np.float64, 0),
-    "lease_until_s": (np.float64, -np.inf),
-    "protected_until_s": (np.float64, -np.inf),
-    # Counts.
-    "preemptions": (np.int64, 0),
-    "failures": (np.int64, 0),
-    "launch_failures": (np.int64, 0),
-    # GPU type of the last launch.
-    "last_type": (np.int64, -1),
-    # Work done, as it was last reported; the straight line is what is believed since.
-    "reported": (np.float64, 0),
-    # Which trials of an app go first: those with the lowest.
-    "turn": (np.int64, 0),
-    # The first and the last two losses reported, and the work done by these; NaN where there was no report.
-    "loss_first": (np.float64, np.nan),
-    "loss": (np.float64, np.nan),
-    "loss_work": (np.float64, np.nan),
-    "loss_before": (np.float64, np.nan),
-    "loss_work_before": (np.float64, np.nan),
-}
 
 
 @compiled(FLOATS, FLOAT, INTS, FLOATS, FLOATS, FLOATS, FLOAT)
@@ -97,51 +43,71 @@ def along(
 
 
 class JobTable:
-    """Every job that was submitted and has not left, one row each."""
+    """Every job that was submitted and has not left, one row each.
 
-    state: NDArray[np.uint8]
-    reason: NDArray[np.uint8]
-    attempt: NDArray[np.int64]
-    gpus: NDArray[np.int64]
-    gpus_min: NDArray[np.int64]
-    gpus_max: NDArray[np.int64]
-    types: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    queue: NDArray[np.int64]
-    app: NDArray[np.int64]
-    weight: NDArray[np.float64]
-    skew: NDArray[np.float64]
-    submit_s: NDArray[np.float64]
-    work: NDArray[np.float64]
-    best_rate: NDArray[np.float64]
-    min_runtime_s: NDArray[np.float64]
-    deadline_s: NDArray[np.float64]
-    since_s: NDArray[np.float64]
-    work_left: NDArray[np.float64]
-    rate: NDArray[np.float64]
-    gpu_seconds: NDArray[np.float64]
-    executing_gpus: NDArray[np.float64]
-    fastest_gpu_seconds: NDArray[np.float64]
-    executing_fastest: NDArray[np.float64]
-    executed_s: NDArray[np.float64]
-    executing: NDArray[np.float64]
-    launched_s: NDArray[np.float64]
-    first_started_s: NDArray[np.float64]
-    ended_s: NDArray[np.float64]
-    waiting_since_s: NDArray[np.float64]
-    lease_until_s: NDArray[np.float64]
-    protected_until_s: NDArray[np.float64]
-    preemptions: NDArray[np.int64]
-    failures: NDArray[np.int64]
-    launch_failures: NDArray[np.int64]
-    last_type: NDArray[np.int64]
-    reported: NDArray[np.float64]
-    turn: NDArray[np.int64]
-    loss_first: NDArray[np.float64]
-    loss: NDArray[np.float64]
-    loss_work: NDArray[np.float64]
-    loss_before: NDArray[np.float64]
-    loss_work_before: NDArray[np.float64]
+    A column is declared here once: what a fresh row holds, and whether people are shown it.
+    """
+
+    state: Bytes = codes(State.WAITING, shown=True)
+    reason: Bytes = codes(Reason.NOT_YET_CONSIDERED, shown=True)
+    attempt: Ints = ints(0, shown=True)
+    gpus: Ints = ints(1, shown=True)
+    gpus_min: Ints = ints(1, shown=True)
+    gpus_max: Ints = ints(1)
+    #: Mask of the GPU types that the job can run on.
+    types: Ints = ints(0, shown=True)
+    #: Number of the job's kind in `Speeds`; -1 for a job that never shares GPUs.
+    kind: Ints = ints(-1)
+    queue: Ints = ints(0, shown=True)
+    app: Ints = ints(0, shown=True, rows=Rows.APPS)
+    weight: Floats = floats(1, shown=True)
+    #: Skew of the model; below 0 where it is not known.
+    skew: Floats = floats(-1)
+    submit_s: Floats = floats(0, shown=True)
+    work: Floats = floats(0, shown=True)
+    best_rate: Floats = floats(0, shown=True)
+    min_runtime_s: Floats = floats(0)
+    deadline_s: Floats = floats(np.inf)
+    # Straight lines: the values at `since_s`, and how they change from there.
+    since_s: Floats = floats(0, shown=True)
+    work_left: Floats = floats(0, shown=True)
+    rate: Floats = floats(0, shown=True)
+    gpu_seconds: Floats = floats(0, shown=True)
+    executing_gpus: Floats = floats(0, shown=True)
+    #: GPU-seconds normalised by speed: as GPUs of the job's fastest type.
+    fastest_gpu_seconds: Floats = floats(0)
+    executing_fastest: Floats = floats(0)
+    executed_s: Floats = floats(0, shown=True)
+    executing: Floats = floats(0, shown=True)
+    # Moments.
+    launched_s: Floats = floats(-np.inf, shown=True)
+    first_started_s: Floats = floats(np.inf, shown=True)
+    ended_s: Floats = floats(np.inf, shown=True)
+    waiting_since_s: Floats = floats(0, shown=True)
+    lease_until_s: Floats = floats(-np.inf)
+    protected_until_s: Floats = floats(-np.inf)
+    # Counts.
+    preemptions: Ints = ints(0, shown=True)
+    failures: Ints = ints(0, shown=True)
+    launch_failures: Ints = ints(0, shown=True)
+    #: GPU type of the last launch; -1 before the first.
+    last_type: Ints = ints(-1, shown=True)
+    #: Work done by the last report; the straight line is the estimate since then.
+    reported: Floats = floats(0, shown=True)
+    #: Order of the trials of an app, the lowest first; below 0 while the app pauses the trial.
+    turn: Ints = ints(0, shown=True)
+    # The first and the last two losses reported, and the work done by then; NaN before a report.
+    loss_first: Floats = floats(np.nan)
+    loss: Floats = floats(np.nan, shown=True)
+    loss_work: Floats = floats(np.nan)
+    loss_before: Floats = floats(np.nan)
+    loss_work_before: Floats = floats(np.nan)
+
+    #: The other parts that are stored beside the columns.
+    STORED: ClassVar[dict[str, Stored]] = {
+        "specs": Stored(tuple[JobSpec, ...], Rows.POSITIONS),
+        "active": Stored(None, Rows.VALUES),
+    }
 
     def __init__(self, gpu_types: tuple[str, ...], speeds: Speeds, queues: QueueTree) -> None:
         self.specs: list[JobSpec] = []
@@ -158,8 +124,8 @@ class JobTable:
         self._alike: dict[str, dict[tuple[int, tuple[str, ...], tuple[float, ...]], list[int]]] = {}
         self._beside: tuple[tuple[str, ...], NDArray[np.float64]] = ((), np.zeros((0, 0, 0)))
         self._active, self._active_count = np.empty(64, np.int64), 0
-        for name, (kind, start) in _COLUMNS.items():
-            setattr(self, name, np.full(64, start, kind))
+        for name, column in COLUMNS.items():
+            setattr(self, name, column.fresh(64))
         self.rates = np.zeros((64, len(gpu_types)))
 
     def __len__(self) -> int:
@@ -235,11 +201,11 @@ class JobTable:
     def set_rates(self, row: int) -> None:
         """Look up how fast a job runs on each GPU type, and so which types it can use."""
         spec = self.specs[row]
-        rates = self.speeds.rates(spec, self.gpu_types)
-        self.kind[row] = self._kind(spec)
+        kind, rates, best_rate, types = self.speeds.on_types(spec, self.gpu_types)
+        self.kind[row] = -1 if spec.elastic else kind
         self.rates[row] = rates
-        self.best_rate[row] = rates.max()
-        self.types[row] = sum(1 << k for k, rate in enumerate(rates) if rate > 0)
+        self.best_rate[row] = best_rate
+        self.types[row] = types
 
     def _kind(self, spec: JobSpec) -> int:
         """Elastic jobs never share: two jobs on the same GPUs must have the same number of them."""
@@ -315,17 +281,22 @@ class JobTable:
         """Put a row among those that want something."""
         if self._active_count == len(self._active):
             self._active = np.concatenate((self._active, np.empty_like(self._active)))
-        at = int(np.searchsorted(self.active, row))
-        self._active[at + 1 : self._active_count + 1] = self._active[at : self._active_count]
+        count = self._active_count
+        at = count
+        if count and self._active[count - 1] > row:
+            # Only a job that comes back is not the newest.
+            at = int(self._active[:count].searchsorted(row))
+            self._active[at + 1 : count + 1] = self._active[at:count]
         self._active[at] = row
-        self._active_count += 1
+        self._active_count = count + 1
 
     def deactivate(self, row: int) -> None:
         """Take a row out: it is held or has ended."""
-        at = int(np.searchsorted(self.active, row))
+        count = self._active_count
+        at = int(self._active[:count].searchsorted(row))
         assert self._active[at] == row, f"row {row} is not active"
-        self._active[at : self._active_count - 1] = self._active[at + 1 : self._active_count]
-        self._active_count -= 1
+        self._active[at : count - 1] = self._active[at + 1 : count]
+        self._active_count = count - 1
 
     def settle(self, row: int, now_s: float) -> None:
         """Write down where the row's straight lines stand, and start new flat ones from here."""
@@ -347,6 +318,23 @@ class JobTable:
         speed, best = self.rates[row, self.last_type[row]], self.best_rate[row]
         self.executing_fastest[row] = gpus * speed / best if 0 < speed < best else gpus
 
+    def work_left_at(self, now_s: float, rows: Ints) -> Floats:
+        """Work left of some rows at a moment, by their straight lines; not below 0."""
+        left = along(now_s, rows, self.work_left, self.rate, self.since_s, -1.0)
+        return np.maximum(left, 0.0, out=left)
+
+    def gpu_seconds_at(self, now_s: float, rows: Ints) -> Floats:
+        """GPU-seconds that some rows have had at a moment (attained service)."""
+        return along(now_s, rows, self.gpu_seconds, self.executing_gpus, self.since_s, 1.0)
+
+    def fastest_gpu_seconds_at(self, now_s: float, rows: Ints) -> Floats:
+        """The same, counted as GPUs of each job's fastest type."""
+        return along(now_s, rows, self.fastest_gpu_seconds, self.executing_fastest, self.since_s, 1.0)
+
+    def executed_s_at(self, now_s: float, rows: Ints) -> Floats:
+        """Seconds that some rows have done work for, at a moment."""
+        return along(now_s, rows, self.executed_s, self.executing, self.since_s, 1.0)
+
     def note_loss(self, row: int, work_done: float, loss: float) -> bool:
         """Keep a reported loss; one that is not newer than the last says nothing."""
         if work_done <= self.loss_work[row]:
@@ -359,8 +347,16 @@ class JobTable:
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """Every column, cut to the jobs there are: for checkpoints and comparison."""
-        held = {name: getattr(self, name)[: len(self)] for name in _COLUMNS}
-        return {**held, "rates": self.rates[: len(self)]}
+        columns = {name: getattr(self, name)[: len(self)] for name in COLUMNS}
+        return {**columns, "rates": self.rates[: len(self)]}
+
+    def shown(self) -> dict[str, NDArray[np.generic]]:
+        """Copies of the columns that people are shown."""
+        return {name: getattr(self, name)[: len(self)].copy() for name, column in COLUMNS.items() if column.shown}
+
+    def contents(self) -> dict[str, Any]:
+        """Everything here that is stored, as plain values and columns."""
+        return {"specs": tuple(self.specs), "jobs": self.columns(), "active": self.active.copy()}
 
     def restore(
         self,
@@ -376,8 +372,8 @@ class JobTable:
         for row, spec in enumerate(specs):
             self._group(row, spec)
         room = max(64, len(specs))
-        for name, (kind, start) in _COLUMNS.items():
-            setattr(self, name, _extended(columns.get(name, np.empty(0)), np.full(room, start, kind)))
+        for name, column in COLUMNS.items():
+            setattr(self, name, _extended(columns.get(name, np.empty(0)), column.fresh(room)))
         for row, app in enumerate(self.app[: len(specs)].tolist()):
             self._join_app(row, app)
         # Kinds are numbered as they come, and some may have left with their jobs.
@@ -386,10 +382,14 @@ class JobTable:
         self._active, self._active_count = _extended(active, np.empty(room, np.int64)), len(active)
 
     def _grow(self) -> None:
-        for name, (kind, start) in _COLUMNS.items():
+        for name, column in COLUMNS.items():
             old = getattr(self, name)
-            setattr(self, name, np.concatenate((old, np.full(len(old), start, kind))))
+            setattr(self, name, np.concatenate((old, column.fresh(len(old)))))
         self.rates = np.concatenate((self.rates, np.zeros_like(self.rates)))
+
+
+#: The columns as they were declared, by name.
+COLUMNS: dict[str, Column] = {name: value for name, value in vars(JobTable).items() if isinstance(value, Column)}
 
 
 def _extended(column: NDArray[np.generic], room: NDArray[Any]) -> NDArray[Any]:

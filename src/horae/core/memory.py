@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from horae.core.arrays import Floats, Ints
-from horae.core.commands import MemoryWrite
+from horae.core.declared import Stored
+from horae.core.stored_types import MemoryWrite
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class MemorySpec:
 
 class Memory:
     """A policy's memory. The engine owns it; every write is logged into the decision's record."""
+
+    #: Columns are arrays, which carry their own type.
+    STORED: ClassVar[dict[str, Stored]] = {"scalars": Stored(dict[str, float])}
 
     def __init__(self, spec: MemorySpec, gpu_types: int) -> None:
         self._spec, self._gpu_types = spec, gpu_types

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.declared import Stored
 from horae.core.errors import UserError
 
 #: Stands for "no maximum" in the columns.
@@ -50,12 +52,25 @@ class QueueTree:
     Queues that a job names but nobody configured are added with the defaults.
     """
 
+    STORED: ClassVar[dict[str, Stored]] = {
+        "queue_paths": Stored(tuple[str, ...]),
+        "queues": Stored(tuple[Queue, ...]),
+    }
+
     def __init__(self, queues: Iterable[Queue] = ()) -> None:
         self._columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
-        self.restore((), queues)
+        self._build((), queues)
 
-    def restore(self, paths: Iterable[str], queues: Iterable[Queue]) -> None:
-        """Be the tree that has these paths, in the order of their numbers, and these settings."""
+    def contents(self) -> dict[str, Any]:
+        """Everything here, as plain values."""
+        return {"queue_paths": tuple(self.paths), "queues": self.configured}
+
+    def restore(self, contents: Mapping[str, Any]) -> None:
+        """Take over what `contents` gave."""
+        self._build(contents["queue_paths"], contents["queues"])
+
+    def _build(self, paths: Iterable[str], queues: Iterable[Queue]) -> None:
+        """Number the paths in the given order and configure the queues."""
         self.paths: list[str] = [""]
         self._queues: list[Queue | None] = [None]
         self._parents: list[int] = [-1]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.arrays import Floats
+from horae.core.declared import Stored
 from horae.core.states import FINISHED
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def _nothing() -> Floats:
 @dataclass(frozen=True)
 class RetiredJobs:
     """How many jobs have left, how many of these had finished, and the service that the last of them had."""
+
+    STORED: ClassVar[dict[str, Stored]] = {"counts": Stored(tuple[int, int])}
 
     jobs: int = 0
     finished: int = 0
@@ -51,8 +54,8 @@ class RetiredJobs:
         service = self.fastest_gpu_seconds if normalise else self.gpu_seconds
         return service if finished_before_s is None else service[self.finished_s < finished_before_s]
 
-    def state(self) -> dict[str, Any]:
-        """Everything here, as plain values and columns: for checkpoints and comparison."""
+    def contents(self) -> dict[str, Any]:
+        """Everything here, as plain values and columns."""
         columns = {
             "finished_s": self.finished_s,
             "gpu_seconds": self.gpu_seconds,
@@ -61,10 +64,12 @@ class RetiredJobs:
         return {"counts": (self.jobs, self.finished), **columns}
 
     @staticmethod
-    def restored(state: Mapping[str, Any]) -> RetiredJobs:
-        """The past whose `state` this is."""
-        jobs, finished = state["counts"]
-        return RetiredJobs(jobs, finished, state["finished_s"], state["gpu_seconds"], state["fastest_gpu_seconds"])
+    def restored(contents: Mapping[str, Any]) -> RetiredJobs:
+        """What `contents` gave."""
+        jobs, finished = contents["counts"]
+        return RetiredJobs(
+            jobs, finished, contents["finished_s"], contents["gpu_seconds"], contents["fastest_gpu_seconds"]
+        )
 
 
 def _newest(before: Floats, more: Floats) -> Floats:

@@ -6,20 +6,19 @@ This is the one place where a row changes. A journal names rows, so that leaving
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from horae.core.arrays import Ints
-from horae.core.job_table import JobTable
+from horae.core.declared import Rows
+from horae.core.job_table import COLUMNS, JobTable
 from horae.core.memory import MemorySpec
+from horae.core.state import declared
 
 Value = TypeVar("Value")
-
-#: Parts of an engine's state that are maps by row.
-_BY_ROW = ("pending", "evicted", "backoff", "launched", "stopped", "measured_from")
 
 
 @dataclass(frozen=True)
@@ -39,39 +38,54 @@ class Retirement:
         apps = np.unique(table.app[rows])
         return Retirement(rows, apps, _positions(rows, len(table)), _positions(apps, len(table.apps)))
 
-    def without(self, state: Mapping[str, Any], memory: MemorySpec) -> dict[str, Any]:
-        """The state of an engine, less the jobs that leave; `memory` says what its policy remembers, and by what."""
-        jobs = {name: column[self.rows] for name, column in state["jobs"].items()}
-        return {
-            **state,
-            **{name: self._by_row(state[name]) for name in _BY_ROW},
-            "specs": tuple(state["specs"][row] for row in self.rows.tolist()),
-            "jobs": {**jobs, "app": self._app[jobs["app"]]},
-            "active": self._row[state["active"]],
-            "gpus": self._gpus(state["gpus"]),
-            "learnt": self._learnt(state),
-            "apps": self._books(state["apps"]),
-            "memory": self._memory(state["memory"], memory),
+    def without(self, contents: Mapping[str, Any], memory: MemorySpec) -> dict[str, Any]:
+        """The contents of an engine without the jobs that leave; `memory` says what its policy remembers.
+
+        Each part is renumbered as it is declared in `state.py`.
+        """
+        left: dict[str, Any] = {**contents, "jobs": self._columns(contents["jobs"])}
+        for path, stored in declared().items():
+            if stored.rows is not Rows.NOTHING:
+                *above, name = path
+                holder = left
+                for part in above:
+                    holder[part] = dict(holder[part])
+                    holder = holder[part]
+                holder[name] = self._renumbered(holder[name], stored.rows)
+        left["learnt"] = self._learnt(contents)
+        left["memory"] = self._memory(contents["memory"], memory)
+        return left
+
+    def _renumbered(self, value: Any, rows: Rows) -> Any:
+        """One part, with the new numbers of rows or apps in place of the old."""
+        match rows:
+            case Rows.NOTHING:
+                return value
+            case Rows.KEYS:
+                return {int(self._row[row]): entry for row, entry in value.items() if self._row[row] >= 0}
+            case Rows.VALUES if isinstance(value, np.ndarray):
+                return np.where(value >= 0, self._row[value], -1)
+            case Rows.VALUES:
+                return tuple(self._row[list(value)].tolist())
+            case Rows.POSITIONS:
+                return tuple(value[row] for row in self.rows.tolist())
+            case Rows.APPS if isinstance(value, np.ndarray):
+                return self._app[value]
+            case Rows.APPS:
+                return [int(self._app[app]) for app in value if self._app[app] >= 0]
+
+    def _columns(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of the jobs that stay."""
+        stay = {name: column[self.rows] for name, column in columns.items()}
+        return stay | {
+            name: self._renumbered(stay[name], column.rows) for name, column in COLUMNS.items() if name in stay
         }
-
-    def _by_row(self, values: Mapping[int, Value]) -> dict[int, Value]:
-        return {int(self._row[row]): value for row, value in values.items() if self._row[row] >= 0}
-
-    def _gpus(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The same ledger; nobody who leaves has GPUs."""
-        seats = {name: np.where(state[name] >= 0, self._row[state[name]], -1) for name in ("holders", "occupants")}
-        holdings = {name: self._by_row(state[name]) for name in ("held", "occupied")}
-        return {**state, **seats, **holdings, "moving": tuple(self._row[list(state["moving"])].tolist())}
 
     def _learnt(self, state: Mapping[str, Any]) -> tuple[Any, ...]:
         """Speeds that were learnt, less those of jobs that were a class of their own."""
         gone = (spec for spec, row in zip(state["specs"], self._row.tolist(), strict=True) if row < 0)
         own = {spec.id for spec in gone if spec.job_class == spec.id}
         return tuple(one for one in state["learnt"] if own.isdisjoint((one[0].job_class, one[0].neighbour)))
-
-    def _books(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        books = {name: self._by_row(state[name]) for name in ("losses", "given_up")}
-        return {**books, "news": _kept(self._app[state["news"]] if state["news"] else ())}
 
     def _memory(self, state: Mapping[str, Any], spec: MemorySpec) -> dict[str, Any]:
         """What the policy remembers: of rows, of apps, and of rows that are paired with others."""
@@ -90,7 +104,3 @@ def _positions(kept: Ints, count: int) -> Ints:
     positions = np.full(count, -1, np.int64)
     positions[kept] = np.arange(len(kept))
     return positions
-
-
-def _kept(numbers: Iterable[Any]) -> list[int]:
-    return [int(number) for number in numbers if number >= 0]

@@ -17,7 +17,7 @@ from horae.core.states import State
 
 def history_of(engine: Engine, recorder: Recorder, rates: NDArray[np.float64], settings: Mapping[str, str]) -> History:
     """What happened. `rates` are the true ones, as far as anybody knows them."""
-    table, n, standing = engine.jobs, len(engine.jobs), engine.standing()
+    table, n, standing = engine.jobs, len(engine.jobs), engine.status()
     start_s, end_s = table.first_started_s[:n].copy(), table.ended_s[:n].copy()
     start_s[np.isinf(start_s)] = np.nan
     end_s[np.isinf(end_s)] = np.nan

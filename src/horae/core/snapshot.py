@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from horae.core.arrays import Floats, Ints
 from horae.core.bidding import Bidding
 from horae.core.cluster import Cluster, Machines
-from horae.core.compared_by import ComparedBy, values
 from horae.core.gpu_ledger import GpuLedger
-from horae.core.job_table import JobTable, along
+from horae.core.job_table import JobTable
 from horae.core.queues import QueueTree
 from horae.core.states import FINISHED, LAUNCHING, PLACED, RUNNING
 
@@ -32,14 +31,14 @@ class Snapshot:
         gpus: GpuLedger,
         queues: QueueTree,
         flat: bool = False,
-        talk: Bidding | None = None,
+        bidding: Bidding | None = None,
     ) -> None:
         self.now_s = now_s
         self.rows = rows
         self.table, self.gpu_ledger, self.queues = table, gpus, queues
         self._flat = flat
-        #: Who has an agent of their own, and what these were asked and answered.
-        self.talk = talk or Bidding()
+        #: Apps with an agent of their own, the bids asked for and the bids given.
+        self.bidding = bidding or Bidding()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -103,6 +102,12 @@ class Snapshot:
         return rates * (self.gpus / asked)[:, None]
 
     @cached_property
+    def usable(self) -> NDArray[np.bool_]:
+        """Whether each job (rows) can run on each GPU type (columns): it has a speed there, and the gang fits now."""
+        usable: NDArray[np.bool_] = (self.rates > 0) & (self.open_gpus >= self.gpus[:, None])
+        return usable
+
+    @cached_property
     def kind(self) -> Ints:
         """Kind of each job, as `beside` numbers them; -1 for jobs that never share GPUs."""
         return self.table.kind[self.rows]
@@ -164,11 +169,6 @@ class Snapshot:
         """GPUs on which each job does work now; 0 where it does none."""
         return self.table.executing_gpus[self.rows]
 
-    @cached_property
-    def working_rate(self) -> Floats:
-        """Work per second that each job does now; 0 where it does none."""
-        return self.table.rate[self.rows]
-
     @property
     def departed(self) -> int:
         """How many jobs that came want nothing now: they have ended, or are held."""
@@ -193,12 +193,7 @@ class Snapshot:
     @cached_property
     def work_left(self) -> Floats:
         """Work left of each job, by what the engine knows; none, if it takes longer than anybody believed."""
-        return self._left(self.rows)
-
-    def _left(self, rows: Ints) -> Floats:
-        table = self.table
-        left = along(self.now_s, rows, table.work_left, table.rate, table.since_s, -1.0)
-        return np.maximum(left, 0.0, out=left)
+        return self.table.work_left_at(self.now_s, self.rows)
 
     @cached_property
     def remaining_s(self) -> Floats:
@@ -210,20 +205,9 @@ class Snapshot:
     @cached_property
     def gpu_seconds(self) -> Floats:
         """GPU time each job has had while doing work (attained service); half of what it shared with another."""
-        table = self.table
-        return along(self.now_s, self.rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
-
-    def measured(self, measure: ComparedBy, rows: Ints) -> Floats:
-        """What jobs are compared by, of some rows, as it stands now."""
-        table = self.table
-        work_left = self._left(rows)
-        served = along(self.now_s, rows, table.gpu_seconds, table.executing_gpus, table.since_s, 1.0)
-        columns = {"work_left": work_left, "gpu_seconds": served}
-        columns |= {"best_rate": table.best_rate[rows], "gpus": table.gpus[rows].astype(np.float64)}
-        return values(measure, columns, np.arange(len(rows)))
+        return self.table.gpu_seconds_at(self.now_s, self.rows)
 
     @cached_property
     def executed_s(self) -> Floats:
-        """Time each job has done work."""
-        table = self.table
-        return along(self.now_s, self.rows, table.executed_s, table.executing, table.since_s, 1.0)
+        """Seconds that each job has done work for."""
+        return self.table.executed_s_at(self.now_s, self.rows)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+from horae.core.declared import Rows, Stored
 from horae.core.job import MAX_SECONDS
 from horae.core.job_table import JobTable
 from horae.core.throughputs import Origin, Setting, Throughput
@@ -14,6 +16,11 @@ LEAST_MEASURED_S, _SAME_SPEED = 30.0, 1e-3
 
 class SpeedLearner:
     """Speeds that were learnt, and since when each running job is measured. Where `wanted` is false nobody learns."""
+
+    STORED: ClassVar[dict[str, Stored]] = {
+        "learnt": Stored(tuple[tuple[Setting, float], ...]),
+        "measured_from": Stored(dict[int, tuple[float, float]], Rows.KEYS),
+    }
 
     def __init__(self, jobs: JobTable, wanted: bool, least_measured_s: float) -> None:
         self._jobs, self.wanted, self._least_measured_s = jobs, wanted, least_measured_s
@@ -64,11 +71,13 @@ class SpeedLearner:
             self.learnt[setting] = steps_per_s
             jobs.look_up_again(setting, first)
 
-    def restore(
-        self, learnt: Iterable[tuple[Setting, float]], measured_from: Mapping[int, tuple[float, float]]
-    ) -> None:
-        """Know what was learnt by another, and since when it measured; before there are jobs."""
-        self.learnt, self.measured_from = dict(learnt), dict(measured_from)
+    def contents(self) -> dict[str, Any]:
+        """Everything here, as plain values."""
+        return {"learnt": tuple(self.learnt.items()), "measured_from": dict(self.measured_from)}
+
+    def restore(self, contents: Mapping[str, Any]) -> None:
+        """Take over what `contents` gave; before there are jobs."""
+        self.learnt, self.measured_from = dict(contents["learnt"]), dict(contents["measured_from"])
         for setting, steps_per_s in self.learnt.items():
             self._jobs.speeds.throughputs.put(setting, steps_per_s, Origin.MEASURED)
         self._jobs.speeds.forget()

@@ -128,6 +128,17 @@ class Throughputs:
 _BLIND = 0.5
 
 
+class OnTypes(NamedTuple):
+    """How fast a job is on its GPUs of each type."""
+
+    kind: int
+    #: Work per second on each type, and the highest of these.
+    rates: NDArray[np.float64]
+    best_rate: float
+    #: Mask of the types that the job can run on.
+    types: int
+
+
 class Speeds:
     """Look-ups in a table of throughputs, remembered by kind of job.
 
@@ -140,26 +151,34 @@ class Speeds:
         self._kinds: dict[tuple[object, ...], int] = {}
         self._specs: list[JobSpec] = []
         self._known: dict[tuple[object, ...], float] = {}
-        self._rates: dict[tuple[int, tuple[str, ...]], NDArray[np.float64]] = {}
+        self._on_types: dict[tuple[int, tuple[str, ...]], OnTypes] = {}
 
     def kind(self, spec: JobSpec) -> int:
         """Number of the kind of a job."""
         if spec.throughput:
             return -1
         alike = (spec.job_class, spec.gpus, spec.gpu_types, spec.unit, spec.slowdown)
-        if alike not in self._kinds:
-            self._kinds[alike] = len(self._specs)
+        kind = self._kinds.get(alike)
+        if kind is None:
+            kind = self._kinds[alike] = len(self._specs)
             self._specs.append(spec)
-        return self._kinds[alike]
+        return kind
 
     def rates(self, spec: JobSpec, gpu_types: tuple[str, ...]) -> NDArray[np.float64]:
         """Work per second on the job's GPUs of each type, as close together as can be."""
+        return self.on_types(spec, gpu_types).rates
+
+    def on_types(self, spec: JobSpec, gpu_types: tuple[str, ...]) -> OnTypes:
+        """The job's speed on its GPUs of each type, looked up once for each kind of job."""
         kind = self.kind(spec)
-        if kind < 0:
-            return self.throughputs.rates(spec, gpu_types)
-        if (kind, gpu_types) not in self._rates:
-            self._rates[kind, gpu_types] = self.throughputs.rates(spec, gpu_types)
-        return self._rates[kind, gpu_types]
+        known = self._on_types.get((kind, gpu_types)) if kind >= 0 else None
+        if known is None:
+            rates = self.throughputs.rates(spec, gpu_types)
+            types = sum(1 << number for number, rate in enumerate(rates.tolist()) if rate > 0)
+            known = OnTypes(kind, rates, float(rates.max()), types)
+            if kind >= 0:
+                self._on_types[kind, gpu_types] = known
+        return known
 
     def rate(self, spec: JobSpec, gpu_type: str, gpus: int, span: Span, neighbour: JobSpec | None = None) -> float:
         """Work per second on so many GPUs of one type, so far apart, shared with a neighbour or not."""
@@ -168,9 +187,10 @@ class Speeds:
         if kind < 0 or (neighbour is not None and other < 0):
             return self._look_up(spec, gpu_type, gpus, span, neighbour)
         asked = (kind, gpu_type, gpus, span, other)
-        if asked not in self._known:
-            self._known[asked] = self._look_up(spec, gpu_type, gpus, span, neighbour)
-        return self._known[asked]
+        rate = self._known.get(asked)
+        if rate is None:
+            rate = self._known[asked] = self._look_up(spec, gpu_type, gpus, span, neighbour)
+        return rate
 
     def _look_up(self, spec: JobSpec, gpu_type: str, gpus: int, span: Span, neighbour: JobSpec | None) -> float:
         alone = self.throughputs.rate(spec, gpu_type, gpus, span)
@@ -203,4 +223,4 @@ class Speeds:
     def forget(self) -> None:
         """The table has changed: look everything up anew."""
         self._known.clear()
-        self._rates.clear()
+        self._on_types.clear()

@@ -8,7 +8,7 @@ from horae.client.journal import JournalReader, NothingYet
 from horae.core.cluster import Cluster
 from horae.core.errors import UserError
 from horae.core.history import History
-from horae.service.history.replay import counted_alike
+from horae.service.history.replay import align_with_past
 from horae.service.history.simulation_costs import replayable
 from horae.simulator.driver import Progress
 from horae.simulator.run import simulate
@@ -50,7 +50,7 @@ def replayed(
 ) -> tuple[History, Mapping[str, str]]:
     """Run a replay: its history, counted as the service's own, and why jobs that did not end were waiting."""
     history = simulate(scenario, progress)
-    return counted_alike(past.history, history), history.waiting
+    return align_with_past(past.history, history), history.waiting
 
 
 def labels_of(past: JournalReader, chosen: Sequence[PolicyChoice]) -> list[str]:

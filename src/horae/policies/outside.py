@@ -129,11 +129,10 @@ def _problem_of_counts(now: Snapshot, wishes: Wishes) -> str:
 def _problem_of_pins(now: Snapshot, wishes: Wishes) -> str:
     if wishes.pins is None:
         return ""
-    first, machine, gpus = (np.asarray(column) for column in (wishes.pins.first, wishes.pins.machine, wishes.pins.gpus))
-    ends = first[[0, -1]].tolist() if len(first) == len(wishes.job) + 1 else []
-    if ends != [0, len(machine)] or len(gpus) != len(machine) or (np.diff(first) < 0).any():
-        return "have pins whose columns do not go together: see horae.core.wishes.Pins"
-    if ((machine < 0) | (machine >= len(now.machines.names))).any() or (gpus < 1).any():
+    if len(wishes.pins) != len(wishes.job) or not all(isinstance(one, Mapping) for one in wishes.pins):
+        return "have pins that do not go with them: give a mapping from machine to GPU count for each wish"
+    counts = [count for pinned in wishes.pins for count in pinned.items()]
+    if any(not 0 <= machine < len(now.machines.names) or gpus < 1 for machine, gpus in counts):
         return "pin GPUs of a machine that does not exist, or none: use numbers of now.machines, and at least 1 GPU"
     return ""
 

@@ -75,8 +75,8 @@ def _interval_cells(measure: ReportFigure, by_policy: Sequence[Sequence[Report]]
     from horae.report.tables import NumberFormat
 
     samples = [[measure.of(report) for report in reports] for reports in by_policy]
-    label, write = measure.label, percent if measure.kind is NumberFormat.SHARE else number
-    if measure.kind is NumberFormat.TIME:
+    label, write = measure.label, percent if measure.number_format is NumberFormat.SHARE else number
+    if measure.number_format is NumberFormat.TIME:
         unit = time_unit(max((value for values in samples for value in values if math.isfinite(value)), default=0.0))
         label = f"{label} ({unit.symbol})"
         samples = [[value / unit.seconds for value in values] for values in samples]

@@ -22,10 +22,10 @@ _UNITS = (
     TimeUnit("d", "days", 86400),
 )
 
-#: Shown where there is nothing to show.
+#: Shown in place of a number that does not exist.
 NOTHING = "–"
 
-#: Lengths between the marks of a time axis, in seconds, that people count in.
+#: Distances between the ticks of a time axis, in seconds, that people count in.
 _TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
@@ -57,6 +57,11 @@ def percent(share: float) -> str:
     if not math.isfinite(share):
         return NOTHING
     return f"{100 * share:.0f}%" if share in (0, 1) else f"{100 * share:.1f}%"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count and what is counted: 1 app, 2,000 apps. `plural` is for nouns that take more than an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def time_ticks(begin_s: float, end_s: float, most: int = 9) -> tuple[list[float], TimeUnit]:

@@ -21,9 +21,9 @@ from horae.core.gpu_ledger import SEATS
 from horae.core.history import History
 from horae.core.states import ALIVE, State
 from horae.report.metrics.gpu_holdings import Holdings, seats
-from horae.report.metrics.step_functions import Steps, overlap
+from horae.report.metrics.step_functions import StepFunction, overlap
 
-#: The process of what concerns all nodes; those of the nodes follow.
+#: Process number of the cluster; the nodes follow.
 CLUSTER = 1
 
 
@@ -82,11 +82,11 @@ def _counters(history: History) -> Iterator[str]:
     """Free GPUs (those of a node that is away among them) and waiting jobs, wherever they change."""
     held = Holdings.of(history.attempts)
     used = overlap(held.begin_s, held.end_s, 1.0 / held.holders)
-    yield from _counter("free GPUs", Steps(used.times, history.cluster.gpus - used.values))
+    yield from _counter("free GPUs", StepFunction(used.times, history.cluster.gpus - used.values))
     yield from _counter("waiting jobs", _waiting(history))
 
 
-def _waiting(history: History) -> Steps:
+def _waiting(history: History) -> StepFunction:
     """Jobs that were submitted, had not ended and held no GPU."""
     attempts, submit_s = history.attempts, history.submit_s
     last_s = max(attempts.end_s.max(initial=0), submit_s.max(initial=0), np.nan_to_num(history.end_s).max(initial=0))
@@ -95,7 +95,7 @@ def _waiting(history: History) -> Steps:
     return overlap(np.concatenate((submit_s, attempts.begin_s)), np.concatenate((gone_s, attempts.end_s)), one_each)
 
 
-def _counter(name: str, steps: Steps) -> Iterator[str]:
+def _counter(name: str, steps: StepFunction) -> Iterator[str]:
     values = np.maximum(np.rint(steps.values), 0).astype(np.int64)
     changed = np.append(True, np.diff(values) != 0)[: len(values)]
     for at_us, value in zip(_microseconds(steps.times)[changed].tolist(), values[changed].tolist(), strict=True):
@@ -124,14 +124,14 @@ def _slices(history: History, seat: Ints) -> Iterator[str]:
 
 
 def _label(history: History, attempt: int, number: int, why: str) -> tuple[str, dict[str, Any]]:
-    """The name of an attempt's slice, and what the viewer shows of it when it is chosen."""
+    """The name of an attempt's slice, and the arguments that the viewer shows when it is selected."""
     job = history.jobs[int(history.attempts.job[attempt])]
     gpus = int(history.attempts.gpus[attempt])
     return job.id, {"attempt": number, "queue": job.queue, "app": job.app_id, "gpus": gpus, "ended": why}
 
 
 def _attempt_numbers(history: History) -> Ints:
-    """Which attempt of its job each is, from 1."""
+    """The number of each attempt among those of its job, from 1."""
     seen: dict[int, int] = {}
     numbers = np.zeros(len(history.attempts.job), dtype=np.int64)
     for attempt, job in enumerate(history.attempts.job.tolist()):
@@ -170,13 +170,13 @@ def _microseconds(seconds: Any) -> Ints:
     return np.rint(np.asarray(seconds, dtype=np.float64) * 1e6).astype(np.int64)
 
 
-def _event(kind: str, process: int, track: int, at_us: int, name: str, args: dict[str, Any]) -> str:
-    rest = f'"name":{_text(name)},"args":{_text(args)}}}'
-    return f'{{"ph":"{kind}","pid":{process},"tid":{track},"ts":{at_us},{rest}'
+def _event(phase: str, process: int, track: int, at_us: int, name: str, args: dict[str, Any]) -> str:
+    fields = f'"name":{_text(name)},"args":{_text(args)}}}'
+    return f'{{"ph":"{phase}","pid":{process},"tid":{track},"ts":{at_us},{fields}'
 
 
 def _body(since_us: int, until_us: int, name: str, args: dict[str, Any]) -> str:
-    """What slices of one time and name have in common, whatever their track."""
+    """The part of a slice that is the same on every track."""
     more = f',"args":{_text(args)}' if args else ""
     return f'"ts":{since_us},"dur":{until_us - since_us},"name":{_text(name)}{more}}}'
 

@@ -1,4 +1,4 @@
-"""What a command itself has cost so far."""
+"""CPU time, wall time and memory of this process so far."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def process_cost(wall_started: float | None = None) -> dict[str, float]:
 
 
 def _own_peak(usage: resource.struct_rusage) -> int:
-    """The most memory this process has had; Linux counts what its parent had into `ru_maxrss`, so ask elsewhere."""
+    """Peak memory of this process. Linux counts that of the parent into `ru_maxrss`, so /proc is read instead."""
     try:
         status = Path("/proc/self/status").read_text()
         return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
@@ -39,7 +39,7 @@ def _own_peak(usage: resource.struct_rusage) -> int:
 
 
 def _process_age_s() -> float:
-    """Seconds since the process began; where the system does not tell, since this module was imported."""
+    """Seconds since the process began; without /proc, since this module was imported."""
     try:
         # The name in the second field may hold spaces, so count from the bracket that closes it.
         after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -33,10 +33,10 @@ class ReportFigure:
 
     path: str
     label: str
-    kind: NumberFormat = NumberFormat.PLAIN
-    #: None where neither is.
+    number_format: NumberFormat = NumberFormat.PLAIN
+    #: None where neither is better.
     more_is_better: bool | None = False
-    #: A number of which somebody must have some, or the row is left out.
+    #: Path of another number: the row is left out where that number is 0 in every report.
     if_any: str = ""
 
     def of(self, report: Report) -> float:
@@ -44,7 +44,7 @@ class ReportFigure:
         return _number(self.path, report)
 
     def has_any(self, report: Report) -> bool:
-        """Whether a report has something to say here."""
+        """Whether the row applies to a report."""
         return not self.if_any or _number(self.if_any, report) != 0
 
 
@@ -96,13 +96,13 @@ MEASURES = (
     ReportFigure("auctions.paid_share", "part of them paid with", NumberFormat.SHARE, None, if_any="auctions.held"),
 )
 
-#: What a run may cost beside, as `process_cost` names it.
+#: What a run cost, by the names of `process_cost`.
 _COSTS = {"cpu_s": "CPU time (s)", "wall_s": "wall time (s)", "peak_rss_mb": "peak memory (MB)"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measure of several reports as text; `best` are the positions of the best, if any are better than others."""
+    """One number of several reports as text. `best` are the positions of the best cells; empty if all are equal."""
 
     label: str
     cells: tuple[str, ...]
@@ -110,38 +110,38 @@ class Row:
 
 
 def comparison_rows(reports: Sequence[Report], measures: Sequence[ReportFigure] = MEASURES) -> list[Row]:
-    """Each measure of all reports, times of a row in one unit. Equality is judged by what is shown."""
+    """Each number of all reports, times of a row in one unit. Cells with the same text count as equal."""
     return [_row(measure, [measure.of(report) for report in reports]) for measure in shown(reports, measures)]
 
 
 def shown(reports: Sequence[Report], measures: Sequence[ReportFigure] = MEASURES) -> list[ReportFigure]:
-    """The measures that have something to say about these reports."""
+    """The rows that apply to at least one of these reports."""
     return [measure for measure in measures if any(measure.has_any(report) for report in reports)]
 
 
 def _row(measure: ReportFigure, values: list[float]) -> Row:
-    known = [value for value in values if math.isfinite(value)]
+    finite = [value for value in values if math.isfinite(value)]
     label, texts = measure.label, [number(value) for value in values]
-    if measure.kind is NumberFormat.TIME:
-        unit = time_unit(max(known, default=0.0))
+    if measure.number_format is NumberFormat.TIME:
+        unit = time_unit(max(finite, default=0.0))
         label = f"{label} ({unit.symbol})"
         texts = [number(value / unit.seconds) for value in values]
-    elif measure.kind is NumberFormat.SHARE:
+    elif measure.number_format is NumberFormat.SHARE:
         texts = [percent(value) for value in values]
-    if len(set(texts)) < 2 or not known or measure.more_is_better is None:
+    if len(set(texts)) < 2 or not finite or measure.more_is_better is None:
         return Row(label, tuple(texts), frozenset())
-    top = texts[values.index(max(known) if measure.more_is_better else min(known))]
+    top = texts[values.index(max(finite) if measure.more_is_better else min(finite))]
     return Row(label, tuple(texts), frozenset(k for k, text in enumerate(texts) if text == top))
 
 
 def run_labels(reports: Sequence[Report]) -> list[str]:
-    """The policies' names, with the settings in which they differ where a name comes twice."""
+    """The policies' names. A name that occurs twice gets the settings in which the runs differ."""
     names = [report.policy for report in reports]
     labels = []
     for report in reports:
         twins = [other.settings for other in reports if other.policy == report.policy]
-        told = {key: value for key, value in report.settings.items() if any(t.get(key) != value for t in twins)}
-        settings = ", ".join(f"{key}={value}" for key, value in told.items())
+        differing = {key: value for key, value in report.settings.items() if any(t.get(key) != value for t in twins)}
+        settings = ", ".join(f"{key}={value}" for key, value in differing.items())
         labels.append(f"{report.policy} ({settings})" if settings and names.count(report.policy) > 1 else report.policy)
     return labels
 
@@ -153,7 +153,7 @@ def render_table(
 ) -> Table:
     """A table for the terminal, one column a report; the best of each row is bold and has a star.
 
-    `labels` replaces the policies' names; `costs` adds what `process_cost` gave for each run.
+    `labels` replaces the policies' names; `costs` adds rows from the `process_cost` of each run.
     """
     from rich import box
     from rich.table import Table
@@ -187,7 +187,7 @@ def _cost_rows(costs: Sequence[Mapping[str, float]]) -> list[Row]:
 def write_jobs_csv(path: str | Path, history: History, report: Report | None = None) -> None:
     """Write the jobs file: one row a job in order of submission.
 
-    Pass the run's report, if there is one, to use what it has worked out already.
+    Pass the run's report, if there is one, so that its outcomes are not computed again.
     """
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

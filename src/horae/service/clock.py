@@ -1,16 +1,16 @@
-"""Live time: seconds since the journal began, which never run backwards."""
+"""The clock of the service: seconds since the journal's epoch, which never run backwards."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-#: Seconds since the journal began.
+#: Returns the seconds since the journal's epoch.
 Clock = Callable[[], float]
 
 
 def wall_clock(epoch: float, not_before_s: float = 0.0) -> Clock:
-    """The time of day, counted from `epoch`, steady while the program runs, however somebody sets the day's clock."""
+    """A clock that starts at the time of day minus `epoch`, and then ignores changes of the system clock."""
     begun_s = max(time.time() - epoch, not_before_s)
     ticks = time.monotonic()
     return lambda: begun_s + time.monotonic() - ticks

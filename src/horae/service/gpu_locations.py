@@ -1,4 +1,4 @@
-"""Where GPUs are, as people say it."""
+"""GPU ids of the cluster as nodes and GPU numbers on the node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from horae.core.cluster import Cluster
 
 
 def numbers_by_node(cluster: Cluster, gpu_ids: Iterable[int]) -> dict[int, list[int]]:
-    """The GPUs of each node (by its number) that are among some, by their numbers there, from 0."""
+    """GPU numbers on their node, from 0, by node number."""
     by_node: dict[int, list[int]] = {}
     for gpu in gpu_ids:
         node = int(cluster.gpu_node[gpu])
@@ -16,7 +16,7 @@ def numbers_by_node(cluster: Cluster, gpu_ids: Iterable[int]) -> dict[int, list[
     return by_node
 
 
-def describe(cluster: Cluster, gpu_ids: Iterable[int]) -> list[str]:
-    """GPUs as people write them, node by node, such as v100[0,2]."""
+def gpu_labels(cluster: Cluster, gpu_ids: Iterable[int]) -> list[str]:
+    """GPUs as people read them, one text per node, such as v100[0,2]."""
     by_node = numbers_by_node(cluster, gpu_ids)
     return [f"{cluster.nodes[node].name}[{','.join(map(str, gpus))}]" for node, gpus in by_node.items()]

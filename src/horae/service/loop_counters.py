@@ -1,4 +1,4 @@
-"""What the daemon counts of itself, for metrics."""
+"""Counters of the daemon's loop, for metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from horae.core.commands import Decided, StopWhy
 
-#: Upper bounds of the classes in which decision times are counted.
+#: Upper bounds of the histogram of decision times, in seconds.
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
@@ -17,23 +17,23 @@ BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 class LoopCounters:
     """Counts since the daemon started. One thread writes; others may read at any time."""
 
-    #: When the last cycle began, by the daemon's clock.
+    #: When the last cycle started, by the daemon's clock.
     cycle_s: float = 0.0
     decisions: int = 0
     decision_s: float = 0.0
     last_decision_s: float = 0.0
     by_bound: list[int] = field(default_factory=lambda: [0] * len(BOUNDS_S))
     launches: int = 0
-    #: Stops by why.
+    #: Stops by cause.
     stops: dict[StopWhy, int] = field(default_factory=dict)
-    #: What is wrong with the journal; empty while all is well.
+    #: Why the journal cannot be written; empty if it can.
     trouble: str = ""
-    #: What keeps a job from being stopped; empty while nothing does.
+    #: Why a job cannot be stopped; empty if there is no such job.
     unstopped: str = ""
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """Time one decision."""
+        """Measure the time of one decision."""
         begun = time.perf_counter()
         yield
         took_s = time.perf_counter() - begun
@@ -44,7 +44,7 @@ class LoopCounters:
             self.by_bound[number] += took_s <= bound_s
 
     def count(self, record: Decided) -> None:
-        """Count what a decision does."""
+        """Count the launches and stops of a decision."""
         self.launches += len(record.launches)
         for stop in record.stops:
             self.stops[stop.why] = self.stops.get(stop.why, 0) + 1

@@ -1,4 +1,4 @@
-"""What a running service tells Prometheus. Everything is read at the moment it is asked for."""
+"""Metrics of a running service for Prometheus, computed at each request. Public: metric names and labels stay."""
 
 from __future__ import annotations
 
@@ -30,47 +30,47 @@ from horae.service.views.views import LIVE
 def exposition(daemon: Daemon) -> bytes:
     """All metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Now(daemon))
+    registry.register(_DaemonCollector(daemon))
     return generate_latest(registry)
 
 
-class _Now(Collector):
-    """One look at the daemon."""
+class _DaemonCollector(Collector):
+    """Reads all metrics from the daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
     def collect(self) -> Iterable[Metric]:
         """Every metric."""
-        daemon, at, meter = self._daemon, self._daemon.standing, self._daemon.meter
+        daemon, status, counters = self._daemon, self._daemon.status, self._daemon.counters
         now_s = daemon.clock()
-        yield InfoMetricFamily("horae", "Release and policy.", value={"version": __version__, "policy": at.policy})
-        yield _gauge("horae_loop_age_seconds", "Time since the loop last came round.", now_s - meter.cycle_s)
+        yield InfoMetricFamily("horae", "Release and policy.", value={"version": __version__, "policy": status.policy})
+        yield _gauge("horae_loop_age_seconds", "Time since the loop last came round.", now_s - counters.cycle_s)
         yield _gauge("horae_journal_sequence", "Number of the journal's last record.", daemon.seq)
-        yield _gauge("horae_journal_trouble", "1 while the journal cannot be written.", float(bool(meter.trouble)))
-        yield _gauge("horae_stop_trouble", "1 while a job cannot be told to stop.", float(bool(meter.unstopped)))
-        yield from _decisions(meter)
-        yield _jobs(at)
-        yield from _gpus(at)
-        yield from _slowdowns(at, now_s)
+        yield _gauge("horae_journal_trouble", "1 while the journal cannot be written.", float(bool(counters.trouble)))
+        yield _gauge("horae_stop_trouble", "1 while a job cannot be told to stop.", float(bool(counters.unstopped)))
+        yield from _decisions(counters)
+        yield _jobs(status)
+        yield from _gpus(status)
+        yield from _slowdowns(status, now_s)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _decisions(meter: LoopCounters) -> Iterator[Metric]:
-    buckets = [(f"{bound:g}", float(count)) for bound, count in zip(BOUNDS_S, meter.by_bound, strict=True)]
-    buckets.append(("+Inf", float(meter.decisions)))
+def _decisions(counters: LoopCounters) -> Iterator[Metric]:
+    buckets = [(f"{bound:g}", float(count)) for bound, count in zip(BOUNDS_S, counters.by_bound, strict=True)]
+    buckets.append(("+Inf", float(counters.decisions)))
     yield HistogramMetricFamily(
-        "horae_decision_seconds", "How long decisions took.", buckets=buckets, sum_value=meter.decision_s
+        "horae_decision_seconds", "How long decisions took.", buckets=buckets, sum_value=counters.decision_s
     )
-    yield CounterMetricFamily("horae_launches", "Attempts launched since the service started.", value=meter.launches)
+    yield CounterMetricFamily("horae_launches", "Attempts launched since the service started.", value=counters.launches)
     stops = CounterMetricFamily("horae_stops", "Attempts told to stop since the service started.", labels=["why"])
     for why in StopWhy:
-        stops.add_metric([why.value], meter.stops.get(why, 0))
+        stops.add_metric([why.value], counters.stops.get(why, 0))
     yield stops
-    preempted = sum(meter.stops.get(why, 0) for why in (StopWhy.PREEMPTED, StopWhy.MOVED))
+    preempted = sum(counters.stops.get(why, 0) for why in (StopWhy.PREEMPTED, StopWhy.MOVED))
     yield CounterMetricFamily(
         "horae_preemptions",
         "Attempts that lost their GPUs to others, or moved.",
@@ -78,42 +78,42 @@ def _decisions(meter: LoopCounters) -> Iterator[Metric]:
     )
 
 
-def _jobs(at: ClusterStatus) -> Metric:
-    """Live jobs by queue and state; every state of a queue that has any, so that lines do not break off."""
+def _jobs(status: ClusterStatus) -> Metric:
+    """Jobs that have not ended, by queue and state. A queue with jobs has all states, so that no series breaks off."""
     family = GaugeMetricFamily("horae_jobs", "Jobs that have not ended.", labels=["queue", "state"])
-    states, queues = np.asarray(at.columns["state"], np.int64), np.asarray(at.columns["queue"], np.int64)
-    counts = np.zeros((len(at.queue_paths), len(STATES)), np.int64)
+    states, queues = np.asarray(status.columns["state"], np.int64), np.asarray(status.columns["queue"], np.int64)
+    counts = np.zeros((len(status.queue_paths), len(STATES)), np.int64)
     np.add.at(counts, (queues, states), 1)
     for queue in np.flatnonzero(counts.any(axis=1)).tolist():
         for state in LIVE:
-            family.add_metric([at.queue_paths[queue], STATE_NAMES[state]], float(counts[queue, int(state)]))
+            family.add_metric([status.queue_paths[queue], STATE_NAMES[state]], float(counts[queue, int(state)]))
     return family
 
 
-def _gpus(at: ClusterStatus) -> Iterator[Metric]:
-    kinds, types = at.cluster.gpu_type, at.cluster.gpu_types
-    sat_on = list({gpu for gpus in at.occupied.values() for gpu in gpus})
+def _gpus(status: ClusterStatus) -> Iterator[Metric]:
+    type_of_gpu, types = status.cluster.gpu_type, status.cluster.gpu_types
+    occupied = list({gpu for gpus in status.occupied.values() for gpu in gpus})
     texts: dict[str, tuple[str, Any]] = {
-        "horae_gpus": ("GPUs of nodes that are up.", np.bincount(kinds[at.gpu_there], minlength=len(types))),
-        "horae_gpus_open": ("GPUs of nodes that are up and take jobs.", at.open_by_type),
-        "horae_gpus_used": ("GPUs that processes sit on.", np.bincount(kinds[sat_on], minlength=len(types))),
+        "horae_gpus": ("GPUs of nodes that are up.", np.bincount(type_of_gpu[status.gpu_there], minlength=len(types))),
+        "horae_gpus_open": ("GPUs of nodes that are up and take jobs.", status.open_by_type),
+        "horae_gpus_used": ("GPUs that processes sit on.", np.bincount(type_of_gpu[occupied], minlength=len(types))),
     }
     for name, (text, values) in texts.items():
         family = GaugeMetricFamily(name, text, labels=["type"])
-        for kind, value in zip(types, values, strict=True):
-            family.add_metric([kind], float(value))
+        for gpu_type, value in zip(types, values, strict=True):
+            family.add_metric([gpu_type], float(value))
         yield family
 
 
-def _slowdowns(at: ClusterStatus, now_s: float) -> Iterator[Metric]:
-    mean = GaugeMetricFamily(
+def _slowdowns(status: ClusterStatus, now_s: float) -> Iterator[Metric]:
+    means = GaugeMetricFamily(
         "horae_rho_mean", "Mean slow-down versus the fair share, of apps that ended in a day.", labels=["queue"]
     )
-    worst = GaugeMetricFamily(
+    maxima = GaugeMetricFamily(
         "horae_rho_max", "Largest slow-down versus the fair share, of apps that ended in a day.", labels=["queue"]
     )
-    for queue, rho in slowdowns_by_queue(at, now_s).items():
-        mean.add_metric([queue], rho.avg)
-        worst.add_metric([queue], rho.max)
-    yield mean
-    yield worst
+    for queue, rho in slowdowns_by_queue(status, now_s).items():
+        means.add_metric([queue], rho.avg)
+        maxima.add_metric([queue], rho.max)
+    yield means
+    yield maxima

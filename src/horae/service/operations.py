@@ -1,9 +1,9 @@
-"""Everything that people, jobs and operators may ask of a running service, whoever carries the question."""
+"""All operations on a running service, for users, attempts and admins, independent of HTTP."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
 from horae.backends.protocol import Backend
@@ -31,7 +31,7 @@ from horae.core.queues import Queue
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.plugins.setting_files import with_files
 from horae.policies import CONTENT_HASH, make_policy
-from horae.service.app_owners import AppOwners, Tenures
+from horae.service.app_owners import AppOwnerHistory, AppOwners
 from horae.service.daemon import Change, Daemon, Prepare
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
 from horae.service.roles import Caller, NotFound, Role
@@ -39,81 +39,77 @@ from horae.service.store.stored_records import Act
 from horae.service.warm_up import warm_up
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 
-_Request = JobCancelled | JobHeld | JobReleased
-_REQUESTS: dict[str, type[_Request]] = {"cancel": JobCancelled, "hold": JobHeld, "release": JobReleased}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a running attempt says of itself. The first report, whatever it says, means that it works."""
-
-    step: float
-    total: float | None = None
-    loss: float | None = None
+_JobRequest = JobCancelled | JobHeld | JobReleased
+_REQUESTS: dict[str, type[_JobRequest]] = {"cancel": JobCancelled, "hold": JobHeld, "release": JobReleased}
 
 
 class Operations:
-    """What may be asked. Every change is in the journal, and in the audit trail, when its method returns."""
+    """Checks and performs requests. Every change is in the journal and the audit trail when its method returns."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._apps, self._tenures = AppOwners(), Tenures()
-        #: The last number that a job was given; those of one batch are not in the engine yet when the next is made.
-        self._numbered = 0
+        self._apps, self._owner_history = AppOwners(), AppOwnerHistory()
+        #: The last job number given. Jobs accepted in this cycle are not in the engine yet.
+        self._last_number = 0
 
     # -------------------------------------------------------------------- jobs
 
-    def submit(self, who: Caller, jobs: Sequence[JobFile], dry_run: bool = False) -> list[str]:
-        """Take jobs, all or none; returns their ids. A dry run only says whether they would be taken."""
-        who.must_not_only_look("submit jobs")
+    def submit(self, caller: Caller, jobs: Sequence[JobFile], dry_run: bool = False) -> list[str]:
+        """Accept all jobs or none; returns their ids. A dry run only checks whether they would be accepted."""
+        caller.require_write("submit jobs")
         if any(job.weight > 1 for job in jobs):
-            who.must_be_admin("give a job a weight above 1")
+            caller.require_admin("give a job a weight above 1")
         check_secrets(jobs, self._daemon.backend)
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
             self._apps.catch_up(engine, now_s)
             ids = self._new_ids(engine, jobs)
             cluster = engine.gpus.cluster
-            specs = [spec_of(job, name, who.user, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
+            specs = [spec_of(job, name, caller.user, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
             check_startable(specs, cluster, engine)
-            apps = self._apps.check(who.user, specs, engine, self._daemon.tasks)
+            apps = self._apps.check(caller.user, specs, engine, self._daemon.tasks)
             if dry_run or not ids:
                 return Change(), ids
             self._apps.claim(apps)
-            self._numbered = _number(ids[-1])
-            tasks = [task_of(job, spec.id, who.user, spec.work) for job, spec in zip(jobs, specs, strict=True)]
-            acts = [Act(now_s, who.user, "submit", name) for name in ids]
+            self._last_number = _number(ids[-1])
+            tasks = [task_of(job, spec.id, caller.user, spec.work) for job, spec in zip(jobs, specs, strict=True)]
+            acts = [Act(now_s, caller.user, "submit", name) for name in ids]
             return Change(tuple(JobSubmitted(now_s, spec) for spec in specs), tuple(tasks), tuple(acts)), ids
 
         return self._daemon.ask(prepare)
 
     def _new_ids(self, engine: Engine, jobs: Sequence[JobFile]) -> list[str]:
-        """Names with numbers that no job had before; nor is one the name of an app, which is the job's own."""
-        last = max(_number(engine.jobs.specs[-1].id) if len(engine.jobs) else 0, self._numbered)
+        """Job ids NAME-NUMBER with new numbers. An id must not be the name of an app."""
+        last = max(_number(engine.jobs.specs[-1].id) if len(engine.jobs) else 0, self._last_number)
         ids: list[str] = []
         for job in jobs:
             names = (f"{job.name}-{number}" for number in count(last + 1))
-            ids.append(next(name for name in names if not self._apps.knows(name)))
+            ids.append(next(name for name in names if not self._apps.has_app(name)))
             last = _number(ids[-1])
         return ids
 
-    def request(self, who: Caller, what: str, jobs: Sequence[str]) -> dict[str, str]:
-        """Cancel, hold or release jobs; says of each what became of it."""
-        who.must_not_only_look(f"{what} jobs")
-        kind = _REQUESTS[what]
+    def request(self, caller: Caller, what: str, jobs: Sequence[str]) -> dict[str, str]:
+        """Cancel, hold or release jobs; returns "done" or an objection for each."""
+        caller.require_write(f"{what} jobs")
+        event_type = _REQUESTS[what]
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, dict[str, str]]:
-            rows = {job: self._own_row(who, engine, job) for job in jobs}
+            rows = {job: self._visible_row(caller, engine, job) for job in jobs}
             answer = {job: _objection(what, _state(engine, row)) or "done" for job, row in rows.items()}
-            done = [job for job, said in answer.items() if said == "done"]
-            events = tuple(kind(now_s, job, who.user) for job in done)
-            acts = tuple(Act(now_s, who.user, what, job) for job in done)
+            done = [job for job, outcome in answer.items() if outcome == "done"]
+            events = tuple(event_type(now_s, job, caller.user) for job in done)
+            acts = tuple(Act(now_s, caller.user, what, job) for job in done)
             return Change(events, (), acts), answer
 
         return self._daemon.ask(prepare)
 
-    def progress(self, job: str, attempt: int, said: Progress) -> bool:
-        """What an attempt reports; answers whether it is to stop."""
+    def progress(
+        self, job: str, attempt: int, step: float, total: float | None = None, loss: float | None = None
+    ) -> bool:
+        """Record a progress report of an attempt; returns whether the attempt must stop.
+
+        The first report, whatever its content, means that the attempt has started.
+        """
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, bool]:
             row = engine.jobs.rows.get(job, -1)
@@ -121,130 +117,130 @@ class Operations:
             if state is None or engine.jobs.attempt[row] != attempt or state not in (LAUNCHING, RUNNING):
                 return Change(), True
             events: list[Event] = [JobStarted(now_s, job, attempt)] if state is LAUNCHING else []
-            done = self._daemon.tasks[job].work_done(said.step, said.total)
-            events.append(JobProgressed(now_s, job, attempt, done, said.loss))
+            done = self._daemon.tasks[job].work_done(step, total)
+            events.append(JobProgressed(now_s, job, attempt, done, loss))
             return Change(tuple(events)), False
 
         return self._daemon.ask(prepare)
 
-    def _own_row(self, who: Caller, engine: Engine, job: str) -> int:
-        """Row of a job that somebody may act on; for others' jobs the answer is as if there were none."""
+    def _visible_row(self, caller: Caller, engine: Engine, job: str) -> int:
+        """Row of a job that the caller may change. A job of another user is reported as not found."""
         row = engine.jobs.rows.get(job, -1)
-        if row < 0 or (not who.sees_all and self._daemon.tasks[job].user != who.user):
+        if row < 0 or (not caller.sees_all and self._daemon.tasks[job].user != caller.user):
             raise NotFound(f"There is no job {job!r}; `horae queue --all` lists yours.")
         return row
 
     # ------------------------------------------------------------------- agents
 
-    def register_agent(self, who: Caller, app: str, present: bool) -> None:
-        """An app's own agent comes, to be asked for bids from now on, or goes."""
-        who.must_not_only_look("speak for an app")
+    def register_agent(self, caller: Caller, app: str, present: bool) -> None:
+        """Register (`present`) or dismiss the agent by which an app bids for itself."""
+        caller.require_write("speak for an app")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
-            self._check_own_app(who, engine, now_s, app)
-            act = Act(now_s, who.user, "register agent" if present else "dismiss agent", app)
-            return Change((AgentChanged(now_s, app, present, who.user),), (), (act,)), None
+            self._check_own_app(caller, engine, now_s, app)
+            act = Act(now_s, caller.user, "register agent" if present else "dismiss agent", app)
+            return Change((AgentChanged(now_s, app, present, caller.user),), (), (act,)), None
 
         self._daemon.ask(prepare)
 
-    def bid(self, who: Caller, answer: BidAnswer) -> str:
-        """An agent's answer to an offer. What is wrong with it is told, and recorded; the built-in agent bids then."""
-        who.must_not_only_look("speak for an app")
+    def bid(self, caller: Caller, answer: BidAnswer) -> str:
+        """Record an agent's bid; returns what is wrong with it, or "". If it is wrong, the built-in agent bids."""
+        caller.require_write("speak for an app")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, str]:
-            self._check_own_app(who, engine, now_s, answer.app)
-            if refused := engine.talk.refusal(answer, now_s):
-                # The journal keeps that it came, not all that it said.
+            self._check_own_app(caller, engine, now_s, answer.app)
+            if refused := engine.bidding.refusal(answer, now_s):
+                # The journal keeps only that the bid came, not its content.
                 return Change((BidReceived(now_s, replace(answer, rho=None, table=(), problem=refused)),)), refused
-            problem = problem_of(answer, engine.talk.asked[answer.app])
-            said = replace(answer, rho=None, table=(), problem=problem) if problem else answer
-            return Change((BidReceived(now_s, said),)), problem
+            problem = problem_of(answer, engine.bidding.asked[answer.app])
+            outcome = replace(answer, rho=None, table=(), problem=problem) if problem else answer
+            return Change((BidReceived(now_s, outcome),)), problem
 
         return self._daemon.ask(prepare)
 
-    def check_app_shown(self, who: Caller, app: str) -> None:
-        """Refuse who may not see an app."""
-        if not self.sees_app(who, app, self._daemon.clock()):
+    def check_app_visible(self, caller: Caller, app: str) -> None:
+        """Refuse a caller who may not see an app."""
+        if not self.sees_app(caller, app, self._daemon.clock()):
             raise NotFound(f"There is no app {app!r} of yours.")
 
-    def sees_app(self, who: Caller, app: str, at_s: float) -> bool:
-        """Whether somebody may know what was said and done for an app at a moment."""
-        owner = self._tenures.owner(app, at_s, self._daemon.standing, self._daemon.tasks)
-        return owner is not None and (who.sees_all or owner == who.user)
+    def sees_app(self, caller: Caller, app: str, at_s: float) -> bool:
+        """Whether the caller may see the events of an app at the time `at_s`."""
+        owner = self._owner_history.owner(app, at_s, self._daemon.status, self._daemon.tasks)
+        return owner is not None and (caller.sees_all or owner == caller.user)
 
     def offer(self, app: str) -> Ask | None:
-        """What an app's own agent is asked at this moment, if anything."""
-        return next((ask for ask in self._daemon.standing.asks if ask.app == app), None)
+        """The open offer to an app's agent; None if there is none."""
+        return next((ask for ask in self._daemon.status.asks if ask.app == app), None)
 
-    def _check_own_app(self, who: Caller, engine: Engine, now_s: float, app: str) -> None:
-        """Only who owns an app may speak for it; to others it is as if there were none."""
+    def _check_own_app(self, caller: Caller, engine: Engine, now_s: float, app: str) -> None:
+        """Refuse a caller who neither owns the app nor is an admin. The app is then reported as not found."""
         self._apps.catch_up(engine, now_s)
         owner = self._apps.owner(app, engine, self._daemon.tasks)
-        if owner is None or (who.role is not Role.ADMIN and who.user != owner):
-            raise NotFound(f"No job of an app {app!r} of yours waits or runs: submit one first, with --app {app}.")
+        if owner is None or (caller.role is not Role.ADMIN and caller.user != owner):
+            raise NotFound(f"You have no waiting or running job of app {app!r}: submit one first, with --app {app}.")
 
     # ---------------------------------------------------------------- operators
 
-    def drain(self, who: Caller, node: str, evict: bool) -> None:
-        """A node takes no new jobs; with `evict`, those it runs are stopped, and run elsewhere."""
-        who.must_be_admin("drain nodes")
+    def drain(self, caller: Caller, node: str, evict: bool) -> None:
+        """Start no new jobs on a node; with `evict`, also stop its jobs, to run elsewhere."""
+        caller.require_admin("drain nodes")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
             _check_node(engine.gpus.cluster, node)
-            act = Act(now_s, who.user, "drain", node, "and stop its jobs" if evict else "")
+            act = Act(now_s, caller.user, "drain", node, "and stop its jobs" if evict else "")
             return Change((NodeDraining(now_s, node, evict),), (), (act,)), None
 
         self._daemon.ask(prepare)
 
-    def resume(self, who: Caller, node: str) -> None:
-        """A node that was drained takes jobs again."""
-        who.must_be_admin("resume nodes")
+    def resume(self, caller: Caller, node: str) -> None:
+        """Start jobs on a drained node again."""
+        caller.require_admin("resume nodes")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
             number = _check_node(engine.gpus.cluster, node)
             if not engine.gpus.node_up[number]:
-                raise NotFound(f"Node {node} is not there: start the service with it, and it takes jobs again.")
-            act = Act(now_s, who.user, "resume", node)
+                raise NotFound(f"Node {node} is down: restart the service when the node is back.")
+            act = Act(now_s, caller.user, "resume", node)
             return Change((NodeJoined(now_s, engine.gpus.nodes()[number]),), (), (act,)), None
 
         self._daemon.ask(prepare)
 
     def configure(
         self,
-        who: Caller,
+        caller: Caller,
         policy: str | None,
         settings: Mapping[str, str],
         queues: Sequence[Queue] = (),
     ) -> None:
-        """Change the policy, its settings, or queues. Wrong ones are refused before anything is written.
+        """Change the policy, its settings, or queues. Wrong values are refused before anything is written.
 
-        Files and modules are named on the service's own command line alone: here, only what is loaded already.
+        Files and modules are named on the service's own command line only: here, a policy that is loaded already.
         """
-        _check_loaded(policy, settings, self._daemon.standing.policy)
-        self._daemon.ask(self.configuring(who, policy, settings, queues))
+        _check_loaded(policy, settings, self._daemon.status.policy)
+        self._daemon.ask(self.configuration_change(caller, policy, settings, queues))
 
-    def configuring(
-        self, who: Caller, policy: str | None, settings: Mapping[str, str], queues: Sequence[Queue]
+    def configuration_change(
+        self, caller: Caller, policy: str | None, settings: Mapping[str, str], queues: Sequence[Queue]
     ) -> Prepare[None]:
-        """What the daemon has to do for that."""
-        who.must_be_admin("change the policy or queues")
+        """The change behind `configure`, for `Daemon.ask` or `Daemon.start`."""
+        caller.require_admin("change the policy or queues")
         if policy is not None:
-            # What is wrong with it is told here, too; and nobody waits in the loop for what it has to load.
-            warm_up(replace(self._daemon.beginning, policy=policy, settings=dict(settings)))
+            # Refuses wrong values, and compiles what the policy needs outside the daemon's loop.
+            warm_up(replace(self._daemon.initial_settings, policy=policy, settings=dict(settings)))
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
             chosen = engine.policy_name if policy is None else policy
             before = engine.policy_settings if chosen == engine.policy_name else {}
-            wanted = {**before, **with_files(chosen, settings)}
-            made = make_policy(chosen, wanted)
-            if isinstance(made, Particular):
-                made.check(engine.gpus.cluster.gpu_types, pairs_known=False)
-            # Policy and settings whole, as they were checked: somebody else may be changing the policy just now.
-            changed = chosen != engine.policy_name or wanted != engine.policy_settings
-            event = SettingsChanged(now_s, chosen if changed else None, wanted if changed else {}, tuple(queues))
+            new_settings = {**before, **with_files(chosen, settings)}
+            new_policy = make_policy(chosen, new_settings)
+            if isinstance(new_policy, Particular):
+                new_policy.check(engine.gpus.cluster.gpu_types, pairs_known=False)
+            # Record the complete policy settings that were checked: another request may change them at the same time.
+            changed = chosen != engine.policy_name or new_settings != engine.policy_settings
+            event = SettingsChanged(now_s, chosen if changed else None, new_settings if changed else {}, tuple(queues))
             words = [policy or "", *(f"{key}={value}" for key, value in settings.items())]
             detail = " ".join([*filter(None, words), *(f"queue {queue.path}" for queue in queues)])
-            return Change((event,), (), (Act(now_s, who.user, "configure", "service", detail),)), None
+            return Change((event,), (), (Act(now_s, caller.user, "configure", "service", detail),)), None
 
         return prepare
 
@@ -264,13 +260,13 @@ def _check_loaded(policy: str | None, settings: Mapping[str, str], current: str)
 
 
 def problem_of(answer: BidAnswer, ask: Ask) -> str:
-    """What is wrong with an answer to a question, in one sentence; nothing, if it is a bid."""
+    """What is wrong with a bid, in one sentence; empty if the bid is valid."""
     offer = Offer.of({machine: count for machine, count, _ in ask.offer})
     unknown = next((name for row in answer.table for name, _ in row.gpus if name not in offer.number), None)
     if unknown is not None:
         return f"Machine {unknown!r} is not in the offer: bid for {', '.join(offer.machines)}."
     if not answer.table:
-        return "The bid has no rows: say the rho of at least one bundle, or do not answer."
+        return "The bid has no rows: give the rho of at least one bundle, or do not answer."
     try:
         bundles = Bundles.named(offer, ((dict(row.gpus), row.rho) for row in answer.table))
         check_bid(offer, Bid(Taker(answer.app, ask.gang), bundles, answer.rho))
@@ -284,12 +280,12 @@ def _state(engine: Engine, row: int) -> State:
 
 
 def _number(job: str) -> int:
-    """The number of a job, which ends its id."""
+    """The number at the end of a job id."""
     return int(job.rpartition("-")[2])
 
 
 def _objection(what: str, state: State) -> str:
-    """Why what somebody asks for a job would change nothing; nothing, if it would."""
+    """Why a request would not change a job in this state; empty if it would."""
     held = state in (HELD, HOLDING)
     if state in ENDED:
         return f"is {state.name.lower()} already"
@@ -310,32 +306,32 @@ def _check_node(cluster: Cluster, node: str) -> int:
 
 
 def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
-    """Refuse jobs that ask for secrets which nobody keeps here: they would be started in vain, again and again."""
+    """Refuse jobs whose secrets do not exist: every attempt would fail to start."""
     wanted = dict.fromkeys(name for job in jobs for name in job.secrets)
     kept = backend.secrets(wanted)
     for name in wanted:
         if name not in kept:
             raise BadJobFile(
-                f"This service keeps no secret {name!r}: leave it out, or have the operator put it into the folder of "
-                "`horae serve --secrets`."
+                f"This service has no secret {name!r}: remove it from the job, or ask the operator to add it to the "
+                "folder of `horae serve --secrets`."
             )
 
 
 def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:
-    """Refuse jobs that could never run here: a gang larger than all GPUs of a type, or than its queue may have."""
+    """Refuse jobs that can never run: they need more GPUs than any GPU type or their queue's quota has."""
     limits = {queue.path: queue.gpus_max for queue in engine.queues.configured if queue.gpus_max is not None}
     by_type = dict(zip(cluster.gpu_types, cluster.gpus_by_type.tolist(), strict=True))
     for spec in specs:
-        most = max(by_type[kind] for kind in spec.gpu_types or cluster.gpu_types)
-        if spec.gpus_min > most:
+        largest = max(by_type[event_type] for event_type in spec.gpu_types or cluster.gpu_types)
+        if spec.gpus_min > largest:
             raise BadJobFile(
-                f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type and there are {most}: "
-                "ask for fewer."
+                f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type, but there are only "
+                f"{largest}: ask for fewer GPUs."
             )
         parts = spec.queue.split("/")
         for path in ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)):
             if spec.gpus_min > limits.get(path, spec.gpus_min):
                 raise BadJobFile(
-                    f"Queue {path} may have {limits[path]} GPUs and the job needs {spec.gpus_min}: "
-                    "ask for fewer, or for a larger quota."
+                    f"Queue {path} may use at most {limits[path]} GPUs and the job needs {spec.gpus_min}: "
+                    "ask for fewer GPUs, or for a larger quota."
                 )

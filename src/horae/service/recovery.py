@@ -1,4 +1,7 @@
-"""How a service begins, and how it comes back: the engine from its first day, a checkpoint, and the journal's tail."""
+"""Start and recovery: the engine from the initial settings, the newest checkpoint and the journal's tail.
+
+`InitialSettings` is stored: change by addition.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from horae.policies import make_policy
 from horae.policies.outside import CheckedPolicy
 from horae.service.store.store import Store
 
-#: Live speeds are measured over at least so long: jobs report about once a second.
+#: Least seconds over which a live speed is measured; jobs report about once a second.
 LEAST_MEASURED_S = 5.0
 #: A policy from outside that failed is asked again after this long, even if nothing happens.
 _RETRY_S = 60.0
@@ -37,7 +40,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class InitialSettings:
-    """What the engine was built with on its first day. It never changes; everything since is in the journal."""
+    """Settings of the engine at the first start of the service. Later changes are in the journal."""
 
     nodes: tuple[Node, ...]
     policy: str
@@ -46,9 +49,9 @@ class InitialSettings:
     queues: tuple[Queue, ...] = ()
 
     def engine(self, learn: bool = True, live: bool = False) -> Engine:
-        """The engine of the first day; it can be kept from learning speeds from what jobs report.
+        """A new engine with these settings. `learn`: whether it learns speeds from progress reports.
 
-        A live engine goes on if a policy from outside fails.
+        `live`: whether the engine goes on if a policy from outside fails.
         """
         return Engine(
             Cluster(self.nodes),
@@ -76,12 +79,12 @@ class InitialSettings:
         return SteadyPolicy(made.name, made.inner) if isinstance(made, CheckedPolicy) else made
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """These settings as plain values, for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Self:
-        """What `as_dict` gave."""
+        """The settings that `as_dict` wrote."""
         beginning: Self = TypeAdapter(cls).validate_python(said)
         return beginning
 
@@ -96,17 +99,17 @@ class OwnSettings(InitialSettings):
 
 
 class MissingPolicy:
-    """In the place of a policy that cannot be made here: its file is gone or changed, or it is not installed.
+    """Stands in for a policy that cannot be created: its file is gone or changed, or it is not installed here.
 
-    What it decided is folded without it, so that no service needs a policy that it left long ago, and journals of
-    other machines can be read.
+    Its recorded decisions are applied without it, so a service does not need a policy that it no longer uses, and
+    the journal of another machine can be read.
     """
 
     def __init__(self, why: UserError) -> None:
         self.why, self.memory = why, MemorySpec()
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Say why it cannot."""
+        """Raise the error with which the policy could not be created."""
         raise self.why
 
 
@@ -129,7 +132,7 @@ class SteadyPolicy(CheckedPolicy):
 
 
 def recover(store: Store, beginning: InitialSettings) -> tuple[Engine, int]:
-    """The engine as the journal has it, and the last record's number. No policy is asked."""
+    """Rebuild the engine from the journal; returns it with the number of the last record. No policy is asked."""
     engine, seq = _last_saved(store, beginning)
     for number, record in store.tail(seq):
         engine.apply(record)
@@ -138,7 +141,7 @@ def recover(store: Store, beginning: InitialSettings) -> tuple[Engine, int]:
 
 
 def _last_saved(store: Store, beginning: InitialSettings) -> tuple[Engine, int]:
-    """The engine of the newest checkpoint that can be read, or of the first day if all records since are there."""
+    """The engine of the newest readable checkpoint; without one, a new engine if the journal is complete."""
     unread: UnreadableCheckpoint | None = None
     newest = store.newest_checkpoint()
     while newest is not None:
@@ -150,6 +153,6 @@ def _last_saved(store: Store, beginning: InitialSettings) -> tuple[Engine, int]:
             unread, newest = why, store.newest_checkpoint(before=seq)
         else:
             return engine, seq
-    if unread and not store.whole():
+    if unread and not store.is_complete():
         raise unread
     return beginning.engine(live=True), 0

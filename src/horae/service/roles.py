@@ -1,4 +1,4 @@
-"""Who asks, and what they may."""
+"""Callers of the API and their roles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from horae.core.errors import UserError
 
 
 class Role(StrEnum):
-    """What a token lets its bearer do."""
+    """What the bearer of a token may do. Stored: the values stay."""
 
     ADMIN = "admin"
     USER = "user"
@@ -17,31 +17,31 @@ class Role(StrEnum):
 
 
 class Forbidden(UserError):
-    """Somebody asked for what is not theirs."""
+    """The caller may not do this."""
 
 
 class NotFound(UserError):
-    """Somebody asked for what is not there."""
+    """The thing does not exist, or the caller may not see it."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks. Admins may do everything, users what concerns their own jobs, viewers look at everything."""
+    """The user behind a request. Admins may do everything, users act on their own jobs, viewers read everything."""
 
     user: str
     role: Role
 
     @property
     def sees_all(self) -> bool:
-        """Whether other people's jobs are shown."""
+        """Whether the caller may see the jobs of other users."""
         return self.role is not Role.USER
 
-    def must_be_admin(self, to: str) -> None:
-        """Refuse what only operators do."""
+    def require_admin(self, action: str) -> None:
+        """Refuse an action that is for admins only."""
         if self.role is not Role.ADMIN:
-            raise Forbidden(f"Only an admin may {to}: ask one, or use an admin's token.")
+            raise Forbidden(f"Only an admin may {action}: ask an admin, or use an admin's token.")
 
-    def must_not_only_look(self, to: str) -> None:
-        """Refuse changes by those who may only look."""
+    def require_write(self, action: str) -> None:
+        """Refuse a change by a viewer."""
         if self.role is Role.VIEWER:
-            raise Forbidden(f"A viewer may not {to}: use a token of role user or admin.")
+            raise Forbidden(f"A viewer may not {action}: use a token with the role user or admin.")

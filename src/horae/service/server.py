@@ -1,4 +1,4 @@
-"""The service as a process: where it listens, what it keeps on disk, how it starts and leaves."""
+"""The service as a process: listening, files in the state folder, start and shutdown."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 DEFAULT_POLICY, DEFAULT_PLACEMENT, DEFAULT_BACKEND = "fifo-backfill", "best-effort", "local"
-#: How long open requests and the loop are waited for on the way out. What is in the journal is safe in any case.
+#: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
 LEAVE_S = 0.8
 
 
 class CannotServe(UserError):
-    """A service that cannot start as asked."""
+    """The service cannot start."""
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """How to serve, as the operator says it; None stands for "as before, or as by default"."""
+    """Options of `horae serve`. None means the value of the last start, or the default."""
 
     state: Path
     database: str | None = None
@@ -64,17 +64,17 @@ class ServeOptions:
     placement: str | None = None
     queues: tuple[Queue, ...] = ()
     secrets: Path | None = None
-    #: Seconds for which jobs that have ended are kept, with all that they wrote.
+    #: Seconds for which ended jobs and their files are kept.
     keep_s: float | None = None
     #: Name of what runs the jobs.
     backend: str | None = None
 
 
 class Server:
-    """A service that runs: store, backend, loop and HTTP."""
+    """A running service: store, backend, daemon and HTTP server."""
 
     def __init__(self, asked: ServeOptions) -> None:
-        """Start all of it; what was started is ended again if a later step fails."""
+        """Start everything. If a step fails, the earlier steps are undone."""
         self._ending = ExitStack()
         with self._ending:
             try:
@@ -87,9 +87,9 @@ class Server:
         self.state = _own_folder(asked.state)
         self.store = Store(asked.database or _sqlite(self.state), own=True)
         self._ending.callback(self.store.close)
-        before = self.store.served()
+        before = self.store.serve_options()
         listener = self._ending.enter_context(_listen_as_before(asked, before.get("port", 0)))
-        #: Where the service is asked.
+        #: Address of the service.
         self.url = _url(listener)
         asked = _with_policy(asked)
         chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
@@ -113,12 +113,12 @@ class Server:
         if self.daemon.engine.gpus.occupied:
             _check_folder(self.state, before.get("state", str(self.state)), asked.database)
             _check_backend(chosen, before.get("backend", DEFAULT_BACKEND))
-        self.daemon.start(_reconfiguring(self.daemon, asked))
+        self.daemon.start(_reconfiguration_change(self.daemon, asked))
         self._serve(tokens, listener)
         now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= {} if chosen == DEFAULT_BACKEND else {"backend": chosen}
         if now != before:
-            self.store.serve(now)
+            self.store.save_serve_options(now)
 
     def _serve(self, tokens: Tokens, listener: socket.socket) -> None:
         from horae.service.api import make_app
@@ -133,20 +133,20 @@ class Server:
         self._ending.callback(address.unlink, missing_ok=True)
 
     def wait(self, stop: threading.Event) -> None:
-        """Serve until told to stop; a crash of any part is raised."""
+        """Serve until `stop` is set. Raises if the daemon or the HTTP server ends by itself."""
         while not stop.wait(0.1):
             if self.daemon.crashed is not None:
                 raise self.daemon.crashed
             if not self._http.alive:
-                raise CannotServe("The HTTP server ended by itself; start the service again.")
+                raise CannotServe("The HTTP server ended unexpectedly: start the service again.")
 
     def close(self) -> None:
-        """Leave in good order. Jobs stay, and are taken up by the next service on this state."""
+        """Shut down. Running jobs go on, and the next service on this state folder follows them."""
         self._ending.close()
 
 
 class Http:
-    """The API over HTTP, in a thread of its own."""
+    """The HTTP server of the API, in its own thread."""
 
     def __init__(self, app: FastAPI, listener: socket.socket) -> None:
         import uvicorn
@@ -156,7 +156,7 @@ class Http:
                 app,
                 lifespan="off",
                 ws="none",
-                # Errors are answered and written to reports; what uvicorn would print is a traceback.
+                # Errors are answered and written to crash reports; uvicorn would print tracebacks.
                 log_config=None,
                 log_level="critical",
                 access_log=False,
@@ -169,18 +169,18 @@ class Http:
         )
 
     def start(self) -> None:
-        """Begin to answer; returns when it does."""
+        """Start the server; returns when it answers."""
         self._thread.start()
         while self._thread.is_alive() and not self._server.started:
             threading.Event().wait(0.01)
 
     @property
     def alive(self) -> bool:
-        """Whether it still answers."""
+        """Whether the server still runs."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Let open requests end, but not for long."""
+        """Stop the server; open requests get `LEAVE_S` seconds."""
         self._server.should_exit = True
         self._thread.join(LEAVE_S)
         self._server.force_exit = True
@@ -191,16 +191,16 @@ class Http:
 
 
 def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
-    """A socket that listens; one that other machines can reach only if that is meant."""
+    """A listening socket. An address that other machines can reach needs `allow_remote`."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        raise CannotServe(f"{host!r} is no address of this machine; 127.0.0.1 is the usual one.") from None
+        raise CannotServe(f"{host!r} is not an address of this machine: use 127.0.0.1, for example.") from None
     family, kind, protocol, _, address = found[0]
     if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not allow_remote:
         raise CannotServe(
-            f"With --host {host} other machines could reach the service, unencrypted: "
-            "if that is meant, add --allow-remote."
+            f"With --host {host} other machines can reach the service without encryption: "
+            "if you want that, add --allow-remote."
         )
     listener = socket.socket(family, kind, protocol)
     try:
@@ -210,14 +210,14 @@ def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
     except OSError as error:
         listener.close()
         raise CannotServe(
-            f"Cannot listen on {host} port {port} ({error.strerror}): choose another with --port; "
-            "0 takes any that is free."
+            f"Cannot listen on {host} port {port} ({error.strerror}): choose another port with --port; "
+            "0 takes any free port."
         ) from None
     return listener
 
 
 def _listen_as_before(asked: ServeOptions, port: int) -> socket.socket:
-    """Where any port will do, that of before is the best one: jobs that still run report there."""
+    """Listen on the requested port; for port 0, on the last port if it is free, since running jobs report there."""
     if asked.port == 0 and port:
         with suppress(CannotServe):
             return listen(asked.host, port, asked.allow_remote)
@@ -225,7 +225,7 @@ def _listen_as_before(asked: ServeOptions, port: int) -> socket.socket:
 
 
 def _url(listener: socket.socket) -> str:
-    """Where jobs and people of this machine reach the service."""
+    """The URL at which this machine reaches the service."""
     host, port = listener.getsockname()[:2]
     address = ipaddress.ip_address(host.partition("%")[0])
     if address.is_unspecified:
@@ -237,7 +237,7 @@ def _url(listener: socket.socket) -> str:
 
 
 def _own_folder(path: Path) -> Path:
-    """The state folder, for its owner alone; made if it is not there."""
+    """The state folder, created if missing, readable by its owner only."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = path.resolve()
@@ -250,22 +250,22 @@ def _own_folder(path: Path) -> Path:
 
 
 def _check_folder(state: Path, last: str, database: str | None) -> None:
-    """Jobs that run are known by what is in the folder they were started from; from another they would run twice.
+    """Refuse another state folder while jobs run: the backend would not find them and start them twice.
 
-    A journal in the folder itself moves with it.
+    A SQLite journal is in the state folder and moves with it, so this concerns `--database` only.
     """
     if database and last != str(state):
         raise CannotServe(
-            f"Jobs of this service run from the folder {last}: start it with --state {shlex.quote(last)}."
+            f"Running jobs of this service use the folder {last}: start it with --state {shlex.quote(last)}."
         )
 
 
 def _cannot_start(state: Path, error: OSError) -> str:
-    """What the disk says, and what to do about it."""
+    """An error of the file system as a sentence that says what to do."""
     at = error.filename or state
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"No room is left at {at}: make room there, or name another folder with --state."
-    return f"The service cannot start because of {at} ({error.strerror or error}): mend that and try again."
+        return f"No space is left at {at}: free some space there, or name another folder with --state."
+    return f"The service cannot start because of {at} ({error.strerror or error}): fix that and try again."
 
 
 def _sqlite(state: Path) -> str:
@@ -275,7 +275,7 @@ def _sqlite(state: Path) -> str:
 
 
 def _clock(store: Store) -> Clock:
-    """The journal's time, which goes on where it ended even if the day's clock was set back."""
+    """The clock of the journal. It never goes back behind the last record, even if the system clock was set back."""
     last = next(store.tail(store.last_seq() - 1), None)
     return wall_clock(store.epoch, last[1].at_s if last else 0.0)
 
@@ -292,7 +292,7 @@ def _with_policy(asked: ServeOptions) -> ServeOptions:
 
 
 def _resources(state: Path, asked: ServeOptions, last: str | None, backend: str) -> tuple[str | None, BackendOptions]:
-    """The GPUs to serve: virtual ones, as asked for or, where there are no real ones, as last; or real ones.
+    """Virtual GPUs as requested, else real GPUs, else the virtual GPUs of the last start.
 
     Backends other than the local one find their machines themselves, unless virtual ones are asked for.
     """
@@ -309,17 +309,17 @@ def _check_backend(chosen: str, last: str) -> None:
 
 
 def _keep_s(asked: float | None, last: float | None) -> float | None:
-    """For how long to keep jobs that have ended: as asked, or as last, so that nothing goes because of a word less."""
+    """Seconds to keep ended jobs: as requested, or as at the last start."""
     if asked is not None and asked < DAY_S:
-        raise CannotServe("Jobs that have ended are kept for a day at least: use --keep 1d, or more.")
+        raise CannotServe("--keep must be at least one day: use --keep 1d, or more.")
     return last if asked is None else asked
 
 
 def _begin(asked: ServeOptions, store: Store, nodes: tuple[Node, ...]) -> InitialSettings:
-    """What would be the beginning if this were the first day, checked."""
-    before = store.began()
+    """The initial settings if this is the first start, checked."""
+    before = store.initial_settings()
     if not nodes:
-        raise BadGpus("No GPU was found on this machine: declare some, such as --gpus v100:4,k80:4.")
+        raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
     policy = asked.policy or DEFAULT_POLICY
     beginning = InitialSettings(
         nodes,
@@ -332,7 +332,7 @@ def _begin(asked: ServeOptions, store: Store, nodes: tuple[Node, ...]) -> Initia
         _check_policy(beginning)
     make_placement(beginning.placement)
     if asked.secrets is not None and not asked.secrets.is_dir():
-        raise CannotServe(f"There is no folder {asked.secrets}: name the folder that holds the secrets' files.")
+        raise CannotServe(f"There is no folder {asked.secrets}: name the folder that has the files of the secrets.")
     _check_placement(asked.placement, before)
     return beginning
 
@@ -349,19 +349,19 @@ def _check_policy(beginning: InitialSettings) -> None:
 def _check_placement(asked: str | None, before: Mapping[str, Any] | None) -> None:
     if asked and before and before["placement"] != asked:
         raise CannotServe(
-            f"This service places jobs by {before['placement']} since its first day: leave --placement out, "
-            "or begin a new one with another --state."
+            f"This service was first started with --placement {before['placement']}, which cannot change: leave "
+            "--placement out, or start a new service with another --state."
         )
 
 
 def _first_day(store: Store, beginning: InitialSettings) -> InitialSettings:
-    """How the service began: now, if this is its first day."""
-    return OwnSettings.from_dict(store.begin(beginning.as_dict()))
+    """The initial settings of the service, stored now if this is its first start."""
+    return OwnSettings.from_dict(store.ensure_initial_settings(beginning.as_dict()))
 
 
-def _reconfiguring(daemon: Daemon, asked: ServeOptions) -> Prepare[None] | None:
-    """On a later day, what the operator asks for replaces what was; the policy that then decides is warmed up."""
-    at, decides = daemon.standing, daemon.engine.policy
+def _reconfiguration_change(daemon: Daemon, asked: ServeOptions) -> Prepare[None] | None:
+    """The change of policy, settings and queues that the options ask for; warms up the policy that will decide."""
+    at, decides = daemon.status, daemon.engine.policy
     policy = asked.policy if asked.policy != at.policy else None
     given = with_files(policy or at.policy, asked.settings)
     settings = {key: value for key, value in given.items() if at.settings.get(key) != value}
@@ -370,7 +370,7 @@ def _reconfiguring(daemon: Daemon, asked: ServeOptions) -> Prepare[None] | None:
         if isinstance(decides, MissingPolicy) and not settings:
             raise CannotServe(f"{decides.why} Or choose another policy, with --policy.")
         wanted = {**at.settings, **settings}
-        warm_up(replace(daemon.beginning, nodes=at.cluster.nodes, policy=at.policy, settings=wanted))
+        warm_up(replace(daemon.initial_settings, nodes=at.cluster.nodes, policy=at.policy, settings=wanted))
     if policy or settings or queues:
-        return Operations(daemon).configuring(Caller(operator(), Role.ADMIN), policy, given, queues)
+        return Operations(daemon).configuration_change(Caller(operator(), Role.ADMIN), policy, given, queues)
     return None

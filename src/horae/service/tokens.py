@@ -1,7 +1,7 @@
-"""Who may ask: tokens of people, stored as hashes, and tokens of running jobs, which need not be stored at all.
+"""Tokens of users, stored as hashes, and tokens of running attempts, which are not stored.
 
-A person's token is random and shown once; the store has its SHA-256, its role and its end. A job's token is a
-signature of the attempt it belongs to, made with a secret of this service, and good for as long as that attempt lives.
+A user's token is random and shown once; the store keeps its SHA-256, role and expiry. A job's token is a signature of
+its attempt, made with a secret of this service, and valid as long as the attempt lives. Stored: change by addition.
 """
 
 from __future__ import annotations
@@ -24,83 +24,83 @@ from horae.service.store.store import Store
 from horae.service.store.stored_records import TokenRecord
 
 PREFIX, JOB_PREFIX = "hor_", "horj_"
-#: Bytes of chance in a token and in the secret that signs those of jobs.
+#: Random bytes in a user's token, and in the secret that signs jobs' tokens.
 _BYTES = 32
-#: What every token of a person or a job looks like.
+#: Pattern of all tokens, of users and of jobs.
 TOKEN = re.compile(rf"(?:{PREFIX}|{JOB_PREFIX})[A-Za-z0-9_-]{{43}}")
 _USER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62})")
 
 
 class BadToken(UserError):
-    """A token that cannot be made or used as asked."""
+    """A token that cannot be made or used."""
 
 
 class Tokens:
-    """The tokens of one service. The store is read once: while it is open, nobody else writes to it."""
+    """The tokens of one service. Reads the store once, since only this process writes tokens."""
 
     def __init__(self, store: Store, secret: bytes, clock: Clock) -> None:
         self._store, self._secret, self._clock = store, secret, clock
-        self._known = {record.digest: record for record in store.tokens()}
+        self._records = {record.digest: record for record in store.tokens()}
         self._lock = threading.Lock()
 
-    # ------------------------------------------------------------------ people
+    # ------------------------------------------------------------------- users
 
-    def person(self, token: str) -> Caller | None:
-        """Whose token this is; None for one that is unknown, expired or revoked."""
+    def caller(self, token: str) -> Caller | None:
+        """The caller who has this token; None if the token is unknown, expired or revoked."""
         digest = digest_of(token)
-        record = self._known.get(digest)
+        record = self._records.get(digest)
         if record is None or not hmac.compare_digest(record.digest, digest) or not record.usable(self._clock()):
             return None
         return Caller(record.user, Role(record.role))
 
     def draft(self, user: str, role: Role, lasts_s: float | None) -> tuple[str, TokenRecord]:
-        """A new token and its record, good for nothing until it is `add`ed."""
+        """A new token and its record. The token is invalid until `add`."""
         if not _USER.fullmatch(user):
-            raise BadToken(f"{user!r} is no user's name: use up to 63 letters, digits, dots, dashes, _ and @.")
+            raise BadToken(f"{user!r} cannot be a user name: use up to 63 letters, digits, dots, dashes, _ and @.")
         if lasts_s is not None and lasts_s <= 0:
-            raise BadToken("A token that expires at once is of no use; write a time such as 30d.")
+            raise BadToken("The token would expire at once: give a time such as 30d.")
         token, now_s = PREFIX + secrets.token_urlsafe(_BYTES), self._clock()
         ends_s = None if lasts_s is None else now_s + lasts_s
         return token, TokenRecord(secrets.token_hex(4), digest_of(token), user, role.value, now_s, ends_s)
 
     def add(self, record: TokenRecord) -> None:
-        """Let a token be good from now on."""
+        """Store a token and make it valid."""
         with self._lock:
             self._store.add_token(record)
-            self._known[record.digest] = record
+            self._records[record.digest] = record
 
-    def find(self, number: str) -> TokenRecord:
-        """The token of an id."""
-        for record in list(self._known.values()):
-            if record.id == number:
+    def find(self, token_id: str) -> TokenRecord:
+        """The record of the token with this id."""
+        for record in list(self._records.values()):
+            if record.id == token_id:
                 return record
-        raise NotFound(f"There is no token {number!r}; `horae token list` shows them.")
+        raise NotFound(f"There is no token {token_id!r}; `horae token list` shows them.")
 
     def revoke(self, record: TokenRecord) -> None:
-        """Let a token be good for nothing from now on."""
+        """Make a token invalid."""
         with self._lock:
             self._store.revoke(record.id)
-            self._known[record.digest] = replace(record, revoked=True)
+            self._records[record.digest] = replace(record, revoked=True)
 
     def all(self) -> list[TokenRecord]:
-        """Every token there ever was, the oldest first."""
-        return sorted(self._known.values(), key=lambda record: (record.created_s, record.id))
+        """All tokens ever made, oldest first."""
+        return sorted(self._records.values(), key=lambda record: (record.created_s, record.id))
 
     # -------------------------------------------------------------------- jobs
 
     def of_job(self, job: str, attempt: int) -> str:
-        """The token that an attempt is given."""
+        """The token of an attempt."""
         signed = hmac.digest(self._secret, f"{job}\n{attempt}".encode(), "sha256")
         return JOB_PREFIX + base64.urlsafe_b64encode(signed).rstrip(b"=").decode()
 
     def is_of_job(self, token: str, job: str, attempt: int) -> bool:
-        """Whether a token was made for this attempt."""
+        """Whether this is the token of the attempt."""
         wanted, given = self.of_job(job, attempt), token.encode("utf-8", "replace")
         return hmac.compare_digest(wanted.encode(), given)
 
 
 def digest_of(token: str) -> str:
-    """What is stored of a token."""
+    """SHA-256 of a token in hex, as stored."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
@@ -108,20 +108,20 @@ def digest_of(token: str) -> str:
 
 
 def load_secret(path: Path) -> bytes:
-    """The secret that signs jobs' tokens; made on the first day."""
+    """The secret that signs jobs' tokens; created at the first start."""
     if not path.exists():
         write_private(path, secrets.token_bytes(_BYTES))
     secret = read_private(path)
     if len(secret) < _BYTES:
-        raise BadToken(f"{path} is cut short; delete it to have a new one made, which ends the tokens of running jobs.")
+        raise BadToken(f"{path} is damaged: delete it to create a new one. Tokens of running jobs then become invalid.")
     return secret
 
 
 def make_admin(tokens: Tokens, path: Path) -> bool:
-    """See to it that the file holds an admin's token that is good; says whether it is a new one."""
+    """Make sure that the file holds a valid admin token; returns whether a new token was made."""
     if path.exists():
-        person = tokens.person(read_private(path).decode("utf-8", "replace").strip())
-        if person and person.role is Role.ADMIN:
+        caller = tokens.caller(read_private(path).decode("utf-8", "replace").strip())
+        if caller and caller.role is Role.ADMIN:
             return False
         path.unlink()
     token, record = tokens.draft(operator(), Role.ADMIN, None)
@@ -131,7 +131,7 @@ def make_admin(tokens: Tokens, path: Path) -> bool:
 
 
 def operator() -> str:
-    """Who runs this program, as a user's name."""
+    """The name of the user who runs this program; `admin` if it cannot be used."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -140,7 +140,7 @@ def operator() -> str:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file that only its owner may read, whole or not at all."""
+    """Write a file that only its owner may read, completely or not at all."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
@@ -151,7 +151,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """Read a file that only its owner may read; one that others can read is refused."""
+    """Read a file; refuse it if other users can read it."""
     if path.stat().st_mode & 0o077:
-        raise BadToken(f"Others can read {path}: run `chmod 600 {path}`, and make new tokens if somebody may have.")
+        raise BadToken(f"Other users can read {path}: run `chmod 600 {path}`, and replace the tokens if someone did.")
     return path.read_bytes()

@@ -1,6 +1,6 @@
-"""Decisions made for nobody, so that whatever a policy needs is compiled or loaded before anybody waits for it.
+"""Warm-up: test decisions that compile and load everything a policy needs before the service starts.
 
-To compile a policy's loops takes seconds, once for each installation; in the daemon's loop everybody would wait.
+Compiling a policy takes seconds, once per installation. In the daemon's loop all requests would wait for it.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from horae.core.events import JobFinished, JobStarted, JobStopped, JobSubmitted
 from horae.core.job import JobSpec
 from horae.service.recovery import InitialSettings
 
-#: Enough jobs, of sizes that do not fit together, that a policy has to choose; in apps of three.
+#: Number of test jobs, their GPU counts (which do not fit together, so that the policy must choose), jobs per app.
 _JOBS, _SIZES, _TRIALS = 60, (1, 2, 3, 5, 8), 3
-#: So far apart that leases and rounds are over each time.
-_MOMENTS_S = (1.0, 20_001.0, 40_001.0)
+#: Times of the decisions, far enough apart that leases and rounds have ended.
+_DECISIONS_AT_S = (1.0, 20_001.0, 40_001.0)
 
 
-def warm_up(beginning: InitialSettings) -> None:
-    """Let an engine of its own decide a few times about jobs that nobody has, on GPUs of the same types."""
-    types = tuple(dict.fromkeys(node.gpu_type for node in beginning.nodes))
+def warm_up(initial: InitialSettings) -> None:
+    """Run a few decisions of a separate engine on invented jobs, with GPUs of the same types."""
+    types = tuple(dict.fromkeys(node.gpu_type for node in initial.nodes))
     nodes = tuple(Node(f"{name}-{number}", name, 8) for name in types for number in range(2))
-    engine = replace(beginning, nodes=nodes, queues=()).engine()
+    engine = replace(initial, nodes=nodes, queues=()).engine()
     for spec in _jobs(types):
         engine.apply(JobSubmitted(0.0, spec))
-    for now_s in _MOMENTS_S:
-        _answer(engine, engine.decide(now_s))
-        # What became free by stops is given out at once.
-        _answer(engine, engine.decide(now_s))
+    for now_s in _DECISIONS_AT_S:
+        _confirm(engine, engine.decide(now_s))
+        # A second decision uses the GPUs that the stops freed.
+        _confirm(engine, engine.decide(now_s))
         _finish_one(engine, now_s)
 
 
 def _jobs(types: tuple[str, ...]) -> Iterator[JobSpec]:
-    """Every other job can use the first type alone, so that there is something to quarrel about."""
+    """The test jobs. Every other job accepts only the first GPU type, so that jobs compete for it."""
     for number in range(_JOBS):
         usable = types[: 1 + number % 2]
         yield JobSpec(
@@ -50,8 +50,8 @@ def _jobs(types: tuple[str, ...]) -> Iterator[JobSpec]:
         )
 
 
-def _answer(engine: Engine, record: Decided) -> None:
-    """As a backend without delay would."""
+def _confirm(engine: Engine, record: Decided) -> None:
+    """Confirm all stops and launches of a decision at once, as a backend would."""
     for stop in record.stops:
         engine.apply(JobStopped(record.at_s, stop.job, stop.attempt, work_done=0.0))
     for launch in record.launches:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import assert_never
 
-from horae.core.commands import Decided, Launch, Stop, WakeAt
+from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.events import PRECEDENCE, Event, JobSubmitted
@@ -129,17 +128,13 @@ class Driver:
         record = self.engine.decide(now_s)
         self._recorder.see(record, self.engine.jobs.rows)
         if self._watch:
-            self._watch(self.engine, record)
-        for command in record.commands:
-            match command:
-                case Launch():
-                    self._world.launch(self.engine.jobs.rows[command.job], command, now_s)
-                case Stop():
-                    self._world.stop(command, now_s)
-                case WakeAt():
-                    pass
-                case _:
-                    assert_never(command)
+            # An onlooker sees the record as a journal would store it.
+            self._watch(self.engine, self.engine.with_evidence(record))
+        # The next wake-up is read off the engine.
+        for stop in record.stops:
+            self._world.stop(stop, now_s)
+        for launch in record.launches:
+            self._world.launch(self.engine.jobs.rows[launch.job], launch, now_s)
 
     def _done(self) -> tuple[int, int]:
         return len(self.engine.jobs) - len(self.engine.jobs.active), self._submissions

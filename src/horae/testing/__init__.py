@@ -1,6 +1,6 @@
 """For authors of policies and backends: builders, fakes, and checks of what a policy or a backend promises."""
 
-from horae.backends.fake import FakeBackend, FakeWorld, Part
+from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.testing.backend_contract import BACKEND_CHECKS, FakeRig, Rig, check_backend
 from horae.testing.builders import Cell, Script, cluster, ends, job, run, times
 from horae.testing.policy_contract import check_policy, random_scenario
@@ -9,9 +9,9 @@ __all__ = [
     "BACKEND_CHECKS",
     "Cell",
     "FakeBackend",
+    "FakeJob",
     "FakeRig",
     "FakeWorld",
-    "Part",
     "Rig",
     "Script",
     "check_backend",

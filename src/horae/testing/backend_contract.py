@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from horae.backends.fake import FakeBackend, FakeWorld, Part
+from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.backends.protocol import Backend, Place, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
@@ -26,13 +26,13 @@ PATIENCE_S = 30.0
 #: What a job may do: run until told to stop and be run again, end by itself in some way, or never come up.
 #: `finishes late` gets its notice first. All but the last have 40 of 100 in their checkpoint.
 BEHAVIOURS = {
-    "runs": Part(),
-    "finishes": Part(lasts_s=5.0),
-    "finishes late": Part(lasts_s=5.0, stop_s=50.0),
-    "fails": Part(lasts_s=5.0, exit_code=3),
-    "asks to run again": Part(lasts_s=5.0, exit_code=75),
-    "asks in vain": Part(lasts_s=5.0, exit_code=75, saves=False),
-    "cannot launch": Part(launch_fails="no disk"),
+    "runs": FakeJob(),
+    "finishes": FakeJob(lasts_s=5.0),
+    "finishes late": FakeJob(lasts_s=5.0, stop_s=50.0),
+    "fails": FakeJob(lasts_s=5.0, exit_code=3),
+    "asks to run again": FakeJob(lasts_s=5.0, exit_code=75),
+    "asks in vain": FakeJob(lasts_s=5.0, exit_code=75, saves=False),
+    "cannot launch": FakeJob(launch_fails="no disk"),
 }
 
 
@@ -86,7 +86,7 @@ class FakeRig:
 
     def start(self, behaviour: str, job: str = "a-1", attempt: int = 1, node: str = "v100") -> None:
         """Order an attempt."""
-        self.world.parts[job] = BEHAVIOURS[behaviour]
+        self.world.jobs[job] = BEHAVIOURS[behaviour]
         self.world.saved.setdefault(job, 40.0)
         what = Task(job=job, user="ann", name="a", run=("sleep", "60"), work=100.0, grace_s=20.0)
         self.backend.start(Start(job, attempt, what, node, (Place(node, (0,)),)))
@@ -107,7 +107,7 @@ class FakeRig:
 
     def begun(self, job: str = "a-1") -> int:
         """As the world counted."""
-        return sum(one[0] == job for one in self.world.begun)
+        return sum(one[0] == job for one in self.world.started)
 
     def reopen(self) -> None:
         """The world stays."""

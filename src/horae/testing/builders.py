@@ -89,7 +89,7 @@ class Cell:
         check(self.engine, self._quotas_fixed)
 
     def _decide(self, now_s: float) -> None:
-        record = self.engine.decide(now_s)
+        record = self.engine.with_evidence(self.engine.decide(now_s))
         check(self.engine, self._quotas_fixed)
         self.decisions.append(record)
         for command in record.commands:

@@ -16,7 +16,7 @@ from horae.workload.json_files import read_document, whole_number
 _Rho = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 _Gang = Annotated[int, Field(ge=1, le=MAX_GPUS), BeforeValidator(whole_number)]
 _Count = Annotated[int, Field(ge=0, le=MAX_GPUS), BeforeValidator(whole_number)]
-#: So many machines are named where somebody named one that is not there.
+#: Machines that an error lists when a bid names a machine that is not offered.
 _NAMED = 8
 
 
@@ -24,8 +24,8 @@ class BadAuction(UserError):
     """A file of bids that says something impossible."""
 
 
-class _Row(BaseModel):
-    """One row of a table."""
+class _BundleEntry(BaseModel):
+    """One row of a bid: GPUs by machine and the rho with them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,18 +33,18 @@ class _Row(BaseModel):
     rho: _Rho
 
 
-class _Bid(BaseModel):
-    """One bid."""
+class _BidEntry(BaseModel):
+    """One bid of a file. The API has its own form of a bid (`service/api/agents.py`), with limits on its size."""
 
     model_config = ConfigDict(extra="forbid")
 
     app: Annotated[str, Field(min_length=1)]
     gang: _Gang = 1
     rho: _Rho | None = None
-    table: list[_Row]
+    table: list[_BundleEntry]
 
 
-class _Other(BaseModel):
+class _OtherApp(BaseModel):
     """An app that did not bid."""
 
     model_config = ConfigDict(extra="forbid")
@@ -53,20 +53,20 @@ class _Other(BaseModel):
     gang: _Gang = 1
 
 
-class _Auction(BaseModel):
+class _AuctionFile(BaseModel):
     """A file of bids."""
 
     model_config = ConfigDict(extra="forbid")
 
     machines: Annotated[dict[str, _Count], Field(min_length=1)]
-    bids: list[_Bid]
-    others: list[_Other] = []
+    bids: list[_BidEntry]
+    others: list[_OtherApp] = []
     seed: Annotated[int, Field(ge=0), BeforeValidator(whole_number)] = 0
 
 
 @dataclass(frozen=True)
-class Auction:
-    """One auction: what `hold_auction` asks for."""
+class AuctionInput:
+    """The arguments of `hold_auction`."""
 
     offer: Offer
     bids: list[Bid]
@@ -74,23 +74,23 @@ class Auction:
     seed: int
 
 
-def load_auction(path: Path) -> Auction:
+def load_auction(path: Path) -> AuctionInput:
     """Read an auction: `{"machines": {name: free GPUs}, "bids": [{"app", "table", ...}], "others", "seed"}`."""
     page = "docs/reference/auctions.md"
-    return _build(read_document(path, _Auction, "file of bids", page, BadAuction))
+    return _build(read_document(path, _AuctionFile, "file of bids", page, BadAuction))
 
 
-def _build(said: _Auction) -> Auction:
-    _require_names([*(bid.app for bid in said.bids), *(other.app for other in said.others)])
-    if (gpus := sum(said.machines.values())) > MAX_GPUS:
+def _build(document: _AuctionFile) -> AuctionInput:
+    _require_names([*(bid.app for bid in document.bids), *(other.app for other in document.others)])
+    if (gpus := sum(document.machines.values())) > MAX_GPUS:
         raise BadAuction(
             f"The machines have {gpus:,} free GPUs together; at most {MAX_GPUS:,} can be auctioned at once."
         )
-    offer = Offer.of(said.machines)
-    bids = [_bid(offer, bid) for bid in said.bids]
+    offer = Offer.of(document.machines)
+    bids = [_bid(offer, bid) for bid in document.bids]
     for bid in bids:
         check_bid(offer, bid)
-    return Auction(offer, bids, [Taker(other.app, other.gang) for other in said.others], said.seed)
+    return AuctionInput(offer, bids, [Taker(other.app, other.gang) for other in document.others], document.seed)
 
 
 def _require_names(names: list[str]) -> None:
@@ -99,11 +99,11 @@ def _require_names(names: list[str]) -> None:
         raise BadAuction(f"Two apps are called {twice[0]!r}, among bids and others: give each a name of its own.")
 
 
-def _bid(offer: Offer, said: _Bid) -> Bid:
-    for number, row in enumerate(said.table):
-        _require_machines(offer, row.gpus, f"The bid of app {said.app!r}, in row {number},")
-    bundles = Bundles.named(offer, [(row.gpus, row.rho) for row in said.table])
-    return Bid(Taker(said.app, said.gang), bundles, said.rho)
+def _bid(offer: Offer, entry: _BidEntry) -> Bid:
+    for number, row in enumerate(entry.table):
+        _require_machines(offer, row.gpus, f"The bid of app {entry.app!r}, in row {number},")
+    bundles = Bundles.named(offer, [(row.gpus, row.rho) for row in entry.table])
+    return Bid(Taker(entry.app, entry.gang), bundles, entry.rho)
 
 
 def _require_machines(offer: Offer, gpus: dict[str, int], whose: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from horae.core.errors import UserError, did_you_mean
-from horae.train.skew import skew
+from horae.train import skew
 from horae.workload.networks import images, inception, texts
 from horae.workload.networks.layers import Layer, Network, Shape
 
@@ -106,7 +106,7 @@ _MAKERS = re.compile(r"^(nvidia|amd)?(tesla|geforce|instinct)?")
 def find_gpu_type(name: str) -> GpuType | None:
     """The GPU type of a name such as v100, V100 or NVIDIA A100-80GB; None if the catalogue does not know it."""
     plain = _MAKERS.sub("", _letters(name))
-    by_letters = {_letters(known): known for known in gpu_types()} | _GPU_ALIASES
+    by_letters = {_letters(type_name): type_name for type_name in gpu_types()} | _GPU_ALIASES
     return gpu_types()[by_letters[plain]] if plain in by_letters else None
 
 
@@ -114,7 +114,7 @@ def gpu_type(name: str) -> GpuType:
     """The GPU type of a name, or an error that says which there are."""
     found = find_gpu_type(name)
     if found is None:
-        raise _not_here("GPU type", name, gpu_types(), "--gpus")
+        raise _not_in_catalogue("GPU type", name, gpu_types(), "--gpus")
     return found
 
 
@@ -251,7 +251,7 @@ def model(name: str) -> Model:
     """The model of a name, or an error that says which there are."""
     found = find_model(name)
     if found is None:
-        raise _not_here("model", name, MODELS, "--models")
+        raise _not_in_catalogue("model", name, MODELS, "--models")
     return found
 
 
@@ -267,8 +267,10 @@ def batch_size(job_class: str) -> int | None:
 @cache
 def _by_letters() -> Mapping[str, str]:
     """Name of each model by every name it goes by, in plain letters."""
-    names = {_letters(name): name for name in _ENTRIES} | {_letters(one.title): name for name, one in _ENTRIES.items()}
-    return names | {alias: name for name, one in _ENTRIES.items() for alias in one.aliases}
+    names = {_letters(name): name for name in _ENTRIES} | {
+        _letters(entry.title): name for name, entry in _ENTRIES.items()
+    }
+    return names | {alias: name for name, entry in _ENTRIES.items() for alias in entry.aliases}
 
 
 @cache
@@ -283,6 +285,6 @@ def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _not_here(what: str, name: str, known: Iterable[str], option: str) -> NotInCatalogue:
-    hint = did_you_mean(name, known)
+def _not_in_catalogue(what: str, name: str, names: Iterable[str], option: str) -> NotInCatalogue:
+    hint = did_you_mean(name, names)
     return NotInCatalogue(f"The catalogue has no {what} {name!r}.{hint} `horae catalogue {option}` lists them.")

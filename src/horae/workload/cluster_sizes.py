@@ -14,7 +14,7 @@ Sort = tuple[str, int]
 
 
 def resized(cluster: Cluster, gpus: int) -> Cluster:
-    """A cluster of exactly so many GPUs, with as nearly as can be the same share of them in each sort of node.
+    """A cluster of exactly `gpus` GPUs, with nearly the same share of them in each sort of node.
 
     The first nodes of each sort are kept; where there are not enough, all of them come again, in racks of
     their own, so that racks keep their size. A cluster of one rack stays in it.
@@ -29,46 +29,46 @@ def resized(cluster: Cluster, gpus: int) -> Cluster:
     return Cluster(tuple(node for sort, same in nodes.items() for node in _repeated(same, wanted[sort], one_rack)))
 
 
-def _repeated(nodes: list[Node], many: int, one_rack: bool) -> Iterator[Node]:
-    """The first so many of the nodes repeated for ever, with names that differ."""
-    for number in range(many):
-        again, at = divmod(number, len(nodes))
-        node = nodes[at]
-        if again:
-            rack = node.rack if one_rack else f"{node.rack}+{again}"
-            node = replace(node, name=f"{node.name}+{again}", rack=rack)
+def _repeated(nodes: list[Node], count: int, one_rack: bool) -> Iterator[Node]:
+    """The first `count` of the nodes, repeated with new names if there are not enough."""
+    for number in range(count):
+        copy, position = divmod(number, len(nodes))
+        node = nodes[position]
+        if copy:
+            rack = node.rack if one_rack else f"{node.rack}+{copy}"
+            node = replace(node, name=f"{node.name}+{copy}", rack=rack)
         yield node
 
 
-def _nodes_by_sort(nodes: dict[Sort, int], now: int, gpus: int) -> dict[Sort, int]:
+def _nodes_by_sort(nodes: dict[Sort, int], present_gpus: int, gpus: int) -> dict[Sort, int]:
     """Whole nodes of each sort, at least one, that have `gpus` GPUs in all and stray least from the mix.
 
-    Sorts are added one by one; for every sum that can be had so far the way that strays least is kept. How far
-    it strays is the sum of squares, in nodes. A sort need not stray by more nodes than the largest has GPUs:
-    so many of one can be exchanged for some of another.
+    Dynamic programming over the sorts: for every sum of GPUs the choice that strays least is kept, measured by the
+    sum of squares in nodes. A sort need not stray by more nodes than the largest node has GPUs: beyond that, nodes
+    of one sort can be exchanged for nodes of another.
     """
-    reach = max(size for _, size in nodes)
+    most_astray = max(size for _, size in nodes)
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
-    for (_, size), many in nodes.items():
-        ideal = many * gpus / now
-        counts = range(max(1, math.floor(ideal) - reach), math.ceil(ideal) + reach + 1)
+    for (_, size), present in nodes.items():
+        ideal = present * gpus / present_gpus
+        counts = range(max(1, math.floor(ideal) - most_astray), math.ceil(ideal) + most_astray + 1)
         found: dict[int, tuple[float, tuple[int, ...]]] = {}
         for total, (strays, before) in best.items():
             for count in counts:
-                way = (strays + (count - ideal) ** 2, (*before, count))
-                at = total + count * size
-                if at <= gpus and (at not in found or way < found[at]):
-                    found[at] = way
+                choice = (strays + (count - ideal) ** 2, (*before, count))
+                gpus_in_all = total + count * size
+                if gpus_in_all <= gpus and (gpus_in_all not in found or choice < found[gpus_in_all]):
+                    found[gpus_in_all] = choice
         best = found
     if gpus not in best:
-        raise BadCluster(_no_way(nodes, gpus))
+        raise BadCluster(_no_such_size(nodes, gpus))
     return dict(zip(nodes, best[gpus][1], strict=True))
 
 
-def _no_way(nodes: dict[Sort, int], gpus: int) -> str:
-    """Why there is no cluster of this size, and which are the nearest that there are."""
+def _no_such_size(nodes: dict[Sort, int], gpus: int) -> str:
+    """Why no cluster of this size exists, with the nearest sizes that do."""
     sizes = [size for _, size in nodes]
-    mix = ", ".join(f"{size} x {kind}" for kind, size in nodes)
+    mix = ", ".join(f"{size} x {gpu_type}" for gpu_type, size in nodes)
     # Beyond the square of the largest every multiple of the common divisor can be had.
     sums = _sums(sizes, max(gpus, sum(sizes) + max(sizes) ** 2) + max(sizes))
     below, above = [n for n in sums if n < gpus][-1:], [n for n in sums if n > gpus][:1]
@@ -79,10 +79,10 @@ def _no_way(nodes: dict[Sort, int], gpus: int) -> str:
 
 
 def _sums(sizes: Sequence[int], most: int) -> list[int]:
-    """How many GPUs whole nodes can have, at least one of every size."""
-    can = [False] * (most + 1)
-    can[sum(sizes)] = True
+    """The numbers of GPUs up to `most` that whole nodes can have, with at least one node of every size."""
+    is_sum = [False] * (most + 1)
+    is_sum[sum(sizes)] = True
     for size in sizes:
-        for at in range(size, most + 1):
-            can[at] = can[at] or can[at - size]
-    return [at for at, can_be in enumerate(can) if can_be]
+        for total in range(size, most + 1):
+            is_sum[total] = is_sum[total] or is_sum[total - size]
+    return [total for total, possible in enumerate(is_sum) if possible]

@@ -111,11 +111,11 @@ def _group(spec: str, written: re.Match[str]) -> dict[str, Any]:
     return {**group, "nodes_per_rack": int(written["rack"])}
 
 
-def _names(prefix: str, many: int, numbers: Counter[str]) -> Iterator[str]:
+def _names(prefix: str, node_count: int, numbers: Counter[str]) -> Iterator[str]:
     """Names of the next nodes with a prefix: v100-0, v100-1, ..."""
     first = numbers[prefix]
-    numbers[prefix] += many
-    return (f"{prefix}-{number}" for number in range(first, first + many))
+    numbers[prefix] += node_count
+    return (f"{prefix}-{number}" for number in range(first, first + node_count))
 
 
 def _is_switch_file(path: Path) -> bool:
@@ -162,9 +162,9 @@ def _from_yaml(path: Path) -> Cluster:
 
 def _nodes(group: dict[str, Any], numbers: Counter[str], racks: Iterator[int]) -> Iterator[Node]:
     """The nodes of one group. A single node with a name bears it; several share it as a prefix."""
-    many, gpu_type = group.get("count", 1), group.get("type", DEFAULT_TYPE)
-    single = "name" in group and many == 1
-    names = [group["name"]] if single else _names(group.get("name", gpu_type), many, numbers)
+    node_count, gpu_type = group.get("count", 1), group.get("type", DEFAULT_TYPE)
+    single = "name" in group and node_count == 1
+    names = [group["name"]] if single else _names(group.get("name", gpu_type), node_count, numbers)
     rack = group.get("rack", DEFAULT_RACK)
     for number, name in enumerate(names):
         if "nodes_per_rack" in group and number % group["nodes_per_rack"] == 0:
@@ -213,7 +213,7 @@ def _queue(path: Path, name: Any, settings: Any) -> Queue:
 
 
 def _load_yaml(path: Path, example: str) -> dict[str, Any]:
-    """The map at the top of a YAML file, with no key but the known ones and none twice."""
+    """The map at the top of a YAML file, without unknown keys and without a key twice."""
     import yaml  # imported late: most runs name their cluster in the short form
 
     class Loader(yaml.SafeLoader):
@@ -240,9 +240,9 @@ def _load_yaml(path: Path, example: str) -> dict[str, Any]:
     return content
 
 
-def _check_keys(where: str, given: Collection[Any], known: Sequence[str]) -> None:
+def _check_keys(where: str, given: Collection[Any], allowed: Sequence[str]) -> None:
     """Refuse a key nobody would read, and name the one that was probably meant."""
     for key in given:
-        if key not in known:
-            hint = did_you_mean(str(key), known)
-            raise BadCluster(f"{where} has an unknown key {key!r}.{hint} Known are {', '.join(known)}.")
+        if key not in allowed:
+            hint = did_you_mean(str(key), allowed)
+            raise BadCluster(f"{where} has an unknown key {key!r}.{hint} Known are {', '.join(allowed)}.")

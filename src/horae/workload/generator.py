@@ -21,7 +21,7 @@ from horae.core.job import DEFAULT_QUEUE, MAX_REPORTS, JobSpec
 from horae.core.throughputs import Throughputs
 from horae.workload.arrivals import HOUR_S, HOURS_A_DAY, arrival_times
 from horae.workload.job_durations import DURATIONS, Durations, Exponential, LogUniform, TwoClasses
-from horae.workload.model_mixes import MIXES, Bound, Catalogued, JobKind, Mix, Models, Plain
+from horae.workload.model_mixes import MIXES, Catalogued, ComputeOrNetworkBound, JobKind, Mix, Models, Plain
 from horae.workload.trial_losses import REPORTS, draw_curves
 
 #: GPUs a job asks for, each with its chance.
@@ -141,7 +141,12 @@ PRESETS: dict[str, Workload] = {
     "gavel": Workload(jobs=500, durations=LogUniform(), sizes=SIZES["gavel"], mix=Models()),
     "gavel-single": Workload(jobs=500, durations=LogUniform(), sizes=SIZES["single"], mix=Models()),
     "themis": Workload(
-        jobs=1000, durations=TwoClasses(), sizes=SIZES["themis"], mix=Bound(), trials_median=23.0, trials_max=98
+        jobs=1000,
+        durations=TwoClasses(),
+        sizes=SIZES["themis"],
+        mix=ComputeOrNetworkBound(),
+        trials_median=23.0,
+        trials_max=98,
     ),
     "tiresias": Workload(jobs=480, durations=LogUniform(), sizes=SIZES["tiresias"], mix=Catalogued()),
     "plain": Workload(jobs=100, durations=Exponential(), sizes=SIZES["gavel"], mix=Plain()),
@@ -156,14 +161,14 @@ def preset(name: str, **changes: Any) -> Workload:
     Durations, sizes and mix may be given by name. A new rate of either sort
     replaces the one of the preset.
     """
-    base = _called("preset", name, PRESETS)
-    known = [known.name for known in fields(Workload)]
+    base = _chosen("preset", name, PRESETS)
+    names = [workload_field.name for workload_field in fields(Workload)]
     for setting in changes:
-        if setting not in known:
-            raise BadWorkload(f"A workload has no setting {setting!r}.{did_you_mean(setting, known)}")
+        if setting not in names:
+            raise BadWorkload(f"A workload has no setting {setting!r}.{did_you_mean(setting, names)}")
     for setting, choices in (("durations", DURATIONS), ("sizes", SIZES), ("mix", MIXES)):
         if isinstance(changes.get(setting), str):
-            changes[setting] = _called(setting, changes[setting], choices)
+            changes[setting] = _chosen(setting, changes[setting], choices)
     if changes.get("load") is not None:
         changes.setdefault("arrivals_per_hour", None)
     elif changes.get("arrivals_per_hour") is not None:
@@ -178,7 +183,7 @@ def generate(settings: Workload, cluster: Cluster, throughputs: Throughputs | No
     2. Draw what the jobs of each app share: size, kind, weight, queue.
     3. Draw each job's duration and deadline.
     4. Draw the apps' arrivals, at a rate that the work drawn so far may set.
-    5. Draw how the losses of trials fall, where anybody asks for them.
+    5. Draw the loss curves of trials, if the workload has reports.
     """
     _check_sizes(settings.sizes, cluster)
     streams = dict(zip(STREAMS, np.random.SeedSequence(seed).spawn(len(STREAMS)), strict=True))
@@ -200,7 +205,7 @@ def generate(settings: Workload, cluster: Cluster, throughputs: Throughputs | No
     arrival_s = np.round(arrival_times(rng["arrivals"], apps, per_hour, settings.hourly), DECIMALS)
 
     work = [_work(kinds[a], float(duration_s[number])) for number, a in enumerate(app.tolist())]
-    trials = _trials(settings, rng["losses"], app, np.array([one["work"] for one in work]))
+    trials = _trials(settings, rng["losses"], app, np.array([job_work["work"] for job_work in work]))
 
     several = settings.trials_max > 1
     return tuple(
@@ -261,29 +266,29 @@ def _rate_per_hour(settings: Workload, cluster: Cluster, gpu_seconds: float, app
     return apps * settings.load * cluster.gpus / gpu_seconds * HOUR_S
 
 
-def _work(kind: JobKind, duration_s: float) -> dict[str, Any]:
+def _work(job_kind: JobKind, duration_s: float) -> dict[str, Any]:
     """A duration as work: whole steps where the speed is known, seconds otherwise."""
-    if kind.steps_per_s is None:
+    if job_kind.steps_per_s is None:
         return {"work": duration_s, "unit": "seconds"}
-    return {"work": float(max(1, round(duration_s * kind.steps_per_s))), "unit": "steps"}
+    return {"work": float(max(1, round(duration_s * job_kind.steps_per_s))), "unit": "steps"}
 
 
 def _trials(
     settings: Workload, rng: np.random.Generator, app: NDArray[np.int64], work: NDArray[np.float64]
 ) -> list[dict[str, Any]]:
-    """What makes each job a trial: its loss, how often it reports it, and who decides by it."""
+    """The fields that make each job a trial: loss curve, report interval and app scheduler."""
     reports = settings.reports or (REPORTS if settings.app_scheduler else 0)
     if not reports:
         return [{}] * app.size
     return [
-        {"loss": curve, "report_every": float(one / reports), "app_scheduler": settings.app_scheduler}
-        for curve, one in zip(draw_curves(rng, app, work), work, strict=True)
+        {"loss": curve, "report_every": float(job_work / reports), "app_scheduler": settings.app_scheduler}
+        for curve, job_work in zip(draw_curves(rng, app, work), work, strict=True)
     ]
 
 
-def _name(prefix: str, number: int, many: int) -> str:
+def _name(prefix: str, number: int, count: int) -> str:
     """A name with leading zeros, so that names sort as numbers do."""
-    return f"{prefix}-{number:0{len(str(many - 1))}}"
+    return f"{prefix}-{number:0{len(str(count - 1))}}"
 
 
 def _check_sizes(sizes: Sizes, cluster: Cluster) -> None:
@@ -297,7 +302,7 @@ def _check_sizes(sizes: Sizes, cluster: Cluster) -> None:
         )
 
 
-def _called(what: str, name: str, choices: Mapping[str, _Choice]) -> _Choice:
+def _chosen(what: str, name: str, choices: Mapping[str, _Choice]) -> _Choice:
     if name not in choices:
         raise BadWorkload(
             f"No {what} is called {name!r}.{did_you_mean(name, choices)} Choose one of {', '.join(choices)}."

@@ -1,4 +1,4 @@
-"""Files that say one thing in JSON: read, compared with the form they should have, and refused in one sentence."""
+"""JSON files: read, checked against a pydantic model, and refused in one sentence if they do not match it."""
 
 from __future__ import annotations
 
@@ -13,41 +13,47 @@ from horae.core.errors import UserError, in_plain_words
 Form = TypeVar("Form", bound=BaseModel)
 
 
-class _Twins(Exception):
-    """A key that comes twice: JSON would keep the last and lose the first without a word."""
+class _DuplicateKey(Exception):
+    """A key that occurs twice in one map. The JSON reader alone would silently keep the last."""
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
     for name, value in pairs:
-        if name in said:
-            raise _Twins(name)
-        said[name] = value
-    return said
+        if name in content:
+            raise _DuplicateKey(name)
+        content[name] = value
+    return content
 
 
-def whole_number(said: object) -> object:
-    """Refuses what is no number; 2.0 is a whole one, but neither "2" nor true is."""
-    if isinstance(said, bool | str):
+def whole_number(value: object) -> object:
+    """For pydantic: refuse texts and booleans; 2.0 is a whole number, "2" and true are not."""
+    if isinstance(value, bool | str):
         raise ValueError("it must be a whole number")
-    return said
+    return value
 
 
-def read_document(path: Path, form: type[Form], called: str, page: str, bad: type[UserError]) -> Form:
-    """The contents of a file `called` so; what does not have the form is refused, with the page that describes it."""
+def read_document(path: Path, form: type[Form], file_kind: str, page: str, error_type: type[UserError]) -> Form:
+    """The content of a JSON file as a `form`.
+
+    Raises `error_type` with one sentence that names the `file_kind` (such as "problem file") and the `page` of the
+    reference that describes it.
+    """
     try:
-        said = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_twins)
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
     except (OSError, UnicodeDecodeError) as error:
-        raise bad(f"The {called} {path} cannot be read ({error.__class__.__name__}): name a JSON file.") from None
+        raise error_type(
+            f"The {file_kind} {path} cannot be read ({error.__class__.__name__}): name a JSON file."
+        ) from None
     except json.JSONDecodeError as error:
-        raise bad(f"{path} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
-    except _Twins as error:
-        raise bad(f"{path} says {error.args[0]!r} twice in one place: keep one of them.") from None
+        raise error_type(f"{path} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
+    except _DuplicateKey as error:
+        raise error_type(f"{path} says {error.args[0]!r} twice in one place: keep one of them.") from None
     except (RecursionError, ValueError):
-        raise bad(f"{path} is nested too deeply, or has a number of too many digits; see {page}.") from None
+        raise error_type(f"{path} is nested too deeply, or has a number of too many digits; see {page}.") from None
     try:
-        return form.model_validate(said)
+        return form.model_validate(content)
     except ValidationError as error:
         first: Any = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or f"the {called.split()[0]}"
-        raise bad(f"{path}: {where}: {in_plain_words(first['msg'])}; see {page}.") from None
+        where = ".".join(str(part) for part in first["loc"]) or f"the {file_kind.split()[0]}"
+        raise error_type(f"{path}: {where}: {in_plain_words(first['msg'])}; see {page}.") from None

@@ -1,4 +1,4 @@
-"""What jobs are: which models they train, and how their speed depends on where they run."""
+"""Model mixes: which models generated jobs train, and how their speed depends on the span of their GPUs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Bound:
+class ComputeOrNetworkBound:
     """Themis' jobs: bound by compute, and at home anywhere, or by the network, and slow when spread."""
 
     network_share: float = 0.4
@@ -99,18 +99,18 @@ class Models:
         kinds = []
         for share, size in zip(chosen, gpus.tolist(), strict=True):
             choices = everything if size == 1 else self.distributed
-            kinds.append(self._kind(choices[int(share * len(choices))], size, throughputs))
+            kinds.append(self._job_kind(choices[int(share * len(choices))], size, throughputs))
         return kinds
 
-    def _kind(self, job_class: str, gpus: int, throughputs: Throughputs) -> JobKind:
+    def _job_kind(self, job_class: str, gpus: int, throughputs: Throughputs) -> JobKind:
         span = Span.GPU if gpus == 1 else Span.NODE
-        known = throughputs.get(Setting(job_class, self.reference_type, gpus, span))
-        if known is None or known.steps_per_s <= 0:
+        throughput = throughputs.get(Setting(job_class, self.reference_type, gpus, span))
+        if throughput is None or throughput.steps_per_s <= 0:
             raise UserError(
                 f"The table of throughputs has no speed for {job_class!r} on {gpus} {self.reference_type} GPUs; "
                 "add it, or choose other sizes or another mix."
             )
-        return JobKind(job_class, steps_per_s=known.steps_per_s)
+        return JobKind(job_class, steps_per_s=throughput.steps_per_s)
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,16 @@ class Catalogued:
         suffers, chosen = rng.random(gpus.size) < self.skewed_share, rng.random(gpus.size)
         return [
             kinds[names[int(share * len(names))]]
-            for names, share in zip((self.skewed if one else self.even for one in suffers), chosen, strict=True)
+            for names, share in zip(
+                (self.skewed if is_skewed else self.even for is_skewed in suffers), chosen, strict=True
+            )
         ]
 
 
 #: The populations by name, with the papers' numbers.
-MIXES: dict[str, Mix] = {"plain": Plain(), "themis": Bound(), "gavel": Models(), "tiresias": Catalogued()}
+MIXES: dict[str, Mix] = {
+    "plain": Plain(),
+    "themis": ComputeOrNetworkBound(),
+    "gavel": Models(),
+    "tiresias": Catalogued(),
+}

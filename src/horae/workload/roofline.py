@@ -171,8 +171,8 @@ def estimate_unmeasured(table: Throughputs, jobs: Iterable[JobSpec], gpu_types: 
     """
     filled, types, jobs = table.copy(), tuple(gpu_types), tuple(jobs)
     in_seconds = {job.job_class for job in jobs if job.unit == "seconds"}
-    asked = {(job.job_class, job.gpus): None for job in jobs if job.unit == "steps" and not job.throughput}
-    for job_class, gpus in asked:
+    wanted = {(job.job_class, job.gpus): None for job in jobs if job.unit == "steps" and not job.throughput}
+    for job_class, gpus in wanted:
         if job_class in in_seconds:
             continue
         model = find_model(job_class)
@@ -189,6 +189,6 @@ def with_estimates(
     measured: Throughputs | None, jobs: Sequence[JobSpec], gpu_types: Iterable[str]
 ) -> Throughputs | None:
     """A table with estimates from the catalogue for job classes that it does not know at all; as it is without any."""
-    known = measured or Throughputs()
-    filled = estimate_unmeasured(known, [job for job in jobs if not known.knows(job.job_class)], gpu_types)
-    return measured if len(filled) == len(known) else filled
+    table = measured or Throughputs()
+    filled = estimate_unmeasured(table, [job for job in jobs if not table.knows(job.job_class)], gpu_types)
+    return measured if len(filled) == len(table) else filled

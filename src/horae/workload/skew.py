@@ -1,4 +1,4 @@
-"""Whom consolidation helps: the skew of a job's model, the limit above which it matters, and what spreading costs.
+"""Skew: of a job's model, the limit above which a job is consolidated, and the slow-down of a spread job.
 
 The idea is Tiresias' (NSDI '19, section 3.3): a profiler looks at the sizes of a model's tensors,
 and only jobs with one that is far larger than the rest wait for GPUs that are close together.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from horae.core.errors import UserError
 from horae.core.job import NO_SLOWDOWN, PACK_LIMIT, JobSpec
-from horae.train.skew import skew
+from horae.train import skew
 from horae.workload.catalogue import find_model
 from horae.workload.model_mixes import Slowdown
 
@@ -26,7 +26,7 @@ class BadSkew(UserError):
 
 
 def declared_skew(sizes: Sequence[float]) -> float:
-    """The skew of a model whose tensor sizes its user lists, in any unit."""
+    """The skew of a model from its tensor sizes, in any unit. Public: no command calls it."""
     try:
         return skew(sizes)
     except ValueError:
@@ -35,8 +35,8 @@ def declared_skew(sizes: Sequence[float]) -> float:
 
 def known_skew(job_class: str) -> float | None:
     """The skew of a model in the catalogue, such as "ResNet-50 (batch size 64)" or vgg16; None if it is not there."""
-    known = find_model(job_class)
-    return known.skew if known else None
+    model = find_model(job_class)
+    return model.skew if model else None
 
 
 def consolidates(skew: float, limit: float = PACK_LIMIT) -> bool:
@@ -64,22 +64,22 @@ def slowdown_when_spread(skew: float, limit: float = PACK_LIMIT, oversubscriptio
 def profiled(jobs: Iterable[JobSpec]) -> tuple[JobSpec, ...]:
     """The same jobs, with the skew of those whose model the catalogue knows, and what spreading costs a known skew.
 
-    What a job says itself stays, and so does whatever speed was measured.
+    A skew or a slow-down that the job itself states stays.
     """
-    known = cache(known_skew)
+    skew_of_class = cache(known_skew)
     cost = cache(slowdown_when_spread)
 
-    def look(job: JobSpec) -> JobSpec:
-        skew = known(job.job_class) if job.skew is None and job.job_class else job.skew
+    def with_skew(job: JobSpec) -> JobSpec:
+        skew = skew_of_class(job.job_class) if job.skew is None and job.job_class else job.skew
         if not skew:
             return job
         return replace(job, skew=skew, slowdown=cost(skew) if job.slowdown == NO_SLOWDOWN else job.slowdown)
 
-    return tuple(look(job) for job in jobs)
+    return tuple(with_skew(job) for job in jobs)
 
 
-class Observation(NamedTuple):
-    """How fast a job ran once. Speeds of one kind (model, batch, GPUs) can be compared with each other."""
+class SpeedObservation(NamedTuple):
+    """One measured speed. Speeds of one kind (model, batch, GPUs) can be compared with each other."""
 
     kind: str
     skew: float
@@ -87,8 +87,11 @@ class Observation(NamedTuple):
     steps_per_s: float
 
 
-class Comparison(NamedTuple):
-    """A kind of job that was seen both ways: its median speed together and spread, and whether that made it suffer."""
+class SpreadComparison(NamedTuple):
+    """A kind of job that ran together and spread: both median speeds, and whether it suffers when spread.
+
+    Spoken: the field names are keys of `horae skew -o json`.
+    """
 
     kind: str
     skew: float
@@ -97,23 +100,30 @@ class Comparison(NamedTuple):
     suffers: bool
 
 
-def compare_speeds(observations: Iterable[Observation], tolerance: float = 0.1) -> list[Comparison]:
+def compare_speeds(observations: Iterable[SpeedObservation], tolerance: float = 0.1) -> list[SpreadComparison]:
     """Kinds of job seen both ways, by skew. One suffers if it is slower when spread by more than `tolerance`.
 
     Kinds seen one way only say nothing.
     """
     seen: dict[tuple[float, str], tuple[list[float], list[float]]] = {}
-    for one in observations:
-        if not (0 < one.skew <= 1 and 0 < one.steps_per_s < math.inf):
-            raise BadSkew(f"{one} cannot be: a skew is above 0 and up to 1, a speed finite and above 0.")
-        seen.setdefault((one.skew, one.kind), ([], []))[one.spread].append(one.steps_per_s)
+    for observation in observations:
+        if not (0 < observation.skew <= 1 and 0 < observation.steps_per_s < math.inf):
+            raise BadSkew(f"{observation} cannot be: a skew is above 0 and up to 1, a speed finite and above 0.")
+        seen.setdefault((observation.skew, observation.kind), ([], []))[observation.spread].append(
+            observation.steps_per_s
+        )
     both = [
-        (skew, kind, median(near), median(far)) for (skew, kind), (near, far) in sorted(seen.items()) if near and far
+        (skew, kind, median(together), median(spread))
+        for (skew, kind), (together, spread) in sorted(seen.items())
+        if together and spread
     ]
-    return [Comparison(kind, skew, near, far, far < (1 - tolerance) * near) for skew, kind, near, far in both]
+    return [
+        SpreadComparison(kind, skew, together, spread, spread < (1 - tolerance) * together)
+        for skew, kind, together, spread in both
+    ]
 
 
-def fit_limit(observations: Iterable[Observation], tolerance: float = 0.1, default: float = PACK_LIMIT) -> float:
+def fit_limit(observations: Iterable[SpeedObservation], tolerance: float = 0.1, default: float = PACK_LIMIT) -> float:
     """The limit that best tells the kinds of job that suffer from being spread from those that do not.
 
     1. Compare the kinds that were seen both ways.
@@ -122,13 +132,13 @@ def fit_limit(observations: Iterable[Observation], tolerance: float = 0.1, defau
        do not above it) of: the default, the middles between neighbouring skews, and one
        beyond either end. Of equal ones, the nearest to the default, then the lower.
     """
-    kinds = compare_speeds(observations, tolerance)
-    if len({one.suffers for one in kinds}) < 2:
+    comparisons = compare_speeds(observations, tolerance)
+    if len({comparison.suffers for comparison in comparisons}) < 2:
         return default
-    skews = sorted({one.skew for one in kinds})
+    skews = sorted({comparison.skew for comparison in comparisons})
     limits = [default, skews[0] / 2, *(sum(pair) / 2 for pair in pairwise(skews)), (skews[-1] + 1) / 2]
 
     def mistakes(limit: float) -> int:
-        return sum(consolidates(one.skew, limit) != one.suffers for one in kinds)
+        return sum(consolidates(comparison.skew, limit) != comparison.suffers for comparison in comparisons)
 
     return min(limits, key=lambda limit: (mistakes(limit), abs(limit - default), limit))

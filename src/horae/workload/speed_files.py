@@ -62,11 +62,11 @@ def _put_class(table: Throughputs, gpu_type: str, spread: bool, own: str, speeds
             raise BadThroughputs(
                 f"{where} beside {neighbour} is {speed!r}; give a list of two speeds, own and other's."
             )
-        mine, theirs = (_steps_per_s(value, where) for value in speed)
-        table.put(Setting(job_class, gpu_type, gpus, span, other), mine)
+        own_speed, other_speed = (_steps_per_s(value, where) for value in speed)
+        table.put(Setting(job_class, gpu_type, gpus, span, other), own_speed)
         mirrored = Setting(other, gpu_type, gpus, span, job_class)
         if table.get(mirrored) is None:
-            table.put(mirrored, theirs)
+            table.put(mirrored, other_speed)
 
 
 @cache

@@ -1,8 +1,8 @@
 """Traces in and out: jobs from a file of any known format, and back into Horae's own.
 
 A row that cannot be a job is never dropped in silence: it is reported with file,
-line and reason, and left out only when asked. Rows that are rightly no jobs, such as
-those of jobs without GPUs, are left out and counted.
+line and reason, and left out only when asked. Rows that do not describe a GPU job, such as
+a job without GPUs, are left out and counted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from horae.workload.formats.slurm import SLURM
 from horae.workload.formats.table import BadTrace, Format, LeftOut, Table, is_parquet
 from horae.workload.formats.tiresias import TIRESIAS
 
-#: Trace formats by name, open for additions. The first that recognises a file's first line reads the file.
-FORMATS: dict[str, Format] = {known.name: known for known in (HORAE, TIRESIAS, GAVEL, PHILLY, ELASTICFLOW, SLURM)}
+#: Trace formats by name. Public: a program may add its own. The first that recognises a file's first line reads it.
+FORMATS: dict[str, Format] = {
+    trace_format.name: trace_format for trace_format in (HORAE, TIRESIAS, GAVEL, PHILLY, ELASTICFLOW, SLURM)
+}
 
 #: How many bad rows an error quotes.
 ROWS_QUOTED = 3
@@ -36,7 +38,7 @@ ROWS_QUOTED = 3
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be a job: where it stands and why."""
+    """A row that cannot be read as a job: file, line and reason."""
 
     path: str
     line: int
@@ -53,12 +55,12 @@ class Trace:
     jobs: tuple[JobSpec, ...]
     format: str
     skipped: tuple[BadRow, ...] = ()
-    #: How many rows are rightly no jobs, by kind.
+    #: Rows that do not describe a GPU job, counted by what they are.
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 class BadRows(UserError):
-    """Rows that cannot be jobs, told together: the first few and how many there are."""
+    """All bad rows of a file in one error: the first few and how many there are."""
 
     def __init__(self, path: Path, bad: Sequence[BadRow], rows: int, good: int) -> None:
         quoted = "; ".join(f"line {row.line}: {row.reason}" for row in bad[:ROWS_QUOTED])
@@ -92,8 +94,8 @@ def load_trace(
     if bad and not (skip_bad and jobs):
         raise BadRows(path, bad, len(table.rows), len(jobs))
     if not jobs:
-        kinds = ", ".join(f"{kind}: {many:,}" for kind, many in left_out.items())
-        raise BadTrace(f"{path} has no job to run (left out: {kinds}); give a file with at least one.")
+        counts = ", ".join(f"{reason}: {rows:,}" for reason, rows in left_out.items())
+        raise BadTrace(f"{path} has no job to run (left out: {counts}); give a file with at least one.")
     return Trace(tuple(sorted(jobs, key=lambda job: job.submit_s)), chosen.name, tuple(bad), left_out)
 
 
@@ -121,12 +123,12 @@ def detect_format(path: Path) -> Format:
         line = next((line.rstrip("\r\n") for line in file if line.strip()), None)
     if line is None:
         raise BadTrace(f"{path} is empty; give a trace with at least one job.")
-    known = _recognising(line)
-    if known is None:
+    found = _recognising(line)
+    if found is None:
         _look_at_packages(None)
-        known = _recognising(line)
-    if known is not None:
-        return known
+        found = _recognising(line)
+    if found is not None:
+        return found
     raise BadTrace(
         f"{path} starts with {_shortened(line)!r}, which no known format does; "
         f"name one with --format ({', '.join(FORMATS)}) or add the missing columns."
@@ -134,7 +136,7 @@ def detect_format(path: Path) -> Format:
 
 
 def _recognising(line: str) -> Format | None:
-    return next((known for known in FORMATS.values() if known.recognises(line)), None)
+    return next((candidate for candidate in FORMATS.values() if candidate.recognises(line)), None)
 
 
 def _look_at_packages(name: str | None) -> None:
@@ -149,7 +151,7 @@ def _checked(name: str, chosen: Any) -> Format:
 
 
 def _format_called(name: str, path: Path) -> Format:
-    """The format of that name, for a file that is there."""
+    """The format of a name; also checks that the file can be read."""
     if name not in FORMATS:
         _look_at_packages(name)
     if name not in FORMATS:
@@ -175,8 +177,8 @@ def _check_file(path: Path) -> None:
 def _read_rows(
     table: Table, chosen: Format, throughputs: Throughputs | None
 ) -> tuple[list[JobSpec], list[BadRow], Counter[str]]:
-    """The jobs of a table, the rows that cannot be jobs, and how many are rightly none."""
-    read = chosen.row_reader(table, throughputs)
+    """The jobs of a table, its bad rows, and the counts of rows that do not describe a GPU job."""
+    read_row = chosen.row_reader(table, throughputs)
     jobs: list[JobSpec] = []
     bad: list[BadRow] = []
     left_out: Counter[str] = Counter()
@@ -185,11 +187,11 @@ def _read_rows(
         try:
             if len(row) != table.width:
                 raise BadTrace(f"it has {len(row)} columns instead of {table.width}")
-            job = read(number, row)
+            job = read_row(number, row)
             if line_of.setdefault(job.id, line) != line:
                 raise BadTrace(f"job id {job.id!r} is taken by line {line_of[job.id]}")
-        except LeftOut as kind:
-            left_out[str(kind)] += 1
+        except LeftOut as why_not:
+            left_out[str(why_not)] += 1
         except UserError as why:
             bad.append(BadRow(str(table.path), line, str(why).rstrip(".")))
         else:

@@ -71,7 +71,7 @@ def test_a_token_that_others_can_read_is_refused(home: Path, folder: str) -> Non
 @pytest.mark.parametrize("text", ["", "two words", "sécret", "a\nb"])
 def test_what_is_no_token_is_never_sent(home: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("HORAE_TOKEN", text)
-    with pytest.raises(NoToken, match="HORAE_TOKEN holds no token"):
+    with pytest.raises(NoToken, match="HORAE_TOKEN does not contain a token"):
         find_address("http://127.0.0.1:9")
 
 

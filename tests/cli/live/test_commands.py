@@ -109,9 +109,9 @@ def test_the_queue_for_programs(fake: FakeService, horae: Horae) -> None:
     ("words", "said"),
     [
         (["-s", "runing"], "No state is called 'runing'. Did you mean 'running'?"),
-        (["--since", "yesterday"], "--since: 'yesterday' is no length of time"),
+        (["--since", "yesterday"], "--since: 'yesterday' is not a duration"),
         (["-w", "-o", "json"], "--watch needs a terminal"),
-        (["--fields", "id"], "--fields is for programs"),
+        (["--fields", "id"], "--fields needs -o json or -o csv"),
     ],
 )
 def test_a_wrong_question_is_not_asked(fake: FakeService, horae: Horae, words: list[str], said: str) -> None:
@@ -295,7 +295,7 @@ def test_events_say_who_preempted_whom(fake: FakeService, horae: Horae) -> None:
 def test_followed_events_are_told_once_until_the_job_ends(
     fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horae.cli.live.events._LOOK_S", 0.01)
+    monkeypatch.setattr("horae.cli.live.events._POLL_S", 0.01)
     fake.answers["GET /v1/jobs/train-1/why"] = [{"state": "running"}, {"state": "running"}, {"state": "finished"}]
     # One record of the journal may tell two things.
     first, rest = [event(1, "one")], [event(1, "one"), event(1, "two"), event(2, "three")]
@@ -311,7 +311,7 @@ def test_followed_events_are_told_once_until_the_job_ends(
 def test_waiting_ends_with_the_worst_of_the_jobs(
     fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horae.cli.live.wait._LOOK_S", 0.01)
+    monkeypatch.setattr("horae.cli.live.wait._POLL_S", 0.01)
     fake.answers["GET /v1/jobs/a-1/why"] = [{"state": "running"}, {"state": "finished"}]
     fake.answers["GET /v1/jobs/b-2/why"] = {"state": "cancelled"}
     answer = horae("wait", "a-1", "b-2", "a-1", "-o", "json")
@@ -335,7 +335,7 @@ def test_waiting_outlasts_a_service_that_is_started_anew(
             raise away.pop()
         return job_state(at, job)
 
-    monkeypatch.setattr(wait, "_LOOK_S", 0.01)
+    monkeypatch.setattr(wait, "_POLL_S", 0.01)
     monkeypatch.setattr(wait, "job_state", state)
     fake.answers["GET /v1/jobs/a-1/why"] = [{"state": "running"}, {"state": "finished"}]
     assert horae("wait", "a-1").code == 0

@@ -57,7 +57,7 @@ def test_a_loss_that_differs_is_an_error(horae: Horae, tmp_path: Path, monkeypat
     monkeypatch.setattr(demo, "undisturbed", lambda job: -1.0)
     answer = horae("demo", "--state", tmp_path / "state")
     assert answer.code == 1
-    assert "0 of 1 jobs ended with the very loss" in answer.out
+    assert "0 of 1 jobs ended with the same loss" in answer.out
     assert "Job one-1 ended with another loss" in answer.err
     assert (tmp_path / "state" / "demo.html").exists()
 
@@ -154,4 +154,4 @@ def test_who_leaves_early_leaves_no_job_behind_and_the_folder_is_not_used_again(
     assert ends(tmp_path / "state") == {"one-1", "two-2", "three-3"}
     again = horae("demo", "--state", tmp_path / "state")
     assert again.code == 1
-    assert "holds a service already" in again.err
+    assert "already has the state of a service" in again.err

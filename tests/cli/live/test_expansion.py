@@ -52,13 +52,13 @@ def test_an_unknown_name_is_refused_with_those_there_are() -> None:
     with pytest.raises(BadGrid) as error:
         run_of(["t", "{hiden}"], "hidden=1,2")
     assert str(error.value) == (
-        "{hiden} stands for nothing. Did you mean 'hidden'? "
-        "Known are {hidden}, {index}; write {{hiden}} for the braces themselves."
+        "{hiden} is not defined. Did you mean 'hidden'? "
+        "Defined are {hidden}, {index}; write {{hiden}} for literal braces."
     )
 
 
 def test_a_name_that_is_used_nowhere_is_refused() -> None:
-    with pytest.raises(BadGrid, match=r"--grid lr is used nowhere: write \{lr\}"):
+    with pytest.raises(BadGrid, match=r"--grid lr is not used: write \{lr\}"):
         run_of(["t"], "lr=1,2")
 
 

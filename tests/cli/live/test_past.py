@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Horae
 from tests.service.live import Live, eventually, in_state, live, submit
 
-from horae.backends.fake import Part
+from horae.backends.fake import FakeJob
 from horae.service.roles import Role
 
 #: Each job works for 0.4 s on 4 V100s and 4 K80s; ann's take all GPUs of a type, bob's half.
@@ -23,11 +23,11 @@ JOBS = {
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A service under which seven jobs of two people have ended, and one was cancelled."""
-    with live(tmp_path_factory.mktemp("past"), "fifo-backfill", part=Part(lasts_s=0.4, ready_s=0.05)) as service:
+    with live(tmp_path_factory.mktemp("past"), "fifo-backfill", script=FakeJob(lasts_s=0.4, ready_s=0.05)) as service:
         people: dict[str, httpx.Client] = {name: service.person(name) for name in JOBS}
         for name, jobs in JOBS.items():
             submit(people[name], *({**job, "estimate": {"steps": 40, "duration": 1}} for job in jobs))
-        service.backend.world.parts["endless-8"] = Part(lasts_s=1000.0)
+        service.backend.world.jobs["endless-8"] = FakeJob(lasts_s=1000.0)
         (endless,) = submit(people["ann"], {"name": "endless", "queue": "vision", "estimate": {"duration": 1000}})
         in_state(people["ann"], endless, "running")
         people["ann"].post(f"/v1/jobs/{endless}/cancel")
@@ -69,7 +69,7 @@ def test_fairness_is_told_by_queue_and_as_a_page(cli: Horae, tmp_path: Path) -> 
     assert answer.code == 0, answer.err
     told = answer.json
     assert (told["jobs"], told["finished"]) == (8, 7)
-    assert {name: part["jobs"] for name, part in told["by_queue"].items()} == {"vision": 4, "speech": 4}
+    assert {name: figures["jobs"] for name, figures in told["by_queue"].items()} == {"vision": 4, "speech": 4}
     assert "<svg" in page.read_text()
     assert json.loads(viewer.read_text())["traceEvents"]
     text = cli("report", "fairness")

@@ -239,7 +239,7 @@ def test_policies_and_queues_change_while_it_runs(live: Horae, tmp_path: Path) -
     file.write_text("queues: {small: {gpus_max: 1}}\n")
     said = live("settings", "set", "las", "--set", "quantum=30", "--queues", file, "-o", "json").json
     assert (said["policy"], said["settings"]) == ("las", {"quantum": "30"})
-    assert "Queue small may have 1 GPUs" in live("submit", "--queue", "small", "--gpus", "2", "--", "true").err
+    assert "Queue small may use at most 1 GPUs" in live("submit", "--queue", "small", "--gpus", "2", "--", "true").err
     shares = {one["queue"]: one for one in live("share", "-o", "json").json["queues"]}
     assert shares["small"]["gpus_max"] == 1
     assert live("settings", "set", before).code == 0
@@ -248,7 +248,7 @@ def test_policies_and_queues_change_while_it_runs(live: Horae, tmp_path: Path) -
 def test_a_dry_run_leaves_nothing_behind(live: Horae) -> None:
     total = live("queue", "--all", "-o", "json").json["total"]
     assert live("submit", "--dry-run", "--", "true").code == 0
-    assert "No GPU here is a h100" in live("submit", "--dry-run", "--gpus", "h100:1", "--", "true").err
+    assert "There is no GPU of type h100" in live("submit", "--dry-run", "--gpus", "h100:1", "--", "true").err
     assert live("queue", "--all", "-o", "json").json["total"] == total
 
 
@@ -263,5 +263,5 @@ def test_ctrl_c_leaves_the_job_alone(live: Horae) -> None:
         os.kill(following.pid, signal.SIGINT)
         _, err = following.communicate(timeout=30)
     assert following.returncode == 130
-    assert err == f"interrupted; the job goes on, and `horae logs -f {job}` follows it again\n"
+    assert err == f"interrupted; the job goes on; `horae logs -f {job}` follows it again\n"
     assert live("status", job, "-o", "json").json["state"] in UP

@@ -152,17 +152,17 @@ def test_waiting_for_the_end_is_in_the_exit_code(taken: FakeService, horae: Hora
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "There is nothing to run"),
-        (["--"], "There is nothing to run"),
-        (["nowhere.yaml"], "There is no job file nowhere.yaml; a program to run stands behind `--`"),
+        ([], "There is no program to run"),
+        (["--"], "There is no program to run"),
+        (["nowhere.yaml"], "There is no job file nowhere.yaml; write a program after `--`"),
         (["--env", "NOT_SET_HERE", "--", "x"], "--env NOT_SET_HERE: there is no such variable here"),
-        (["--env", "HORAE_URL=x", "--", "x"], "variables that begin with HORAE_"),
-        (["--gpus", "many", "--", "x"], "'many' is no number of GPUs; write 4 or v100:4"),
+        (["--env", "HORAE_URL=x", "--", "x"], "names of variables must not begin with HORAE_"),
+        (["--gpus", "many", "--", "x"], "'many' is not a number of GPUs; write 4 or v100:4"),
         (["--gpus", "v100:4,k80:2", "--", "x"], "the same number of GPUs"),
-        (["--time", "soon", "--", "x"], "max_duration: 'soon' is no length of time"),
-        (["-n", "../x", "--", "x"], "'../x' is no name"),
+        (["--time", "soon", "--", "x"], "max_duration: 'soon' is not a duration"),
+        (["-n", "../x", "--", "x"], "'../x' cannot be a name"),
         (["--workdir", "/nowhere", "--", "x"], "There is no folder /nowhere to run in"),
-        (["--grid", "lr=1,2", "--", "x", "{rate}"], "{rate} stands for nothing"),
+        (["--grid", "lr=1,2", "--", "x", "{rate}"], "{rate} is not defined"),
     ],
 )
 def test_what_cannot_be_right_is_not_sent(fake: FakeService, horae: Horae, words: list[str], said: str) -> None:
@@ -178,13 +178,13 @@ def test_what_cannot_be_right_is_not_sent(fake: FakeService, horae: Horae, words
         ("run: x\nresources: 3\n", "job.yaml: resources: it must be a map"),
         ("run: x\ngpus: 2\n", "job.yaml: gpus is not a key of a job. Did you mean 'resources.gpus'?"),
         ("run: x\nenvs: {text: 3}\n", "job.yaml: envs.text: it must be text."),
-        ("run: []\n", "There is nothing to run"),
+        ("run: []\n", "There is no program to run"),
         ("run: [x, 3]\n", "job.yaml: run.1: it must be text."),
-        ('run: [x, "a\\0b"]\n', "job.yaml: run.1: it holds characters that no program can be given."),
-        ('run: [x, "\\uDCFF"]\n', "job.yaml: run.1: it holds characters that no program can be given."),
+        ('run: [x, "a\\0b"]\n', "job.yaml: run.1: it has characters that cannot be passed to a program."),
+        ('run: [x, "\\uDCFF"]\n', "job.yaml: run.1: it has characters that cannot be passed to a program."),
         ("- run: x\n", "job.yaml is not a map"),
         ("run: [", "job.yaml is not YAML"),
-        ("name: x\n", "There is nothing to run"),
+        ("name: x\n", "There is no program to run"),
     ],
 )
 def test_a_wrong_file_is_told_by_name(fake: FakeService, horae: Horae, text: str, said: str) -> None:
@@ -204,12 +204,12 @@ def test_wrong_usage_is_exit_code_2(fake: FakeService, horae: Horae, words: list
 
 
 def test_a_program_without_the_dashes_is_told_where_they_go(fake: FakeService, horae: Horae) -> None:
-    assert "behind `--`: horae submit -- python train.py" in refused(horae, fake, "python", "train.py").err
-    assert "options of a program stand behind `--`" in refused(horae, fake, "python", "train.py", "--lr", "1").err
+    assert "after `--`: horae submit -- python train.py" in refused(horae, fake, "python", "train.py").err
+    assert "write the options of your program after `--`" in refused(horae, fake, "python", "train.py", "--lr", "1").err
 
 
 def test_what_the_service_refuses_is_told_in_its_words(fake: FakeService, horae: Horae) -> None:
-    fake.answers["POST /v1/jobs"] = (400, {"error": "No GPU here is a h100. There are v100, k80."})
+    fake.answers["POST /v1/jobs"] = (400, {"error": "There is no GPU of type h100. There are v100, k80."})
     answer = horae("submit", "--gpus", "h100:1", "--", "x")
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err == "error: No GPU here is a h100. There are v100, k80.\n"
+    assert answer.err == "error: There is no GPU of type h100. There are v100, k80.\n"

@@ -1,7 +1,7 @@
-"""The GPUs of this machine: real ones, found through NVML, or virtual ones, declared.
+"""The GPUs of this machine: real GPUs, found through NVML, or virtual GPUs, declared by the operator.
 
-NVML is the library of the driver that `nvidia-smi` uses; it is called through ctypes, so that
-nothing has to be installed for it.
+NVML is the driver's library, which `nvidia-smi` also uses. It is called through ctypes, so nothing has to be
+installed for it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from horae.core.errors import UserError
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NAME_BYTES = 96
-#: NVML_SUCCESS, and what it answers on a machine whose driver is not loaded.
+#: NVML_SUCCESS and NVML_ERROR_DRIVER_NOT_LOADED.
 _SUCCESS, _NO_DRIVER = 0, 9
-#: Words of a product's name that tell the maker, the memory or the socket, not the type.
+#: Words of a product name that state the maker, the memory or the socket, not the GPU type.
 _NOT_THE_TYPE = re.compile(r"nvidia|tesla|geforce|quadro|graphics|generation|sxm\d*|pcie|nvl|hbm\d\w*|\d+gb")
 
 
 class BadGpus(UserError):
-    """GPUs that cannot be found, or cannot be as declared."""
+    """No GPUs were found, or the declaration of virtual GPUs is wrong."""
 
 
 def find_gpus(library: Any = None, host: str = "") -> dict[Node, tuple[int, ...]]:
-    """The GPUs of this machine: a node for each type, with their numbers as the driver counts them.
+    """The real GPUs of this machine: one node per GPU type, with the driver's GPU numbers.
 
-    Empty where there is no driver or no GPU. `library` stands in for NVML.
+    Empty if there is no driver or no GPU. `library` replaces NVML in tests.
     """
     library = library or _load()
     if library is None or (answer := library.nvmlInit_v2()) == _NO_DRIVER:
@@ -44,38 +44,38 @@ def find_gpus(library: Any = None, host: str = "") -> dict[Node, tuple[int, ...]
 
 
 def nodes_of(names: Sequence[str], host: str) -> dict[Node, tuple[int, ...]]:
-    """A node for each type among GPUs of these product names, and the numbers of its GPUs."""
+    """One node per GPU type, and the numbers of its GPUs. `names` are product names, in the driver's order."""
     types = [type_name(name) for name in names]
-    numbers = {one: tuple(k for k, other in enumerate(types) if other == one) for one in types}
-    return {Node(f"{host}-{one}", one, len(found)): found for one, found in numbers.items()}
+    numbers = {gpu_type: tuple(k for k, other_type in enumerate(types) if other_type == gpu_type) for gpu_type in types}
+    return {Node(f"{host}-{gpu_type}", gpu_type, len(found)): found for gpu_type, found in numbers.items()}
 
 
 def type_name(product: str) -> str:
-    """The type in a product's name: `NVIDIA H100 80GB HBM3` is an `h100`, `GeForce RTX 3090` an `rtx3090`."""
+    """GPU type from a product name: `NVIDIA H100 80GB HBM3` is an `h100`, `GeForce RTX 3090` an `rtx3090`."""
     words = re.findall(r"[a-z0-9]+", product.lower())
     return "".join(word for word in words if not _NOT_THE_TYPE.fullmatch(word)) or "gpu"
 
 
 def parse_virtual(text: str) -> tuple[Node, ...]:
-    """Virtual GPUs such as `v100:4,k80:4`: a node for each type, called like it."""
+    """Nodes of virtual GPUs from a text such as `v100:4,k80:4`: one node per GPU type, with the type as its name."""
     nodes = tuple(_virtual(part.strip()) for part in text.split(","))
     types = [node.gpu_type for node in nodes]
-    twice = next((one for one in types if types.count(one) > 1), None)
+    twice = next((gpu_type for gpu_type in types if types.count(gpu_type) > 1), None)
     if twice:
-        raise BadGpus(f"GPU type {twice!r} is declared twice; add the numbers up.")
+        raise BadGpus(f"GPU type {twice!r} is declared twice: write it once, with the sum of both numbers.")
     return nodes
 
 
 def _virtual(part: str) -> Node:
     match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_.-]{0,62}):([1-9][0-9]{0,5})", part)
     if not match:
-        raise BadGpus(f"{part!r} declares no GPUs; write TYPE:NUMBER, such as v100:4 or v100:4,k80:4.")
+        raise BadGpus(f"{part!r} is not a number of GPUs: write TYPE:NUMBER, such as v100:4 or v100:4,k80:4.")
     gpu_type = match[1].lower()
     return Node(gpu_type, gpu_type, int(match[2]))
 
 
 def _load() -> Any:
-    """The library, or None on a machine without it."""
+    """NVML; None on a machine without it."""
     try:
         return ctypes.CDLL(_LIBRARY)
     except OSError:

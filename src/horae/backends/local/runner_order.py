@@ -1,8 +1,8 @@
-"""The order for a runner: programs, folders and the environment of every process.
+"""The order of an attempt (`order.json`): commands, folders and the environment of every process.
 
-A job starts from an allow-list of the daemon's own environment, so that nothing the daemon
-knows leaks into it. `CUDA_VISIBLE_DEVICES` tells a job which GPUs are its own; it is a
-convention and no isolation: a job that ignores it reaches the others.
+A job gets an allow-list of the daemon's environment, so that the daemon's secrets do not leak into it.
+`CUDA_VISIBLE_DEVICES` tells a job which GPUs it may use. This is a convention, not isolation: a job that
+ignores it can use the other GPUs. Stored: change by addition.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from horae.backends.protocol import Place, Start
 from horae.backends.task import Task
 from horae.core.errors import UserError, did_you_mean
 
-#: What a job gets of the daemon's own environment, and all of LC_*.
+#: Variables that a job gets from the daemon's environment, besides all of LC_*.
 ALLOWED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH")
-#: Set for every process of an attempt: the folder that tells its processes from all others.
-MARK = "HORAE_ATTEMPT_DIR"
+#: Variable set for every process of an attempt, with the attempt's folder: it identifies the processes.
+ATTEMPT_VARIABLE = "HORAE_ATTEMPT_DIR"
 
 
 class BadTask(UserError):
-    """A task that cannot be started as it is."""
+    """A task that cannot be started."""
 
 
 def allowed(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that jobs may see."""
+    """The variables of an environment that jobs may see."""
     return {name: value for name, value in environment.items() if name in ALLOWED or name.startswith("LC_")}
 
 
 def make_order(
     start: Start, folder: Path, devices: Mapping[str, tuple[int, ...]], secrets: Path | None
 ) -> dict[str, Any]:
-    """All that a runner has to know. Secret values are not in it, only their files."""
+    """The content of `order.json`. It names the files of secrets, never their values."""
     task = start.task
     workdir = Path(task.workdir) if task.workdir else folder / "work"
     checkpoint_dir = checkpoint_folder(task, folder)
@@ -57,9 +57,10 @@ def make_order(
 
 
 def checkpoint_folder(task: Task, folder: Path) -> Path:
-    """Where a job's checkpoints lie, in all its attempts: beside these, or where it says.
+    """The checkpoint folder of a job, the same for all its attempts.
 
-    That is seen from its working folder; one that each attempt has for itself would hide what the last one saved.
+    A relative `checkpoint_dir` starts from the task's `workdir`, or else from the job's checkpoint folder: the working
+    folder of a single attempt would hide the checkpoint from the next attempt.
     """
     own = folder.parent / "checkpoint"
     if not task.checkpoint_dir:
@@ -68,19 +69,19 @@ def checkpoint_folder(task: Task, folder: Path) -> Path:
 
 
 def task_of(order: Mapping[str, Any]) -> Task:
-    """The task an order was made for; what a later release has added to it says nothing to this one."""
-    said = {one.name: order["task"][one.name] for one in fields(Task) if one.name in order["task"]}
-    return Task(**{**said, "run": tuple(said["run"]), "secrets": tuple(said["secrets"])})
+    """The task in an order. Fields that a later release added are ignored."""
+    values = {item.name: order["task"][item.name] for item in fields(Task) if item.name in order["task"]}
+    return Task(**{**values, "run": tuple(values["run"]), "secrets": tuple(values["secrets"])})
 
 
 def _environment(start: Start, folder: Path, checkpoint_dir: Path) -> dict[str, str]:
-    """What all processes of an attempt see; what Horae sets wins over what the task sets."""
+    """Environment shared by all processes of an attempt. Horae's variables override those of the task."""
     return {
         **allowed(os.environ),
         **start.task.env,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
-        # NVML counts GPUs by their bus; CUDA would count the fastest first.
+        # NVML numbers GPUs by bus id; CUDA's default puts the fastest first.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "HORAE_JOB_ID": start.job,
         "HORAE_ATTEMPT": str(start.attempt),
@@ -89,13 +90,13 @@ def _environment(start: Start, folder: Path, checkpoint_dir: Path) -> dict[str, 
         "HORAE_GPU_TYPE": start.gpu_type,
         "HORAE_STOP_SIGNAL": start.task.stop_signal,
         "HORAE_REPORT_AT": ",".join(f"{step:.15g}" for step in start.report_at),
-        MARK: str(folder),
+        ATTEMPT_VARIABLE: str(folder),
         **start.env,
     }
 
 
 def _ranks(places: tuple[Place, ...], devices: Mapping[str, tuple[int, ...]], each_gpu: bool) -> list[dict[str, str]]:
-    """The variables in which the processes differ, as torchrun sets them: one process a GPU, or one a node."""
+    """Variables of each process, named as torchrun names them: one process per GPU, or one per node."""
     local_sizes = [len(place.gpus) if each_gpu else 1 for place in places]
     ranks = [(group, local) for group, size in enumerate(local_sizes) for local in range(size)]
     return [
@@ -112,29 +113,29 @@ def _ranks(places: tuple[Place, ...], devices: Mapping[str, tuple[int, ...]], ea
 
 
 def _visible(place: Place, devices: Mapping[str, tuple[int, ...]]) -> str:
-    """The GPUs of a place by their numbers on the machine; virtual ones keep those on their node."""
+    """The driver's numbers of the GPUs of a place; virtual GPUs keep their numbers on the node."""
     physical = devices.get(place.node)
     return ",".join(str(physical[number] if physical else number) for number in place.gpus)
 
 
 def _signal_number(task: Task) -> int:
-    known = {one.name: int(one) for one in signal.Signals}
-    if task.stop_signal not in known:
-        raise BadTask(f"No signal is called {task.stop_signal!r}.{did_you_mean(task.stop_signal, known)}")
-    return known[task.stop_signal]
+    numbers = {item.name: int(item) for item in signal.Signals}
+    if task.stop_signal not in numbers:
+        raise BadTask(f"No signal is called {task.stop_signal!r}.{did_you_mean(task.stop_signal, numbers)}")
+    return numbers[task.stop_signal]
 
 
 def _secret_files(task: Task, secrets: Path | None) -> dict[str, str]:
     if task.secrets and secrets is None:
-        raise BadTask(f"The job needs the secret {task.secrets[0]!r}, but this service has no folder of secrets.")
+        raise BadTask(f"The job needs the secret {task.secrets[0]!r}, but the service was started without --secrets.")
     for name in task.secrets:
         if not name.isidentifier():
-            raise BadTask(f"{name!r} cannot be a secret's name: it must be that of an environment variable.")
+            raise BadTask(f"{name!r} cannot be the name of a secret: use the name of an environment variable.")
     return {name: str(secrets / name) for name in task.secrets} if secrets else {}
 
 
 def _free_port() -> int:
-    """A port that nobody listens on now."""
+    """A TCP port that is free now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

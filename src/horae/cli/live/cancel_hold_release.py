@@ -1,4 +1,4 @@
-"""`horae cancel`, `hold` and `release`: ask for jobs to be ended, kept or let go."""
+"""`horae cancel`, `horae hold` and `horae release`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from horae.core.errors import UserError
 _DONE = {"cancel": "cancelled", "hold": "held", "release": "released"}
 
 AppOption = Annotated[
-    str | None, typer.Option("--app", metavar="NAME", help="All trials of an app that have not ended.")
+    str | None, typer.Option("--app", metavar="NAME", help="All jobs of this app that have not ended.")
 ]
-YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before acting on an app.")]
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="With --app, do not ask for confirmation.")]
 
 
 def cancel(
@@ -30,7 +30,7 @@ def cancel(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """End jobs for good: those that run are told to save and go."""
+    """Cancel jobs for good. Running jobs get their stop signal, to save and exit."""
     _request("cancel", jobs or [], app, yes, url, output)
 
 
@@ -41,7 +41,7 @@ def hold(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Keep jobs from running until they are released: those that run are told to save and go."""
+    """Hold jobs: they do not run until `horae release`. Running jobs get their stop signal, to save and exit."""
     _request("hold", jobs or [], app, yes, url, output)
 
 
@@ -52,35 +52,39 @@ def release(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let jobs that are held run again."""
+    """Release held jobs, so that they can run again."""
     _request("release", jobs or [], app, yes, url, output)
 
 
 def _request(what: str, jobs: Sequence[str], app: str | None, yes: bool, url: str | None, output: Output) -> None:
-    """Ask for it, say of each job what became of it; a job that it came too late for is exit code 1."""
+    """Send the request and print the result of each job. Exit code 1 if a job was not changed."""
     if bool(jobs) == bool(app):
-        raise UserError(f"Name the jobs to {what}, or --app and an app; `horae queue` lists jobs.")
-    with service(url) as at:
-        chosen = list(dict.fromkeys(jobs)) if jobs else _trials(at, str(app))
+        raise UserError(f"Name the jobs to {what}, or an app with --app NAME; `horae queue` lists jobs.")
+    with service(url) as client:
+        chosen = list(dict.fromkeys(jobs)) if jobs else _trials(client, str(app))
         if app:
             _confirm(f"{what} {count(len(chosen), 'job')} of app {app}", yes)
-        answers = _asked(at, what, chosen)
-    records = [{"id": job, "answer": said} for job, said in answers.items()]
-    answer(output, {"jobs": answers}, records, lambda: [_sentence(what, job, said) for job, said in answers.items()])
-    raise typer.Exit(int(any(said != "done" for said in answers.values())))
+        answers = _send_request(client, what, chosen)
+    records = [{"id": job, "answer": outcome} for job, outcome in answers.items()]
+    lines = [_sentence(what, job, outcome) for job, outcome in answers.items()]
+    answer(output, {"jobs": answers}, records, lambda: lines)
+    raise typer.Exit(int(any(outcome != "done" for outcome in answers.values())))
 
 
-def _asked(at: ServiceClient, what: str, jobs: Sequence[str]) -> dict[str, str]:
-    """All jobs are in one request: it is done for all, or for none if one is unknown."""
+def _send_request(client: ServiceClient, what: str, jobs: Sequence[str]) -> dict[str, str]:
+    """Send one request for all jobs: if a job is unknown, nothing is done."""
     paths = [job_path(job) for job in jobs]
-    said = at.post(f"{paths[0]}/{what}") if len(paths) == 1 else at.post(f"/v1/jobs/{what}", {"ids": list(jobs)})
-    return {str(job): str(one) for job, one in dict(said.get("jobs") or {}).items()}
+    path, body = (f"{paths[0]}/{what}", None) if len(paths) == 1 else (f"/v1/jobs/{what}", {"ids": list(jobs)})
+    response = client.post(path, body)
+    return {str(job): str(outcome) for job, outcome in dict(response.get("jobs") or {}).items()}
 
 
-def _trials(at: ServiceClient, app: str) -> list[str]:
-    found = records_of(at.get("/v1/jobs", {"app": app, "limit": 0, "fields": "id"}), "jobs")
+def _trials(client: ServiceClient, app: str) -> list[str]:
+    found = records_of(client.get("/v1/jobs", {"app": app, "limit": 0, "fields": "id"}), "jobs")
     if not found:
-        raise UserError(f"App {app!r} has no jobs that have not ended; `horae queue --all --app {app}` lists all.")
+        raise UserError(
+            f"All jobs of app {app!r} have ended, or there are none; `horae queue --all --app {app}` lists them."
+        )
     return [str(record["id"]) for record in found]
 
 
@@ -88,10 +92,10 @@ def _confirm(what: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UserError(f"Nobody can be asked whether to {what}: add --yes.")
+        raise UserError(f"There is no terminal to ask whether to {what}: add --yes.")
     if not typer.confirm(f"{what}?", err=True):
         raise UserError("Nothing was done.")
 
 
-def _sentence(what: str, job: str, said: str) -> str:
-    return visible(f"{job}: {_DONE[what] if said == 'done' else said}")
+def _sentence(what: str, job: str, outcome: str) -> str:
+    return visible(f"{job}: {_DONE[what] if outcome == 'done' else outcome}")

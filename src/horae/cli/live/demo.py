@@ -1,4 +1,4 @@
-"""`horae demo`: the whole thing on one machine in about a minute and a half."""
+"""`horae demo`: a service, jobs and a report on one machine in about a minute and a half."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 
     from horae.service.server import Server
 
-#: Machines where there are no real GPUs, and how fast training is on each.
+#: Virtual GPUs for a machine without real GPUs, and the relative training speed on each type.
 VIRTUAL, SPEEDS = "v100:4,k80:4", "v100=1,k80=0.5"
 LEASE_S = 8
 STEP_MS = 25
-#: After so long something is wrong.
-PATIENCE_S = 600.0
-_LOOK_S = 0.5
-#: How long jobs that are cancelled are waited for.
+#: Seconds after which the demonstration has failed.
+TIMEOUT_S = 600.0
+_POLL_S = 0.5
+#: Seconds to wait for cancelled jobs to end.
 STOP_S = 10.0
-_OVER = ("finished", "failed", "cancelled")
-#: Characters of a line that has room for all columns, and those that are left out where it has not.
+_ENDED = ("finished", "failed", "cancelled")
+#: Terminal width that has space for all columns; columns left out on a narrower terminal.
 _WIDE, _WIDE_ONLY = 120, ("on", "loss")
 
 
 @dataclass(frozen=True)
 class DemoJob:
-    """One training job: who submits it, its gang, its steps and its learning rate."""
+    """One training job: user, queue, GPU count, steps and learning rate."""
 
     user: str
     queue: str
@@ -60,7 +60,7 @@ class DemoJob:
     seed: int
 
     def arguments(self) -> list[str]:
-        """What decides the result; everything else only decides how long it takes."""
+        """Arguments of the training script that determine the result."""
         return ["--steps", str(self.steps), "--seed", str(self.seed), "--lr", str(self.lr)]
 
 
@@ -78,52 +78,56 @@ JOBS = (
 
 
 class DemoFailed(UserError):
-    """The demonstration did not end as it should."""
+    """The demonstration failed."""
 
 
 def command(
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="The report's page; in the state folder by default."),
+        typer.Option(
+            "--html", metavar="FILE", help="Write the report page to this file (default: in the state folder)."
+        ),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option("--state", metavar="DIR", help="The service's folder; a new temporary one by default."),
+        typer.Option("--state", metavar="DIR", help="State folder of the service (default: a new temporary folder)."),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Start a service on loopback, train a dozen small models of three teams under Themis, and report how fair it was.
+    """Start a local service, train twelve small models of three teams under the policy themis, and report the fairness.
 
-    The models are real (NumPy, no download) and so are the processes; GPUs are virtual unless this machine has some.
+    Models and processes are real (NumPy, no download). GPUs are virtual unless this machine has real ones.
     """
     check_outputs([html], inputs=[])
-    # Kept after the end: the page, the logs and the checkpoints are what one wants to look at.
+    # The folder stays after the end, with the page, the logs and the checkpoints.
     folder = state or Path(tempfile.mkdtemp(prefix="horae-demo-"))
     if (folder / "journal.db").exists():
-        raise DemoFailed(f"{folder} holds a service already: name a new folder with --state, or leave it out.")
+        raise DemoFailed(
+            f"{folder} already has the state of a service: name a new folder with --state, or leave it out."
+        )
     with interruptible(f"the service and its jobs have ended, and what they wrote is in {folder}"):
         _demonstrate(folder, html or folder / "demo.html", output)
 
 
 def _demonstrate(folder: Path, page: Path, output: Output) -> None:
-    with _serving(folder) as server, service_at(_address(server, _admin(server))) as at:
-        _say(output, f"Service at {server.url}, state in {folder}")
-        with _leaving_none(at):
-            ids = _submit(at, server)
-            _say(output, f"{len(ids)} jobs of 3 teams submitted; GPUs are leased for {LEASE_S} s at a time.")
-            jobs = _watch(at, output)
+    with _serving(folder) as server, service_at(_address(server, _admin_token(server))) as client:
+        _print_line(output, f"Service at {server.url}, state in {folder}")
+        with _cancelling_on_error(client):
+            ids = _submit(client, server)
+            _print_line(output, f"{len(ids)} jobs of 3 teams submitted; GPUs are leased for {LEASE_S} s at a time.")
+            jobs = _watch(client, output)
         losses = _check(jobs, ids, folder)
-        past = read_past(at)
+        journal = read_past(client)
     from horae.report.metrics.measure import measure
 
-    report = measure(past.history)
-    write_files(past, report, page, None)
-    _tell(output, report, jobs, losses, page)
+    report = measure(journal.history)
+    write_files(journal, report, page, None)
+    _print_result(output, report, jobs, losses, page)
 
 
 @contextmanager
 def _serving(folder: Path) -> Iterator[Server]:
-    """A service in this process."""
+    """Run a service in this process."""
     from horae.backends.local.gpu_detection import find_gpus
     from horae.service.server import ServeOptions, Server
 
@@ -136,28 +140,28 @@ def _serving(folder: Path) -> Iterator[Server]:
         server.close()
 
 
-def _admin(server: Server) -> str:
+def _admin_token(server: Server) -> str:
     return server.token_file.read_text(encoding="utf-8").strip()
 
 
 def _address(server: Server, token: str) -> Address:
-    """The client's way to the service, as whoever has this token."""
+    """Address of the service with this token."""
     return Address(server.url, local=True, token=token)
 
 
-def _submit(at: ServiceClient, server: Server) -> dict[str, DemoJob]:
-    """Every team submits its own jobs, with its own token."""
+def _submit(client: ServiceClient, server: Server) -> dict[str, DemoJob]:
+    """Submit the jobs of every team with the team's own token; returns the jobs by id."""
     ids: dict[str, DemoJob] = {}
     for user in dict.fromkeys(job.user for job in JOBS):
-        token = at.post("/v1/tokens", {"user": user, "role": "user", "expires": "1h"})["token"]
+        token = client.post("/v1/tokens", {"user": user, "role": "user", "expires": "1h"})["token"]
         own = [job for job in JOBS if job.user == user]
         with service_at(_address(server, token)) as theirs:
-            said = theirs.post("/v1/jobs", [_form(job) for job in own])
-        ids.update(zip(said["ids"], own, strict=True))
+            response = theirs.post("/v1/jobs", [_job_file(job) for job in own])
+        ids.update(zip(response["ids"], own, strict=True))
     return ids
 
 
-def _form(job: DemoJob) -> dict[str, Any]:
+def _job_file(job: DemoJob) -> dict[str, Any]:
     run = [sys.executable, str(script()), *job.arguments(), "--step-ms", str(STEP_MS), "--speed", SPEEDS]
     return {
         "name": job.name,
@@ -171,7 +175,7 @@ def _form(job: DemoJob) -> dict[str, Any]:
 
 
 def script() -> Path:
-    """The training script: shipped with the package, or among the examples of a checkout."""
+    """Path of the training script: in the package, or in the examples of a checkout."""
     for place in (Path(__file__).parent, Path(__file__).parents[4] / "examples"):
         if (place / "train_numpy.py").is_file():
             return place / "train_numpy.py"
@@ -182,19 +186,19 @@ def script() -> Path:
 
 
 @contextmanager
-def _leaving_none(at: ServiceClient) -> Iterator[None]:
-    """Whoever leaves before the end leaves no jobs behind; one in a hurry, who says so twice, neither."""
+def _cancelling_on_error(client: ServiceClient) -> Iterator[None]:
+    """Cancel all jobs on an error or Ctrl-C; a second Ctrl-C does not interrupt this."""
     try:
         yield
     except BaseException:
-        with _unhurried():
-            _end_all(at)
+        with _signals_ignored():
+            _cancel_all(client)
         raise
 
 
 @contextmanager
-def _unhurried() -> Iterator[None]:
-    """Let no signal cut short what takes a few seconds."""
+def _signals_ignored() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM for a few seconds."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -206,26 +210,26 @@ def _unhurried() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end_all(at: ServiceClient) -> None:
-    """Cancel what there is, until there is nothing. Runners see to the end of their jobs once they are told."""
+def _cancel_all(client: ServiceClient) -> None:
+    """Cancel all jobs until none is left, or until `STOP_S`. Runners end their jobs by themselves then."""
     until = time.monotonic() + STOP_S
-    while (live := records_of(at.get("/v1/jobs", {"limit": 0}), "jobs")) and time.monotonic() < until:
-        at.post("/v1/jobs/cancel", {"ids": [job["id"] for job in live]})
-        time.sleep(_LOOK_S)
+    while (live := records_of(client.get("/v1/jobs", {"limit": 0}), "jobs")) and time.monotonic() < until:
+        client.post("/v1/jobs/cancel", {"ids": [job["id"] for job in live]})
+        time.sleep(_POLL_S)
 
 
-def _watch(at: ServiceClient, output: Output) -> list[dict[str, Any]]:
-    """Look on until all have ended: a live table on a terminal, a line now and then elsewhere."""
+def _watch(client: ServiceClient, output: Output) -> list[dict[str, Any]]:
+    """Show the jobs until all have ended: a live table on a terminal, else a line every 10 s."""
     began = time.monotonic()
     with _display(output) as show:
         while True:
-            jobs = records_of(at.get("/v1/jobs", {"all": True, "limit": 0}), "jobs")
+            jobs = records_of(client.get("/v1/jobs", {"all": True, "limit": 0}), "jobs")
             show(jobs)
-            if all(job["state"] in _OVER for job in jobs):
+            if all(job["state"] in _ENDED for job in jobs):
                 return jobs
-            if time.monotonic() - began > PATIENCE_S:
-                raise DemoFailed(f"Not all jobs ended within {PATIENCE_S:.0f} s; this machine may be too busy.")
-            time.sleep(_LOOK_S)
+            if time.monotonic() - began > TIMEOUT_S:
+                raise DemoFailed(f"Not all jobs ended within {TIMEOUT_S:.0f} s; this machine may be too busy.")
+            time.sleep(_POLL_S)
 
 
 @contextmanager
@@ -238,18 +242,18 @@ def _display(output: Output) -> Iterator[Callable[[Sequence[Mapping[str, Any]]],
         with Live(console=console, auto_refresh=False) as live:
             yield lambda jobs: live.update(_live_table(jobs), refresh=True)
         return
-    told = [0.0]
+    last_line_s = [0.0]
 
     def line(jobs: Sequence[Mapping[str, Any]]) -> None:
-        if time.monotonic() - told[0] >= 10:
-            told[0] = time.monotonic()
-            _say(output, _summary(jobs))
+        if time.monotonic() - last_line_s[0] >= 10:
+            last_line_s[0] = time.monotonic()
+            _print_line(output, _summary(jobs))
 
     yield line
 
 
 def _live_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One line a job, also on a terminal of 80 characters, which has no room for everything."""
+    """One line per job; a narrow terminal shows fewer columns."""
     wide = is_wide(_WIDE)
     rows = [{head: cell for head, cell in _cells(job, wide).items() if wide or head not in _WIDE_ONLY} for job in jobs]
     return table(list(rows[0]), [list(row.values()) for row in rows])
@@ -277,8 +281,8 @@ def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:
         "finished": sum(job["state"] == "finished" for job in jobs),
     }
     done = sum(job["progress"] for job in jobs) / len(jobs)
-    told = ", ".join(f"{number} {state}" for state, number in count.items())
-    return f"{bar(done, 20)} {done:4.0%}  {told}, {sum(job['preemptions'] for job in jobs)} preemptions"
+    last_line_s = ", ".join(f"{number} {state}" for state, number in count.items())
+    return f"{bar(done, 20)} {done:4.0%}  {last_line_s}, {sum(job['preemptions'] for job in jobs)} preemptions"
 
 
 # ------------------------------------------------------------------------ checking
@@ -287,10 +291,10 @@ def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:
 def _check(
     jobs: Sequence[Mapping[str, Any]], ids: Mapping[str, DemoJob], folder: Path
 ) -> dict[str, tuple[float, float]]:
-    """The loss each job ended with, and the one it has when nobody disturbs it."""
+    """By job: the loss it ended with, and the loss of an undisturbed run."""
     failed = [job["id"] for job in jobs if job["state"] != "finished"]
     if failed:
-        raise DemoFailed(f"{', '.join(failed)} did not finish: `horae logs {failed[0]}` would tell why; see {folder}.")
+        raise DemoFailed(f"{', '.join(failed)} did not finish: see the logs in {folder}.")
     return {name: (_loss(folder / "jobs" / name / "checkpoint"), undisturbed(job)) for name, job in ids.items()}
 
 
@@ -299,7 +303,7 @@ def _loss(folder: Path) -> float:
 
 
 def undisturbed(job: DemoJob) -> float:
-    """The loss of the same training, run alone, at once and in one piece."""
+    """The loss of the same training without preemption."""
     import os
 
     with tempfile.TemporaryDirectory() as folder:
@@ -315,12 +319,12 @@ def undisturbed(job: DemoJob) -> float:
 # ------------------------------------------------------------------------- telling
 
 
-def _say(output: Output, sentence: str) -> None:
+def _print_line(output: Output, sentence: str) -> None:
     if output is Output.TABLE:
         typer.echo(sentence)
 
 
-def _tell(
+def _print_result(
     output: Output,
     report: Any,
     jobs: Sequence[Mapping[str, Any]],
@@ -347,7 +351,7 @@ def _tell(
             print_rich(*fairness_tables(report))
             preemptions = sum(job["preemptions"] for job in jobs)
             typer.echo(
-                f"{same} of {len(losses)} jobs ended with the very loss of an undisturbed run, after {preemptions} "
+                f"{same} of {len(losses)} jobs ended with the same loss as an undisturbed run, after {preemptions} "
                 f"preemptions.\nOpen {page.resolve()}"
             )
     if same < len(losses):

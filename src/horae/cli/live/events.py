@@ -1,4 +1,4 @@
-"""`horae events`: what befell a job, and why."""
+"""`horae events`: what happened to a job, and why."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ from horae.client.job_records import job_path, job_state
 from horae.client.service_client import ServiceClient, records_of, service
 from horae.core.errors import UserError
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
 def command(
     job: JobArgument,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay, and tell what comes until it ends.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new events until the job ends.")] = False,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Tell what befell a job: who preempted it and why, where it ran, how it ended.
+    """Show what happened to a job: who preempted it and why, where it ran, how it ended.
 
-    With --follow, JSON comes as one object on each line.
+    With --follow, -o json prints one object per line.
     """
     if follow and output is Output.CSV:
-        raise UserError("Events cannot be followed as CSV: leave --follow out, or use -o json.")
-    with service(url) as at:
+        raise UserError("--follow does not work with -o csv: use -o json, or leave --follow out.")
+    with service(url) as client:
         if follow:
-            _follow(at, job, output)
+            _follow(client, job, output)
             return
-        events = _events(at, job)
+        events = _events(client, job)
     answer(output, {"job": job, "events": events}, events, lambda: _table(job, events))
 
 
-def _events(at: ServiceClient, job: str) -> list[dict[str, Any]]:
-    return records_of(at.get(f"{job_path(job)}/events"), "events")
+def _events(client: ServiceClient, job: str) -> list[dict[str, Any]]:
+    return records_of(client.get(f"{job_path(job)}/events"), "events")
 
 
 def _table(job: str, events: list[dict[str, Any]]) -> list[Any]:
     if not events:
-        return [f"Nothing is recorded of {job}."]
-    rows = [(ago(one.get("at")), visible(one.get("kind", "")), visible(one.get("what", ""))) for one in events]
+        return [f"There are no events of {job}."]
+    rows = [(ago(event.get("at")), visible(event.get("kind", "")), visible(event.get("what", ""))) for event in events]
     return [table(("when", "event", "what"), rows)]
 
 
-def _follow(at: ServiceClient, job: str, output: Output) -> None:
-    """Tell each event once; the state is asked for first, so that the last events are not missed."""
-    told = 0
-    with interruptible(f"the job goes on, and `horae events -f {job}` tells more of it"):
+def _follow(client: ServiceClient, job: str, output: Output) -> None:
+    """Print each event once. The state is read before the events, so that no last event is missed."""
+    shown = 0
+    with interruptible(f"the job goes on; `horae events -f {job}` follows it again"):
         while True:
-            state = job_state(at, job)
-            for event in _events(at, job)[told:]:
-                _tell(event, output)
-                told += 1
+            state = job_state(client, job)
+            for event in _events(client, job)[shown:]:
+                _print_event(event, output)
+                shown += 1
             if state in ENDED:
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
-def _tell(event: dict[str, Any], output: Output) -> None:
+def _print_event(event: dict[str, Any], output: Output) -> None:
     if output is Output.JSON:
         typer.echo(json.dumps(event, ensure_ascii=False))
     else:

@@ -1,4 +1,4 @@
-"""How a job ended, as an exit code: for `logs`, `wait` and `submit --wait`."""
+"""Exit codes of `horae logs`, `horae wait` and `horae submit --wait`. Public: the codes stay."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 SUCCEEDED, FAILED, NOT_FINISHED, NOT_FOUND, CANCELLED = 0, 100, 101, 102, 103
 
-#: States that a job never leaves, and the exit code of each.
+#: States of ended jobs, and the exit code of each.
 ENDED = {"finished": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED}
 
-#: What tells most, first: of several jobs, a lost one is worse news than one that goes on.
+#: Exit codes from worst to best, to choose one code for several jobs.
 _WORST = (NOT_FOUND, FAILED, CANCELLED, NOT_FINISHED)
 
 
@@ -20,5 +20,5 @@ def exit_code(state: str) -> int:
 
 def worst(codes: Iterable[int]) -> int:
     """One exit code for several jobs."""
-    had = set(codes)
-    return next((code for code in _WORST if code in had), SUCCEEDED)
+    present = set(codes)
+    return next((code for code in _WORST if code in present), SUCCEEDED)

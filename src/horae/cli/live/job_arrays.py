@@ -1,4 +1,4 @@
-"""Many jobs from one: an array, or every combination of a grid, with {names} filled in."""
+"""Job arrays and grids: many jobs from one job file, with {names} replaced by values."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from horae.core.errors import UserError, did_you_mean
 
-#: As many jobs as one request may hold.
+#: Most jobs in one request.
 MOST_JOBS = 1000
-#: {name}, unless a dollar before it makes it a variable of the shell; {{name}} stands for {name} itself.
+#: {name}, unless a dollar sign before it makes it a shell variable; {{name}} means a literal {name}.
 _PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
-#: Values by name.
+#: Values of one job of an array or grid, by name.
 Trial = Mapping[str, str]
 
 
 class BadGrid(UserError):
-    """An array or grid that cannot be made into jobs."""
+    """A wrong --array or --grid."""
 
 
 def trials(array: int | None, grid: Sequence[str]) -> list[Trial]:
-    """The values of each job: none for a single one, the index for an array, one combination each for a grid."""
+    """Values of each job: none for a single job, the index for an array, a combination of values for a grid."""
     if array is not None and grid:
-        raise BadGrid("Choose --array or --grid: a grid numbers its jobs by {index} as well.")
+        raise BadGrid("Use --array or --grid, not both: a grid also has {index}.")
     if array is not None:
         return _limited([{"index": str(number)} for number in range(array)])
     axes = dict(_axes(grid))
@@ -48,7 +48,7 @@ def _limited(made: list[Trial]) -> list[Trial]:
 
 def _check_total(total: int) -> None:
     if total > MOST_JOBS:
-        raise BadGrid(f"That makes {total:,} jobs, and up to {MOST_JOBS:,} can be submitted at once: split it.")
+        raise BadGrid(f"That makes {total:,} jobs, but at most {MOST_JOBS:,} can be submitted at once: split it.")
 
 
 def _axes(grid: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -63,26 +63,26 @@ def _axes(grid: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
                 f"--grid names {name!r} twice; give it once." if name in seen else "{index} is set by itself."
             )
         if len(set(values)) < len(values):
-            raise BadGrid(f"--grid {word!r} has the same value twice: the trials would be alike.")
+            raise BadGrid(f"--grid {word!r} has the same value twice: give each value once.")
         seen.add(name)
         yield name, values
 
 
 def expand(job: Mapping[str, Any], made: Sequence[Trial]) -> list[dict[str, Any]]:
-    """A job for each trial. A single job is left as it is: braces mean nothing there."""
+    """One job for each trial. In a single job, braces are not replaced."""
     if list(made) == [{}]:
         return [dict(job)]
     used = set[str]()
     jobs = [_filled(job, trial, used) for trial in made]
     unused = [name for name in made[0] if name not in used and name != "index"]
     if unused:
-        raise BadGrid(f"--grid {unused[0]} is used nowhere: write {{{unused[0]}}} where its value belongs.")
+        raise BadGrid(f"--grid {unused[0]} is not used: write {{{unused[0]}}} where its value belongs.")
     _check_checkpoints(jobs)
     return jobs
 
 
 def _filled(job: Mapping[str, Any], trial: Trial, used: set[str]) -> dict[str, Any]:
-    """A job with the values of a trial: in words and variables as they are, in text for the shell quoted."""
+    """A job with the values of a trial filled in. In shell text the values are quoted."""
 
     def plain(text: Any) -> Any:
         return _substitute(text, trial, used, str)
@@ -113,8 +113,8 @@ def _substitute(text: Any, trial: Trial, used: set[str], write: Callable[[str], 
             return f"{{{literal}}}"
         if name not in trial:
             raise BadGrid(
-                f"{{{name}}} stands for nothing.{did_you_mean(name, trial)} "
-                f"Known are {', '.join(f'{{{one}}}' for one in trial)}; write {{{{{name}}}}} for the braces themselves."
+                f"{{{name}}} is not defined.{did_you_mean(name, trial)} "
+                f"Defined are {', '.join(f'{{{known}}}' for known in trial)}; write {{{{{name}}}}} for literal braces."
             )
         used.add(name)
         return write(trial[name])
@@ -123,7 +123,7 @@ def _substitute(text: Any, trial: Trial, used: set[str], write: Callable[[str], 
 
 
 def _check_checkpoints(jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Trials that save to one folder would overwrite each other."""
+    """Refuse trials that share a checkpoint folder, since they would overwrite each other."""
     folders = [job["checkpoint"].get("dir") for job in jobs if isinstance(job.get("checkpoint"), Mapping)]
     if any(folders) and len(set(folders)) < len(jobs):
         raise BadGrid("All jobs would save to the same checkpoint.dir: put {index} into it, or leave it out.")

@@ -1,4 +1,4 @@
-"""`horae logs`: what a job printed."""
+"""`horae logs`: the output of a job."""
 
 from __future__ import annotations
 
@@ -19,41 +19,39 @@ from horae.client.service_client import NotThere, ServiceClient, service
 
 def command(
     job: JobArgument,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay, and print what comes until it ends.")] = False,
-    tail: Annotated[
-        int | None, typer.Option("--tail", metavar="N", min=0, help="Only the last N lines of what there is.")
-    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines until the job ends.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", metavar="N", min=0, help="Start with the last N lines.")] = None,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", metavar="N", min=1, help="Another attempt than the last.")
+        int | None, typer.Option("--attempt", metavar="N", min=1, help="Log of attempt N (default: the last attempt).")
     ] = None,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print what a job printed: of a long log the last 16 MiB, with -f all.
+    """Print the log of a job: at most the last 16 MiB, with -f all of it.
 
-    With -o json it is one object, with -f one on each line.
+    -o json prints one object; with -f, one object per line.
 
     Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled.
     """
     if follow and output is Output.CSV:
-        raise typer.BadParameter("-f prints lines or JSON: leave -o out, or write -o json.")
-    with service(url) as at:
+        raise typer.BadParameter("-f does not work with -o csv: use -o json, or leave -o out.")
+    with service(url) as client:
         about = {"tail": tail, "attempt": attempt}
         try:
-            record = find_job(at, job)
+            record = find_job(client, job)
         except NotThere as error:
             note(f"error: {error}")
             raise typer.Exit(NOT_FOUND) from None
-        state = _follow(at, job, about, output) if follow else _print(at, record, about, output)
+        state = _follow(client, job, about, output) if follow else _print(client, record, about, output)
     raise typer.Exit(exit_code(state))
 
 
-def _print(at: ServiceClient, record: dict[str, Any], about: dict[str, Any], output: Output) -> str:
+def _print(client: ServiceClient, record: dict[str, Any], about: dict[str, Any], output: Output) -> str:
     job, state = str(record["id"]), str(record["state"])
     newest = record.get("attempt")
     if not newest:
         note(f"{job} has printed nothing: it is {state} and never started; `horae why {job}` says why.")
-    text = at.text(f"{job_path(job)}/logs", about) if newest else ""
+    text = client.text(f"{job_path(job)}/logs", about) if newest else ""
     attempt, lines = about["attempt"] or newest or None, text.splitlines()
     match output:
         case Output.JSON:
@@ -65,11 +63,11 @@ def _print(at: ServiceClient, record: dict[str, Any], about: dict[str, Any], out
     return state
 
 
-def _follow(at: ServiceClient, job: str, about: dict[str, Any], output: Output) -> str:
-    """Print lines as they come, attempt after attempt; returns the state in which the job ended."""
+def _follow(client: ServiceClient, job: str, about: dict[str, Any], output: Output) -> str:
+    """Print new lines, attempt after attempt; returns the state in which the job ended."""
     last = None
-    with interruptible(f"the job goes on, and `horae logs -f {job}` follows it again"):
-        for message in at.follow(f"{job_path(job)}/logs", {**about, "follow": True}):
+    with interruptible(f"the job goes on; `horae logs -f {job}` follows it again"):
+        for message in client.follow(f"{job_path(job)}/logs", {**about, "follow": True}):
             if message.event == "end":
                 return str(message.data.get("state", ""))
             number = message.data.get("attempt")
@@ -85,6 +83,6 @@ def _follow(at: ServiceClient, job: str, about: dict[str, Any], output: Output) 
 
 
 def _write(text: str) -> None:
-    """What a job printed, as it is; letters that the terminal does not have become question marks."""
+    """Write the job's output unchanged; characters that the terminal cannot show become question marks."""
     typer.echo(text.encode(sys.stdout.encoding or "utf-8", "replace"), nl=False)
     sys.stdout.flush()

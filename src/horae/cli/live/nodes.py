@@ -1,4 +1,4 @@
-"""`horae nodes`: the machines, and taking one out of service and back."""
+"""`horae nodes`: list nodes, take a node out of service and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 app = typer.Typer(
-    help="List the nodes; take one out of service and back.", rich_markup_mode=None, invoke_without_command=True
+    help="List the nodes; take a node out of service and back.", rich_markup_mode=None, invoke_without_command=True
 )
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)]
@@ -26,7 +26,7 @@ NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of the n
 
 @app.callback()
 def _default(ctx: typer.Context, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the nodes; take one out of service and back."""
+    """List the nodes; take a node out of service and back."""
     pass_down(ctx, url, output)
     if ctx.invoked_subcommand is None:
         list_nodes(url, output)
@@ -34,26 +34,28 @@ def _default(ctx: typer.Context, url: UrlOption = None, output: OutputOption = O
 
 @app.command("list", cls=PlainUsage)
 def list_nodes(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the nodes: their GPUs, how many are taken, and by whom."""
-    with service(url) as at:
-        said = at.get("/v1/nodes")
-    records = records_of(said, "nodes")
-    # Jobs by name would be columns of a CSV that nobody knows beforehand.
+    """List the nodes: GPUs, how many are used, and by which jobs."""
+    with service(url) as client:
+        response = client.get("/v1/nodes")
+    records = records_of(response, "nodes")
+    # In CSV, one column per job would make the columns unpredictable.
     named = [{**record, "jobs": list(record.get("jobs") or {})} for record in records]
-    answer(output, said, named, lambda: _overview(records))
+    answer(output, response, named, lambda: _overview(records))
 
 
 @app.command("drain", cls=PlainUsage)
 def drain(
     node: NodeArgument,
-    evict: Annotated[bool, typer.Option("--evict", help="Also stop its jobs; they run again elsewhere.")] = False,
+    evict: Annotated[
+        bool, typer.Option("--evict", help="Also stop the node's jobs; they run again elsewhere.")
+    ] = False,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let a node take no new jobs."""
-    with service(url) as at:
-        said = at.post(f"/v1/nodes/{part(node)}/drain", {"evict": evict})
-    record = {"node": node, "state": "draining", "evict": evict, **said}
+    """Drain a node: start no new jobs on it."""
+    with service(url) as client:
+        response = client.post(f"/v1/nodes/{part(node)}/drain", {"evict": evict})
+    record = {"node": node, "state": "draining", "evict": evict, **response}
     jobs = "its jobs are being stopped, and run elsewhere" if evict else "its jobs stay until they end"
     after = next_steps(("horae nodes", "what still runs there"), (f"horae nodes resume {node}", "bring it back"))
     answer(output, record, [record], lambda: [f"{visible(node)} takes no new jobs; {jobs}.", *after])
@@ -61,10 +63,10 @@ def drain(
 
 @app.command("resume", cls=PlainUsage)
 def resume(node: NodeArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Let a node that was drained take jobs again."""
-    with service(url) as at:
-        said = at.post(f"/v1/nodes/{part(node)}/resume")
-    record = {"node": node, "state": "up", **said}
+    """Start jobs on a drained node again."""
+    with service(url) as client:
+        response = client.post(f"/v1/nodes/{part(node)}/resume")
+    record = {"node": node, "state": "up", **response}
     answer(output, record, [record], lambda: [f"{visible(node)} takes jobs again."])
 
 

@@ -1,4 +1,4 @@
-"""`horae queue`: who runs, who waits, and why."""
+"""`horae queue`: which jobs run, which wait, and why."""
 
 from __future__ import annotations
 
@@ -25,34 +25,37 @@ from horae.core.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_LOOK_S = 1.0
-#: Characters of a line that has room for bars.
+_POLL_S = 1.0
+#: Terminal width that has space for bars.
 _WIDE = 110
 _COLUMNS = ("id", "user", "queue", "state", "gpus", "on", "ahead", "progress", "time", "reason")
 
 
 def command(
-    everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
+    everything: Annotated[bool, typer.Option("-a", "--all", help="Also list jobs that have ended.")] = False,
     user: Annotated[str | None, typer.Option("-u", "--user", metavar="NAME", help="Only jobs of this user.")] = None,
     state: Annotated[
         list[str] | None, typer.Option("-s", "--state", metavar="STATE", help="Only jobs in this state; repeatable.")
     ] = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", metavar="PATH", help="Only jobs of this queue and those below it.")
+        str | None, typer.Option("--queue", metavar="PATH", help="Only jobs of this queue and the queues below it.")
     ] = None,
-    app: Annotated[str | None, typer.Option("--app", metavar="NAME", help="Only trials of this app.")] = None,
+    app: Annotated[str | None, typer.Option("--app", metavar="NAME", help="Only jobs of this app.")] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Only jobs submitted since, such as 30m, 4h or 7d.")
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only jobs submitted within this time, such as 30m or 7d."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="The newest N jobs; 0 for all.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Only the newest N jobs; 0 for all.")] = 100,
     fields: Annotated[
-        str | None, typer.Option("--fields", metavar="NAME,NAME", help="Only these fields, in JSON and CSV.")
+        str | None, typer.Option("--fields", metavar="NAME,NAME", help="Only these fields (with -o json or -o csv).")
     ] = None,
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Stay, and show how it changes.")] = False,
+    watch: Annotated[
+        bool, typer.Option("-w", "--watch", help="Show the list again every second, until Ctrl-C.")
+    ] = False,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List jobs: where each runs, or why it waits and how many are ahead of it."""
+    """List jobs: where each job runs, or why it waits and how many jobs are ahead of it."""
     wanted = {
         "all": everything,
         "user": user,
@@ -66,26 +69,26 @@ def command(
     if since is not None:
         read_span("--since", since)
     _check_use(fields, watch, output)
-    with service(url) as at:
+    with service(url) as client:
         if watch:
-            _watch(at, wanted)
+            _watch(client, wanted)
             return
-        said = at.get("/v1/jobs", wanted)
-    records = records_of(said, "jobs")
-    answer(output, said, records, lambda: overview(records, int(said.get("total") or len(records))))
+        response = client.get("/v1/jobs", wanted)
+    records = records_of(response, "jobs")
+    answer(output, response, records, lambda: overview(records, int(response.get("total") or len(records))))
 
 
 def _check_use(fields: str | None, watch: bool, output: Output) -> None:
     if fields and output is Output.TABLE:
-        raise UserError("--fields is for programs: use it with -o json or -o csv.")
+        raise UserError("--fields needs -o json or -o csv.")
     if watch and (output is not Output.TABLE or not sys.stdout.isatty()):
-        raise UserError("--watch needs a terminal and a table; for programs, ask again and again with -o json.")
+        raise UserError("--watch needs a terminal and a table; in a script, repeat the command with -o json.")
 
 
 def _states(names: Sequence[str]) -> str | None:
     from horae.core.states import State
 
-    known = [one.name.lower() for one in State]
+    known = [state.name.lower() for state in State]
     for name in names:
         if name.lower() not in known:
             raise UserError(f"No state is called {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}.")
@@ -93,9 +96,9 @@ def _states(names: Sequence[str]) -> str | None:
 
 
 def overview(records: list[dict[str, Any]], total: int) -> list[RenderableType]:
-    """Jobs as a table, and how many there are of each kind."""
+    """Jobs as a table, and the number of jobs in each state."""
     if not records:
-        return ["No jobs. `horae queue --all` also lists those that have ended; `horae submit` submits one."]
+        return ["No jobs. `horae queue --all` also lists ended jobs; `horae submit` submits a job."]
     counts = Counter(str(record.get("state")) for record in records)
     summary = ", ".join(f"{number:,} {state}" for state, number in counts.items())
     more = f"; {total - len(records):,} earlier ones are left out (--limit)" if total > len(records) else ""
@@ -125,7 +128,7 @@ def _progress(record: Mapping[str, Any]) -> str:
 
 
 def _time(record: Mapping[str, Any], state: str) -> str:
-    """How long a job has run, and has to if that is known; or, if it never did, how long it waits unless it starts."""
+    """How long a job has run and how long it will still run, if known; or how long it has waited."""
     ran_s, left_s = float(record.get("ran_s") or 0), record.get("left_s")
     if state in ENDED or ran_s:
         return f"ran {short(ran_s)}{'' if left_s is None else f', {short(left_s)} left'}"
@@ -134,27 +137,27 @@ def _time(record: Mapping[str, Any], state: str) -> str:
     return f"waited {short(seconds_since(record.get('submitted')) or 0)}"
 
 
-def _watch(at: ServiceClient, wanted: Mapping[str, Any]) -> None:
-    """Show the list again and again, until Ctrl-C; a service that is away for a while is waited for."""
+def _watch(client: ServiceClient, wanted: Mapping[str, Any]) -> None:
+    """Show the list every second until Ctrl-C, also while the service is away."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False, markup=False, emoji=False)
     try:
-        with Live(_looked(at, wanted), console=console, auto_refresh=False) as live:
+        with Live(_current_list(client, wanted), console=console, auto_refresh=False) as live:
             while True:
-                time.sleep(_LOOK_S)
-                live.update(_looked(at, wanted), refresh=True)
+                time.sleep(_POLL_S)
+                live.update(_current_list(client, wanted), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def _looked(at: ServiceClient, wanted: Mapping[str, Any]) -> RenderableType:
+def _current_list(client: ServiceClient, wanted: Mapping[str, Any]) -> RenderableType:
     from rich.console import Group
 
     try:
-        said = at.get("/v1/jobs", wanted)
+        response = client.get("/v1/jobs", wanted)
     except NoService as error:
         return Group(str(error), "Trying again; Ctrl-C ends this.")
-    records = records_of(said, "jobs")
-    return Group(*overview(records, int(said.get("total") or len(records))))
+    records = records_of(response, "jobs")
+    return Group(*overview(records, int(response.get("total") or len(records))))

@@ -1,4 +1,4 @@
-"""Moments and lengths of time as people read them: short, and counted from now."""
+"""Times relative to now, such as `3m 20s ago`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def short(seconds: float) -> str:
-    """A length of time in its two largest units, such as 3m 20s."""
+    """A duration in its two largest units, such as 3m 20s."""
     left = max(0, int(seconds))
     parts: list[str] = []
     for unit, length in _UNITS:
@@ -21,7 +21,7 @@ def short(seconds: float) -> str:
 
 
 def seconds_since(moment: object, now: datetime | None = None) -> float | None:
-    """How long ago a moment of the service was; None for one that never came. Clocks may differ a little."""
+    """Seconds since an ISO timestamp of the service, at least 0; None if it is no timestamp."""
     gone_s = _since(moment, now or datetime.now(UTC))
     return None if gone_s is None else max(0.0, gone_s)
 
@@ -38,7 +38,7 @@ def _since(moment: object, now: datetime) -> float | None:
 
 
 def until(moment: object, now: datetime | None = None) -> str:
-    """A moment to come, such as `in 3m`; one that has gone by is told as such."""
+    """A future time such as `in 3m`; a past time as `3m ago`."""
     gone_s = _since(moment, now or datetime.now(UTC))
     if gone_s is None:
         return NOTHING
@@ -46,6 +46,6 @@ def until(moment: object, now: datetime | None = None) -> str:
 
 
 def ago(moment: object, now: datetime | None = None) -> str:
-    """A moment of the service, such as `3m ago`."""
+    """A past time such as `3m ago`."""
     seconds = seconds_since(moment, now)
     return NOTHING if seconds is None else f"{short(seconds)} ago"

@@ -1,4 +1,4 @@
-"""How the commands answer: what the service said for programs, tables of it for people."""
+"""Output of the live commands: JSON and CSV for programs, tables for people; shared options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="The service; by default HORAE_URL, or the one on this machine."),
+    typer.Option(
+        "--url", metavar="URL", help="Address of the service (default: HORAE_URL, or this machine's service)."
+    ),
 ]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)]
 JobsArgument = Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Ids of the jobs.", show_default=False)]
@@ -31,7 +33,7 @@ def answer(
     records: Iterable[Mapping[str, object]],
     for_people: Callable[[], Sequence[RenderableType]],
 ) -> None:
-    """Print an answer: the whole as JSON, its records as CSV, or what people want to see of it."""
+    """Print an answer: `whole` as JSON, `records` as CSV, or the tables of `for_people`."""
     match output:
         case Output.JSON:
             print_json(whole)
@@ -43,7 +45,7 @@ def answer(
 
 @contextmanager
 def interruptible(after: str) -> Iterator[None]:
-    """Let Ctrl-C end a command in one line that says how things are after it."""
+    """Let Ctrl-C end a command with one line that says what goes on."""
     try:
         yield
     except KeyboardInterrupt:
@@ -52,18 +54,18 @@ def interruptible(after: str) -> Iterator[None]:
 
 
 def pass_down(ctx: typer.Context, url: str | None, output: Output) -> None:
-    """Options of a group that stand before the name of one of its commands are that command's."""
+    """Pass options given before the name of a sub-command to that sub-command."""
     names = getattr(ctx.command, "commands", {})
     ctx.default_map = {name: {"url": url, "output": output.value} for name in names}
 
 
 def visible(text: object) -> str:
-    """A text of somebody else's, which may hold anything: it cannot command the terminal."""
+    """A text from outside with control characters escaped, so that it cannot control the terminal."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(text))
 
 
 def command_line(words: Sequence[Any]) -> str:
-    """Words as one would type them."""
+    """Words of a command, quoted for a shell."""
     import shlex
 
     return visible(shlex.join(str(word) for word in words))
@@ -75,6 +77,6 @@ def count(number: int, noun: str) -> str:
 
 
 def next_steps(*steps: tuple[str, str]) -> list[str]:
-    """Commands that may be useful now, each with what it is good for."""
+    """Lines that suggest commands, each with its purpose."""
     width = max(len(line) for line, _ in steps)
     return ["", "Next:", *(f"  {line:<{width}}  {what}" for line, what in steps)]

@@ -1,4 +1,4 @@
-"""`horae replay`: a service's own history, run again under other policies."""
+"""`horae replay`: the past jobs of a service, simulated under other policies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command(
         typer.Option(
             "--policy",
             metavar="NAME",
-            help="Who would have run; repeatable.",
+            help="A policy to simulate; repeatable. `horae policies` lists them.",
             show_default=False,
         ),
     ],
@@ -31,22 +31,22 @@ def command(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="SPEC", help="Other machines than the service's, such as v100:2x4."),
+        typer.Option("--cluster", metavar="SPEC", help="Another cluster, such as v100:2x4 (default: the service's)."),
     ] = None,
     placement: Annotated[
-        str | None, typer.Option("--placement", metavar="NAME", help="How gangs are put on nodes; as in the service.")
+        str | None, typer.Option("--placement", metavar="NAME", help="Placement rule (default: the service's).")
     ] = None,
     seed: SeedOption = 0,
     html: HtmlOption = None,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run a service's jobs again, in virtual time, under another policy, and compare with what happened.
+    """Simulate the past jobs of a service under other policies, and compare with what happened.
 
-    Jobs come when they came, at the speeds they had, with the time that starting, saving and coming back took them.
-    Jobs that were cancelled, failed or were given up by their app are taken to have wanted what they did: apps'
-    schedulers decide nothing again. Those that have not ended are run to their end. Whichever did not finish counts
-    as finished in no column. Holds and drained nodes are not replayed.
+    Jobs keep their submission times, measured speeds, and measured times to start, save and restore. The work of a
+    cancelled, failed or given-up job is what it did; app schedulers do not run again. Jobs that have not ended run to
+    their end. A job that did not finish in the service counts as finished in no column. Holds and drained nodes are not
+    replayed.
     """
     from horae.cli.setup.inputs import read_pairs
     from horae.experiments.replay import labels_of, replay_scenario, replayed
@@ -63,8 +63,8 @@ def command(
     for one in chosen:
         # A long journal is not read for a name that was mistyped.
         one.make()
-    with service(url) as at:
-        past = read_past(at)
+    with service(url) as client:
+        past = read_past(client)
     _note_other_settings(past, policy, settings)
     runs = [past.history]
     for one in chosen:

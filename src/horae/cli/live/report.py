@@ -1,4 +1,4 @@
-"""`horae report`: who used how much, and how everybody fared against their fair share."""
+"""`horae report`: usage by user and queue, and fairness."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SinceOption = Annotated[
 
 
 def read_since(text: str | None) -> float | None:
-    """A length of time such as 7d, in seconds."""
+    """The duration of --since, such as 7d, in seconds."""
     from horae.service.job_file import seconds
 
     if text is None:
@@ -44,20 +44,20 @@ def read_since(text: str | None) -> float | None:
 
 @app.command("usage", cls=PlainUsage)
 def usage(since: SinceOption = None, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """How much each user and queue has used: jobs, GPU-hours, and GPU-hours of the fastest type."""
+    """Show the usage of each user and queue: jobs, GPU-hours, and GPU-hours of the fastest type."""
     within_s = read_since(since)
-    with service(url) as at:
-        past = read_past(at)
-        jobs = records_of(at.get("/v1/jobs", {"all": True, "limit": 0, "fields": "id,user"}), "jobs")
-    records = _usage(past, past.first_since(within_s), {str(job["id"]): str(job["user"]) for job in jobs})
+    with service(url) as client:
+        journal = read_past(client)
+        jobs = records_of(client.get("/v1/jobs", {"all": True, "limit": 0, "fields": "id,user"}), "jobs")
+    records = _usage(journal, journal.first_since(within_s), {str(job["id"]): str(job["user"]) for job in jobs})
     answer(output, {"usage": records}, records, lambda: [_usage_table(records)])
 
 
-def _usage(past: JournalReader, first: int, users: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Usage by queue and user, the largest first."""
+def _usage(journal: JournalReader, first: int, users: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Usage by queue and user, largest first."""
     from horae.service.history.journal_history import worked_by_type
 
-    history, worked_s = past.history, worked_by_type(past.history)
+    history, worked_s = journal.history, worked_by_type(journal.history)
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in range(first, len(history.jobs)):
         spec, rates = history.jobs[row], history.rates[row]
@@ -101,47 +101,47 @@ def fairness(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """How everybody fared: completion times, and the slowdown versus the fair share (rho), by queue."""
+    """Show completion times, and the slowdown versus the fair share (rho), by queue."""
     from horae.report.metrics.measure import measure
 
     check_outputs([html, perfetto], inputs=[])
     within_s = read_since(since)
-    with service(url) as at:
-        past = read_past(at)
-    report = measure(past.history, past.first_since(within_s))
-    write_files(past, report, html, perfetto)
-    records = [{"queue": name, **part} for name, part in report.as_dict()["by_queue"].items()]
+    with service(url) as client:
+        journal = read_past(client)
+    report = measure(journal.history, journal.first_since(within_s))
+    write_files(journal, report, html, perfetto)
+    records = [{"queue": name, **figures} for name, figures in report.as_dict()["by_queue"].items()]
     answer(output, report.as_dict(), records, lambda: fairness_tables(report))
 
 
-def write_files(past: JournalReader, report: Report, html: Path | None, perfetto: Path | None) -> None:
-    """Write the page and the viewer's file, where these were asked for."""
+def write_files(journal: JournalReader, report: Report, html: Path | None, perfetto: Path | None) -> None:
+    """Write the HTML page and the Perfetto file, if asked for."""
     if html is not None:
         from horae.report.pages.page import write_page
 
         with written_whole(html) as path:
-            write_page(path, [(past.history, report)])
+            write_page(path, [(journal.history, report)])
         note(f"page: {html}")
-    write_viewer_file(perfetto, past.history)
+    write_viewer_file(perfetto, journal.history)
 
 
 def fairness_tables(report: Report) -> list[RenderableType]:
-    """The whole in one table, and each queue's slowdown in another."""
+    """A table of all jobs, and a table of the slowdown by queue."""
     from horae.report.tables import render_table
 
     heads = ("queue", "jobs", "finished", "JCT", "waited", "slowdown (rho), mean", "worst", "above 1")
     rows = [
         (
             visible(name),
-            part.jobs,
-            part.finished,
-            _seconds(part.avg_jct_s),
-            _seconds(part.avg_queueing_delay_s),
-            _ratio(part.rho.avg),
-            _ratio(part.rho.max),
-            "-" if part.rho.over_1 != part.rho.over_1 else f"{part.rho.over_1:.0%}",
+            figures.jobs,
+            figures.finished,
+            _seconds(figures.avg_jct_s),
+            _seconds(figures.avg_queueing_delay_s),
+            _ratio(figures.rho.avg),
+            _ratio(figures.rho.max),
+            "-" if figures.rho.over_1 != figures.rho.over_1 else f"{figures.rho.over_1:.0%}",
         )
-        for name, part in sorted(report.by_queue.items())
+        for name, figures in sorted(report.by_queue.items())
     ]
     return [render_table([report]), table(heads, rows, "Slowdown versus the fair share, by queue; at most 1 is fair")]
 

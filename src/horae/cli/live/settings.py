@@ -1,4 +1,4 @@
-"""`horae settings`: the policy, its parameters and the queues of a service that runs."""
+"""`horae settings`: policy, its parameters and queues of a running service."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ def _default(ctx: typer.Context, url: UrlOption = None, output: OutputOption = O
 
 @app.command("show", cls=PlainUsage)
 def show(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show the policy, its settings and the queues that somebody set."""
-    with service(url) as at:
-        said = at.get("/v1/settings")
-    answer(output, said, [said], lambda: _overview(said))
+    """Show the policy, its parameters and the configured queues."""
+    with service(url) as client:
+        response = client.get("/v1/settings")
+    answer(output, response, [response], lambda: _overview(response))
 
 
 @app.command("set", cls=PlainUsage)
 def change(
     policy: Annotated[
         str | None,
-        typer.Argument(metavar="POLICY", help="Another policy; `horae policies` lists them.", show_default=False),
+        typer.Argument(metavar="POLICY", help="The new policy; `horae policies` lists them.", show_default=False),
     ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy; repeatable.")
     ] = None,
     queues: Annotated[
-        Path | None, typer.Option("--queues", metavar="FILE", help="Queues to set or replace (YAML, section `queues`).")
+        Path | None, typer.Option("--queues", metavar="FILE", help="Queues to add or replace (YAML, section `queues`).")
     ] = None,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change the policy, parameters or queues, at once (for admins). What is not named stays.
+    """Change the policy, its parameters or queues, at once (admins only). What is not named stays.
 
-    Another policy begins with its own defaults.
+    A new policy starts with its own defaults.
     """
     if policy is None and not setting and queues is None:
         raise UserError("There is nothing to change: name a policy, --set KEY=VALUE or --queues FILE.")
@@ -65,10 +65,10 @@ def change(
         "settings": read_pairs("--set round=60", setting or ()),
         "queues": _queues(queues) if queues else [],
     }
-    with service(url) as at:
-        at.put("/v1/settings", body)
-        said = at.get("/v1/settings")
-    answer(output, said, [said], lambda: _overview(said))
+    with service(url) as client:
+        client.put("/v1/settings", body)
+        response = client.get("/v1/settings")
+    answer(output, response, [response], lambda: _overview(response))
 
 
 def _queues(path: Path) -> list[dict[str, Any]]:
@@ -80,14 +80,14 @@ def _queues(path: Path) -> list[dict[str, Any]]:
     return [asdict(queue) for queue in found]
 
 
-def _overview(said: Mapping[str, Any]) -> list[RenderableType]:
-    settings = said.get("settings") or {}
+def _overview(response: Mapping[str, Any]) -> list[RenderableType]:
+    settings = response.get("settings") or {}
     rows = [(visible(key), visible(value)) for key, value in settings.items()]
-    shown: list[RenderableType] = [table(("policy", visible(said.get("policy", ""))), rows)]
-    queues = [queue for queue in said.get("queues") or () if isinstance(queue, Mapping)]
+    shown: list[RenderableType] = [table(("policy", visible(response.get("policy", ""))), rows)]
+    queues = [queue for queue in response.get("queues") or () if isinstance(queue, Mapping)]
     if queues:
         columns = list(dict.fromkeys(key for queue in queues for key in queue))
         shown.append(
-            table(columns, [["" if one.get(key) is None else visible(one[key]) for key in columns] for one in queues])
+            table(columns, [["" if row.get(key) is None else visible(row[key]) for key in columns] for row in queues])
         )
     return shown

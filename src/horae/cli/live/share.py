@@ -1,4 +1,4 @@
-"""`horae share`: what each queue is entitled to, and has."""
+"""`horae share`: entitlement and usage of each queue."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from horae.client.service_client import records_of, service
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Characters of a line that has room for bars.
+#: Terminal width that has space for bars.
 _WIDE = 110
 _COLUMNS = ("queue", "weight", "quota", "running", "waiting", "entitled", "used", "share", "normalised", "used of all")
 
 
 def command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show the queue tree: the GPUs each queue is entitled to now and those it uses.
+    """Show the queue tree: the GPUs each queue is entitled to now, and the GPUs it uses.
 
-    A queue is entitled to its weight among those beside it that have jobs which run or wait, within its quota.
-    Normalised shares count a GPU by its speed for the jobs that may choose, so that many slow ones do not pass for as
-    many fast ones. In the bars, the stroke is what the queue is entitled to.
+    A queue is entitled to GPUs by its weight among its siblings that have running or waiting jobs, within its quota.
+    Normalised shares count a GPU by its speed relative to the fastest type, so that a slow GPU counts less than a fast
+    one. In the bars, the vertical line is the entitlement.
     """
-    with service(url) as at:
-        said = at.get("/v1/share")
-    records = records_of(said, "queues")
-    answer(output, said, records, lambda: _tree(records))
+    with service(url) as client:
+        response = client.get("/v1/share")
+    records = records_of(response, "queues")
+    answer(output, response, records, lambda: _tree(records))
 
 
 def _tree(records: list[dict[str, Any]]) -> list[RenderableType]:
-    """Queues below their parents, those of one parent by name."""
+    """Queues below their parents, siblings by name."""
     ordered = sorted(records, key=lambda record: _parts(record))
     return [filled(_COLUMNS, [_row(record) for record in ordered])]
 
@@ -66,7 +66,7 @@ def _number(record: Mapping[str, Any], key: str) -> float:
 
 
 def _quota(record: Mapping[str, Any]) -> str:
-    """GPUs that are guaranteed, and the most there may be."""
+    """Guaranteed GPUs and most GPUs of a queue, as text."""
     least, most = record.get("gpus_min") or 0, record.get("gpus_max")
     if most is None:
         return f"{least} or more" if least else ""

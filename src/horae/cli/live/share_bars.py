@@ -1,4 +1,4 @@
-"""Shares drawn with letters."""
+"""Bars of text characters for shares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def bar(share: float, width: int = 12, mark: float | None = None) -> str:
-    """A bar of a share from 0 to 1, with a mark where it should reach."""
+    """A bar for a share from 0 to 1, with an optional mark, such as an entitlement."""
     full, empty, stroke = ("█", "·", "┃") if _draws(sys.stdout.encoding) else ("#", ".", "|")
     filled = round(min(max(share, 0.0), 1.0) * width)
     letters = [full] * filled + [empty] * (width - filled)
@@ -16,7 +16,7 @@ def bar(share: float, width: int = 12, mark: float | None = None) -> str:
 
 
 def _draws(encoding: str | None) -> bool:
-    """Whether a terminal can show more than plain letters."""
+    """Whether an encoding has the drawing characters."""
     try:
         "█·┃".encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -1,4 +1,4 @@
-"""`horae status` and `horae why`: one job."""
+"""`horae status` and `horae why`: details of one job, and why it waits."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from horae.client.service_client import NotThere, ServiceClient, service
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: What a job does that neither waits nor has ended.
-_DOING = {
+#: What a job in each active state does.
+_ACTIVITY = {
     "launching": "is starting",
     "running": "is running",
     "stopping": "is being stopped, and will run again later",
     "holding": "is being stopped, and will be held",
     "cancelling": "is being stopped, for good",
 }
-#: Which command shows more about a reason, and what it shows.
-_MORE = {
+#: By reason code: the command that shows more, and what it shows.
+_NEXT_COMMAND = {
     "NotYetConsidered": ("horae why {job}", "again in a moment"),
     "Held": ("horae release {job}", "let it run"),
     "NoFreeGpus": ("horae nodes", "how many GPUs are taken, and where"),
@@ -38,43 +38,43 @@ _MORE = {
     "BehindShare": ("horae share", "what each queue has and is entitled to"),
     "Leased": ("horae nodes", "how many GPUs are taken, and where"),
     "AwaitingBids": ("horae why {job}", "again in a moment"),
-    "AtRung": ("horae queue --app {app}", "who has yet to come"),
+    "AtRung": ("horae queue --app {app}", "which trials have yet to come"),
 }
 _QUEUE = ("horae queue", "how many are ahead of it")
-#: Facts of a job, in the order in which people ask for them.
+#: Fields of a job in `horae status`, in order.
 _FACTS = ("name", "user", "queue", "app", "attempt", "preemptions", "failures", "loss")
 
 
 def status(job: JobArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show everything about a job."""
-    with service(url) as at:
-        record = find_job(at, job)
-        answer(output, record, [record], lambda: _everything(at, record))
+    with service(url) as client:
+        record = find_job(client, job)
+        answer(output, record, [record], lambda: _everything(client, record))
 
 
 def why(job: JobArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Say why a job waits: the one reason its last decision gave, the numbers behind it, and the next step."""
-    with service(url) as at:
-        record = find_job(at, job)
-        told = _why(record)
-        answer(output, told, [told], lambda: [*_reason(record, told), *_step(at, record, told)])
+    """Say why a job waits: the reason and numbers of the last decision, and the next step."""
+    with service(url) as client:
+        record = find_job(client, job)
+        why = _why(record)
+        answer(output, why, [why], lambda: [*_reason(record, why), *_next_step(client, record, why)])
 
 
 def _why(record: Mapping[str, Any]) -> dict[str, Any]:
-    told = record.get("why")
-    return dict(told) if isinstance(told, Mapping) else {}
+    explanation = record.get("why")
+    return dict(explanation) if isinstance(explanation, Mapping) else {}
 
 
-def _reason(record: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
-    """Why it waits; or that it does not."""
+def _reason(record: Mapping[str, Any], explanation: Mapping[str, Any]) -> list[str]:
+    """Why the job waits; or what it does instead."""
     job, state = str(record["id"]), str(record["state"])
-    if state in _DOING:
-        return [f"{job} does not wait: it {_DOING[state]}{_where(record)}."]
+    if state in _ACTIVITY:
+        return [f"{job} does not wait: it {_ACTIVITY[state]}{_where(record)}."]
     if state in ENDED:
-        given_up = [visible(told["sentence"])] if told.get("reason") == "GivenUp" else []
+        given_up = [visible(explanation["sentence"])] if explanation.get("reason") == "GivenUp" else []
         return [f"{job} does not wait: it {_ended(record, state)}.", *given_up]
-    decided = f" (decided {ago(told['decided'])})" if told.get("decided") else ""
-    return [f"{job} waits: {told.get('reason')}{decided}", visible(told.get("sentence", ""))]
+    decided = f" (decided {ago(explanation['decided'])})" if explanation.get("decided") else ""
+    return [f"{job} waits: {explanation.get('reason')}{decided}", visible(explanation.get("sentence", ""))]
 
 
 def _where(record: Mapping[str, Any]) -> str:
@@ -88,39 +88,39 @@ def _ended(record: Mapping[str, Any], state: str) -> str:
     return f"{verb} {ago(record.get('ended'))}, after running for {short(float(record.get('ran_s') or 0))}"
 
 
-def _step(at: ServiceClient, record: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
-    """What to do next. Whoever asks may not see other people's jobs, and is not sent to them."""
+def _next_step(client: ServiceClient, record: Mapping[str, Any], explanation: Mapping[str, Any]) -> list[str]:
+    """The next command to suggest; never one about a job that the user may not see."""
     job, state = str(record["id"]), str(record["state"])
     if state == "failed":
-        return next_steps((f"horae logs {job}", "what it printed"), (f"horae events {job}", "what befell it"))
+        return next_steps((f"horae logs {job}", "what it printed"), (f"horae events {job}", "what happened to it"))
     if state in ENDED:
-        return next_steps((f"horae events {job}", "what befell it"))
-    if state in _DOING:
+        return next_steps((f"horae events {job}", "what happened to it"))
+    if state in _ACTIVITY:
         return next_steps((f"horae logs -f {job}", "what it prints"))
-    line, what = _MORE.get(str(told.get("reason")), _QUEUE)
-    numbers = told.get("numbers") or {}
+    line, what = _NEXT_COMMAND.get(str(explanation.get("reason")), _QUEUE)
+    numbers = explanation.get("numbers") or {}
     head, app = (visible(numbers.get(name) or "") for name in ("head", "app"))
-    if ("{head}" in line and not _is_seen(at, head)) or ("{app}" in line and not app):
+    if ("{head}" in line and not _is_visible(client, head)) or ("{app}" in line and not app):
         line, what = _QUEUE
     return next_steps((line.format(job=job, head=head, app=app), what))
 
 
-def _is_seen(at: ServiceClient, job: str) -> bool:
+def _is_visible(client: ServiceClient, job: str) -> bool:
     try:
-        return bool(job_state(at, job))
+        return bool(job_state(client, job))
     except NotThere:
         return False
 
 
-def _everything(at: ServiceClient, record: Mapping[str, Any]) -> list[RenderableType]:
+def _everything(client: ServiceClient, record: Mapping[str, Any]) -> list[RenderableType]:
     task = record.get("task") if isinstance(record.get("task"), Mapping) else {}
     assert isinstance(task, Mapping)
     shown: list[RenderableType] = [table((str(record["id"]), str(record["state"])), list(_facts(record, task)))]
-    attempts = [one for one in record.get("attempts") or () if isinstance(one, Mapping)]
+    attempts = [attempt for attempt in record.get("attempts") or () if isinstance(attempt, Mapping)]
     if attempts:
         shown.append(_attempts(attempts))
-    told = _why(record)
-    return [*shown, *_reason(record, told), *_step(at, record, told)]
+    explanation = _why(record)
+    return [*shown, *_reason(record, explanation), *_next_step(client, record, explanation)]
 
 
 def _facts(record: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -146,21 +146,21 @@ def _facts(record: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[tuple
 
 
 def gpus_text(record: Mapping[str, Any]) -> str:
-    """How many GPUs a job has or wants, and which types it accepts."""
+    """GPU count of a job, occupied or requested, and its accepted GPU types."""
     types = " or ".join(record.get("gpu_types") or ())
     return f"{record.get('gpus')} {types}".rstrip()
 
 
 def _attempts(attempts: list[Mapping[str, Any]]) -> RenderableType:
-    """One line an attempt; columns in which nothing stands are left out."""
-    keys = dict.fromkeys(key for one in attempts for key in one)
-    columns = [key for key in keys if any(one.get(key) not in (None, "", []) for one in attempts)]
+    """One line per attempt; empty columns are left out."""
+    keys = dict.fromkeys(key for attempt in attempts for key in attempt)
+    columns = [key for key in keys if any(attempt.get(key) not in (None, "", []) for attempt in attempts)]
     names = [key.replace("_", " ") for key in columns]
-    return table(names, [[_cell(one.get(key)) for key in columns] for one in attempts])
+    return table(names, [[_cell(attempt.get(key)) for key in columns] for attempt in attempts])
 
 
 def _cell(value: object) -> str:
-    """A value of an attempt; moments are told from now."""
+    """A value of an attempt as text; timestamps relative to now."""
     if value is None:
         return ""
     if isinstance(value, list):

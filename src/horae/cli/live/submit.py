@@ -1,4 +1,4 @@
-"""`horae submit`: a job from a file, from flags, or from both; or many of them."""
+"""`horae submit`: one or many jobs from a job file, options and a command."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from horae.core.errors import UserError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Jobs of a plan that fit on a screen.
+#: Most jobs listed after a submission.
 _SHOWN = 12
-#: Jobs that a command line may name and still be read.
+#: Most jobs named in a suggested command.
 _NAMED = 5
 _WORDS = "horae.words"
 
 
 class CommandBehindDashes(PlainUsage):
-    """A command whose words behind `--` are a program of the user's, whatever they look like."""
+    """A command whose words after `--` are the user's program and are not parsed."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep what stands behind the first `--` from being parsed; say so if a program stands before it."""
+        """Parse only the words before `--`; explain `--` if a program comes before it."""
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[_WORDS] = args[end + 1 :] if end < len(args) else None
         ctx.allow_extra_args = True
@@ -40,11 +40,11 @@ class CommandBehindDashes(PlainUsage):
             left = super().parse_args(ctx, args[:end])
         except typer.TyperException as error:
             if error.message.lower().startswith("no such option"):
-                error.message = f"{error.message.rstrip('.')}; options of a program stand behind `--`"
+                error.message = f"{error.message.rstrip('.')}; write the options of your program after `--`"
             raise
         if left:
             program = command_line([word for word in (ctx.params.get("file"), *left) if word])
-            ctx.fail(f"A program to run stands behind `--`: horae submit -- {program}")
+            ctx.fail(f"Write the program after `--`: horae submit -- {program}")
         return left
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -54,7 +54,7 @@ class CommandBehindDashes(PlainUsage):
 
 @dataclass(frozen=True)
 class Flags:
-    """What the command line says of a job. None is not said."""
+    """Options of the command line that set keys of the job file; None if not given."""
 
     name: str | None
     gpus: str | None
@@ -72,8 +72,8 @@ class Flags:
     workdir: str | None
     job_class: str | None
 
-    def said(self) -> Iterator[tuple[str, Any]]:
-        """The keys of a job file that are set, and their values."""
+    def job_keys(self) -> Iterator[tuple[str, Any]]:
+        """Keys of the job file that are set, and their values."""
         values = {
             "name": self.name,
             "resources.gpus": None if self.gpus is None else _gpus(self.gpus),
@@ -96,117 +96,136 @@ class Flags:
 def command(
     ctx: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A job file (YAML); flags override it.", show_default=False)
+        Path | None, typer.Argument(metavar="FILE", help="A job file (YAML); options override it.", show_default=False)
     ] = None,
     name: Annotated[
-        str | None, typer.Option("-n", "--name", metavar="NAME", help="Name of the job; its id is NAME-NUMBER.")
+        str | None, typer.Option("-n", "--name", metavar="NAME", help="Name of the job; its id will be NAME-NUMBER.")
     ] = None,
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", metavar="[TYPE:]N", help="4, v100:4, or v100:4,k80:4 for whichever serves best."),
+        typer.Option("--gpus", metavar="[TYPE:]N", help="GPUs, such as 4, v100:4, or v100:4,k80:4 for either type."),
     ] = None,
     gpus_min: Annotated[
-        int | None, typer.Option("--gpus-min", metavar="N", min=1, help="It can do with so few.")
+        int | None, typer.Option("--gpus-min", metavar="N", min=1, help="Least GPUs with which the job can run.")
     ] = None,
-    gpus_max: Annotated[int | None, typer.Option("--gpus-max", metavar="N", min=1, help="It can use so many.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", metavar="PATH", help="Such as team/project.")] = None,
-    app: Annotated[str | None, typer.Option("--app", metavar="NAME", help="The app whose trial the job is.")] = None,
+    gpus_max: Annotated[
+        int | None, typer.Option("--gpus-max", metavar="N", min=1, help="Most GPUs that the job can use.")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="PATH", help="Queue of the job, such as team/project.")
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="NAME", help="App of the job: a group of trials, such as a search.")
+    ] = None,
     app_scheduler: Annotated[
-        str | None, typer.Option("--app-scheduler", metavar="NAME", help="Who ends poor trials, such as halving:eta=3.")
+        str | None,
+        typer.Option("--app-scheduler", metavar="NAME", help="Scheduler that ends poor trials, such as halving:eta=3."),
     ] = None,
     time: Annotated[
-        str | None, typer.Option("--time", metavar="TIME", help="Longest it may run, such as 90, 30m or 4h.")
+        str | None,
+        typer.Option("--time", metavar="TIME", help="Cancel the job after running this long, such as 30m or 4h."),
     ] = None,
     steps: Annotated[
-        float | None, typer.Option("--steps", metavar="N", help="Steps it has to do, for progress and estimates.")
+        float | None, typer.Option("--steps", metavar="N", help="Total steps of the job, for progress and estimates.")
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", metavar="KEY[=VALUE]", help="A variable; without a value, as it is here. Repeatable."),
+        typer.Option(
+            "--env", metavar="KEY[=VALUE]", help="Set a variable; without VALUE, to its value here. Repeatable."
+        ),
     ] = None,
     max_restarts: Annotated[
-        int | None, typer.Option("--max-restarts", metavar="N", help="Run it again so often when it fails.")
+        int | None, typer.Option("--max-restarts", metavar="N", help="Restart a failed job up to N times.")
     ] = None,
     min_runtime: Annotated[
-        str | None, typer.Option("--min-runtime", metavar="TIME", help="Once it runs, leave it alone for so long.")
+        str | None,
+        typer.Option("--min-runtime", metavar="TIME", help="Do not preempt the job in this time after a start."),
     ] = None,
     not_preemptible: Annotated[
-        bool, typer.Option("--not-preemptible", help="Once it runs, leave it alone until it ends.")
+        bool, typer.Option("--not-preemptible", help="Never preempt the job once it runs.")
     ] = False,
     workdir: Annotated[
-        str | None, typer.Option("--workdir", metavar="DIR", help="Where it runs; by default the current folder.")
+        str | None,
+        typer.Option("--workdir", metavar="DIR", help="Working folder of the job (default: the current folder)."),
     ] = None,
     job_class: Annotated[
-        str | None, typer.Option("--class", metavar="NAME", help="Your jobs of a class are taken to be equally fast.")
+        str | None,
+        typer.Option("--class", metavar="NAME", help="Job class: your jobs of one class share measured speeds."),
     ] = None,
     array: Annotated[
         int | None,
-        typer.Option("--array", metavar="N", min=1, max=MOST_JOBS, help="N jobs; {index} is 0 to N-1."),
+        typer.Option("--array", metavar="N", min=1, max=MOST_JOBS, help="Submit N jobs; {index} becomes 0 to N-1."),
     ] = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", metavar="NAME=V,V,...", help="A job for each combination; {NAME} is the value."),
+        typer.Option(
+            "--grid",
+            metavar="NAME=V,V,...",
+            help="Submit a job for each combination of values; {NAME} becomes the value. Repeatable.",
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether the service would take it.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check whether the service would accept the job.")
+    ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Stay until it has ended; exit codes as of `horae wait`.")
+        bool, typer.Option("--wait/--no-wait", help="Wait until the job has ended; exit codes as `horae wait`.")
     ] = False,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Submit a job: a file, a program behind `--`, or both. Its id and useful commands are the answer.
+    """Submit a job: a job file, a program after `--`, or both. Prints the job's id and the next commands.
 
-    The program is started as it stands, without a shell, with the variables of --env and no others
-    of yours. In an array or a grid, {names} are filled in everywhere; {{name}} stands for {name}.
+    The program is started without a shell. Of your environment it gets only the variables of --env. In an array or a
+    grid, {name} is replaced by its value in the command, variables and folders; {{name}} means a literal {name}.
     """
     flags = Flags(
         name, gpus, gpus_min, gpus_max, queue, app, app_scheduler, time, steps, env or (), max_restarts, min_runtime,
         not_preemptible, workdir, job_class,
     )  # fmt: skip
-    made = trials(array, grid or ())
-    jobs = expand(described(file, flags, ctx.meta[_WORDS]), made)
+    array_trials = trials(array, grid or ())
+    jobs = expand(job_from(file, flags, ctx.meta[_WORDS]), array_trials)
     check(jobs, str(file) if file else "the job")
-    with service(url) as at:
-        if at.address.local:
+    with service(url) as client:
+        if client.address.local:
             _check_folders(jobs)
-        ids = _submit(at, jobs, dry_run)
-        plan = SubmitPlan(at.address.url, jobs, made, ids, dry_run)
-        answer(output, {"ids": ids, "dry_run": dry_run}, [{"id": one} for one in ids], plan.for_people)
+        ids = _submit(client, jobs, dry_run)
+        plan = SubmitPlan(client.address.url, jobs, array_trials, ids, dry_run)
+        answer(output, {"ids": ids, "dry_run": dry_run}, [{"id": job_id} for job_id in ids], plan.for_people)
         if wait and not dry_run:
             from horae.cli.live.wait import wait_for
 
-            raise typer.Exit(wait_for(at, ids, None))
+            raise typer.Exit(wait_for(client, ids, None))
 
 
-def described(file: Path | None, flags: Flags, words: Sequence[str] | None) -> dict[str, Any]:
-    """A job as a file and the command line say it, the command line last. Folders begin from the current one."""
+def job_from(file: Path | None, flags: Flags, words: Sequence[str] | None) -> dict[str, Any]:
+    """The job of a job file and the command line, which overrides the file. Folders become absolute."""
     from horae.service.job_file import load_job_file
 
     if file is not None and not file.exists() and words is None:
-        raise UserError(f"There is no job file {file}; a program to run stands behind `--`: horae submit -- {file}")
+        raise UserError(f"There is no job file {file}; write a program after `--`: horae submit -- {file}")
     job = load_job_file(file) if file else {}
-    for key, value in flags.said():
-        _put(job, key, value)
+    for key, value in flags.job_keys():
+        _set_key(job, key, value)
     if words is not None:
         job["run"] = list(words)
     if not job.get("run"):
-        raise UserError("There is nothing to run: name it behind `--`, such as horae submit -- python train.py.")
+        raise UserError("There is no program to run: write it after `--`, such as horae submit -- python train.py.")
     for key, value in _variables(flags.env):
-        _put(job, f"envs.{key}", value)
-    _settle_folders(job)
+        _set_key(job, f"envs.{key}", value)
+    _make_folders_absolute(job)
     return job
 
 
 def check(jobs: Sequence[Mapping[str, Any]], where: str) -> None:
-    """Refuse what the service would refuse, with the name of the file it stands in."""
+    """Check jobs as the service will check them again. Only this check can name the job file in its errors."""
     from horae.service.job_file import read_job
 
     for job in jobs:
         read_job(dict(job), where)
 
 
-def _put(job: dict[str, Any], path: str, value: Any) -> None:
-    """Set a key, which may be in a section. A section that is no map is left for the check to find."""
+def _set_key(job: dict[str, Any], path: str, value: Any) -> None:
+    """Set a key such as `name` or `resources.gpus`. A section that is no map is left for `check` to report."""
     section, _, key = path.partition(".")
     if not key:
         job[section] = value
@@ -227,8 +246,8 @@ def _variables(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield key, value if equals else os.environ[key]
 
 
-def _settle_folders(job: dict[str, Any]) -> None:
-    """Folders in full: the service has another current one. Checkpoints are seen from the working folder."""
+def _make_folders_absolute(job: dict[str, Any]) -> None:
+    """Make folders absolute: the service has another current folder. checkpoint.dir is relative to workdir."""
     workdir = job.get("workdir") or "."
     if not isinstance(workdir, str):
         return
@@ -242,7 +261,7 @@ def _full(folder: str, within: str = ".") -> str:
     try:
         return str((Path(within) / Path(folder).expanduser()).absolute().resolve())
     except (OSError, RuntimeError, ValueError):
-        raise UserError(f"The folder {folder!r} cannot be found; write it in full.") from None
+        raise UserError(f"The folder {folder!r} cannot be found; write the full path.") from None
 
 
 def _check_folders(jobs: Sequence[Mapping[str, Any]]) -> None:
@@ -251,16 +270,16 @@ def _check_folders(jobs: Sequence[Mapping[str, Any]]) -> None:
             raise UserError(f"There is no folder {folder} to run in; name another with --workdir.")
 
 
-def _submit(at: ServiceClient, jobs: Sequence[Mapping[str, Any]], dry_run: bool) -> list[str]:
-    ids = at.post("/v1/jobs", list(jobs), {"dry_run": dry_run}).get("ids")
+def _submit(client: ServiceClient, jobs: Sequence[Mapping[str, Any]], dry_run: bool) -> list[str]:
+    ids = client.post("/v1/jobs", list(jobs), {"dry_run": dry_run}).get("ids")
     if not isinstance(ids, list) or len(ids) != len(jobs):
-        raise Strange("The service did not say which ids the jobs have: look for them with `horae queue`.")
-    return [str(one) for one in ids]
+        raise Strange("The service did not return the ids of the jobs: find them with `horae queue`.")
+    return [str(job_id) for job_id in ids]
 
 
 @dataclass(frozen=True)
 class SubmitPlan:
-    """What was submitted, for people to look over."""
+    """The submitted jobs, for output."""
 
     url: str
     jobs: Sequence[Mapping[str, Any]]
@@ -269,11 +288,11 @@ class SubmitPlan:
     dry_run: bool
 
     def for_people(self) -> list[RenderableType]:
-        """What each job is, what became of it, and what to do next."""
+        """The jobs, their ids, and the next commands."""
         what = count(len(self.jobs), "job")
         first = self.ids[0] if len(self.ids) == 1 else f"{self.ids[0]} to {self.ids[-1]}"
         if self.dry_run:
-            return [self._about(), *self._list(), f"A dry run: {self.url} would take {what}. Nothing was submitted."]
+            return [self._about(), *self._list(), f"Dry run: {self.url} would accept {what}. Nothing was submitted."]
         return [self._about(), *self._list(), f"Submitted {what}: {first}", *self._next()]
 
     def _about(self) -> RenderableType:
@@ -288,16 +307,16 @@ class SubmitPlan:
             return []
         names = [name for name in self.trials[0] if name != "index"]
         some = list(zip(self.ids, self.jobs, self.trials, strict=True))[:_SHOWN]
-        rows = [(one, *(trial[name] for name in names), _run(job)) for one, job, trial in some]
+        rows = [(job_id, *(trial[name] for name in names), _run(job)) for job_id, job, trial in some]
         more = [f"... and {len(self.jobs) - _SHOWN:,} more"] if len(self.jobs) > _SHOWN else []
         return [table(("id", *names, "run"), rows), *more]
 
     def _next(self) -> list[str]:
-        one = self.ids[0]
+        job_id = self.ids[0]
         return next_steps(
-            ("horae queue", "who runs, who waits"),
-            (f"horae why {one}", "why it waits"),
-            (f"horae logs -f {one}", "what it prints"),
+            ("horae queue", "which jobs run and wait"),
+            (f"horae why {job_id}", "why it waits"),
+            (f"horae logs -f {job_id}", "what it prints"),
             self._cancel(),
         )
 
@@ -309,7 +328,7 @@ class SubmitPlan:
 
 
 def _facts(job: Mapping[str, Any], single: bool) -> Iterator[tuple[str, str]]:
-    """What a plan says of a job; values of variables may be secret."""
+    """Facts of a job for output. Values of variables are not shown, since they may be secret."""
     if single:
         yield "run", _run(job)
     yield "gpus", _gpus_text(job)

@@ -1,4 +1,4 @@
-"""`horae token`: who may do what."""
+"""`horae token`: make, list and revoke tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horae.cli.setup.duration_options import read_span
 from horae.cli.usage_errors import PlainUsage
 from horae.client.service_client import Strange, part, records_of, service
 
-app = typer.Typer(help="Make, list and revoke tokens (for admins).", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Make, list and revoke tokens (admins only).", no_args_is_help=True, rich_markup_mode=None)
 
 
 class TokenRole(StrEnum):
@@ -29,53 +29,53 @@ class TokenRole(StrEnum):
 
 @app.command("create", cls=PlainUsage)
 def create(
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whose token it is.", show_default=False)],
+    user: Annotated[str, typer.Argument(metavar="USER", help="User of the token.", show_default=False)],
     role: Annotated[
         TokenRole,
-        typer.Option(
-            "--role", help="An admin may do everything, a user what concerns their own jobs, a viewer look at all."
-        ),
+        typer.Option("--role", help="admin: everything; user: act on their own jobs; viewer: only read, all jobs."),
     ] = TokenRole.USER,
     expires: Annotated[
         str | None,
-        typer.Option("--expires", metavar="TIME", help="How long it is good for, such as 30d; else for ever."),
+        typer.Option("--expires", metavar="TIME", help="Lifetime of the token, such as 30d (default: no end)."),
     ] = None,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a token. It is shown this once: only its hash is kept."""
+    """Make a token. It is shown only now: the service keeps only its hash."""
     if expires is not None:
         read_span("--expires", expires)
-    with service(url) as at:
-        said = at.post("/v1/tokens", {"user": user, "role": role.value, "expires": expires})
-    if not isinstance(said.get("token"), str):
-        raise Strange("The service did not say what the token is: see whether it has this command's version.")
-    answer(output, said, [said], lambda: [said["token"]])
+    with service(url) as client:
+        response = client.post("/v1/tokens", {"user": user, "role": role.value, "expires": expires})
+    if not isinstance(response.get("token"), str):
+        raise Strange("The service did not return the token: check that service and command have the same version.")
+    answer(output, response, [response], lambda: [response["token"]])
     if output is Output.TABLE:
         note(
-            f"This is {visible(user)}'s token, shown this once. Put it into ~/.config/horae/token with mode 600, "
-            f"or into HORAE_TOKEN; `horae token revoke {visible(said.get('id'))}` ends it."
+            f"This is {visible(user)}'s token. It is not shown again. Put it into ~/.config/horae/token with mode 600, "
+            f"or into HORAE_TOKEN; `horae token revoke {visible(response.get('id'))}` revokes it."
         )
 
 
 @app.command("list", cls=PlainUsage)
 def list_tokens(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the tokens: whose, what for, and until when; never the tokens themselves."""
-    with service(url) as at:
-        said = at.get("/v1/tokens")
-    records = records_of(said, "tokens")
-    answer(output, said, records, lambda: [table(_COLUMNS, [_row(record) for record in records])])
+    """List the tokens: user, role and expiry; never the tokens themselves."""
+    with service(url) as client:
+        response = client.get("/v1/tokens")
+    records = records_of(response, "tokens")
+    answer(output, response, records, lambda: [table(_COLUMNS, [_row(record) for record in records])])
 
 
 @app.command("revoke", cls=PlainUsage)
 def revoke(
-    token: Annotated[str, typer.Argument(metavar="ID", help="Its id, from `horae token list`.", show_default=False)],
+    token: Annotated[
+        str, typer.Argument(metavar="ID", help="Id of the token, from `horae token list`.", show_default=False)
+    ],
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """End a token at once."""
-    with service(url) as at:
-        at.delete(f"/v1/tokens/{part(token)}")
+    """Revoke a token at once."""
+    with service(url) as client:
+        client.delete(f"/v1/tokens/{part(token)}")
     record = {"id": token, "revoked": True}
     answer(output, record, [record], lambda: [f"Token {visible(token)} is revoked."])
 

@@ -5,7 +5,7 @@ GPUs of its best type, and never more GPUs at once than its unfinished jobs can 
 is exact for policies that give shares of time. GPUs at one instant cannot: there, one gang more or less is no
 injustice, and the second verdict leaves one gang of the envious app out of what the other had.
 
-Bundles are scaled by weight: who has twice the weight may have twice as much.
+Holdings are scaled by weight: an app of twice the weight may have twice as much.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Span
 from horae.core.history import History
 from horae.core.throughputs import Speeds
-from horae.report.audit.verdict import Verdict, count
-from horae.report.formatting import number, percent
-from horae.report.metrics.fairness import Lives
+from horae.report.audit.verdict import Verdict
+from horae.report.formatting import counted, number, percent
+from horae.report.metrics.fairness import AppLives
 from horae.report.metrics.gpu_holdings import Holdings
-from horae.report.metrics.step_functions import Steps, overlap, sums
+from horae.report.metrics.step_functions import StepFunction, overlap, sums
 
-#: More apps than these are not asked, but so many drawn by lot; each looks at all others.
+#: Apps that are asked; of more apps this many are drawn by lot. Each is compared with all others.
 MOST_ASKED = 300
-#: Less is rounding.
+#: Smaller differences are rounding.
 _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Pair:
-    """One who envies, whom, and what each had in GPU-seconds of the first's best type, by weight."""
+class EnvyPair:
+    """An app, the app it envies, and what each had: GPU-seconds of the first app's best type, scaled by weight."""
 
     app: int
     other: int
@@ -44,24 +44,24 @@ class Pair:
 
     @property
     def envy(self) -> float:
-        """What the other had more."""
+        """How much more the other had."""
         return self.others - self.own
 
 
 @dataclass(frozen=True)
 class Envy:
-    """What the apps that were asked said of all that were there with them."""
+    """Envy of the apps asked towards all apps that were present with them."""
 
     asked: int
     pairs: int
     #: Pairs with envy, the worst first; exactly, and up to one gang.
-    exact: list[Pair]
-    but_one_gang: list[Pair]
+    exact: list[EnvyPair]
+    but_one_gang: list[EnvyPair]
 
 
 def judge_envy(history: History, speeds: Speeds, seed: int) -> list[Verdict]:
     """Envy over the run, exact and up to one gang."""
-    ledger = Ledger(history, speeds)
+    ledger = HoldingsLedger(history, speeds)
     found = find_envy(ledger, seed)
     names = [history.jobs[job].app_id for job in ledger.lives.first_job.tolist()]
     exact, claim = found.exact, "no app would rather have had another's GPU time"
@@ -71,50 +71,50 @@ def judge_envy(history: History, speeds: Speeds, seed: int) -> list[Verdict]:
     ]
 
 
-def find_envy(ledger: Ledger, seed: int) -> Envy:
-    """Ask apps, all or some drawn by lot, what they think of what everybody had."""
+def find_envy(ledger: HoldingsLedger, seed: int) -> Envy:
+    """Compare what every app had, valued by the apps asked."""
     apps = np.arange(len(ledger.lives))
     if len(apps) > MOST_ASKED:
         apps = np.sort(np.random.default_rng((seed, 2)).permutation(apps)[:MOST_ASKED])
     pairs = 0
-    exact: list[Pair] = []
-    but_one_gang: list[Pair] = []
+    exact: list[EnvyPair] = []
+    but_one_gang: list[EnvyPair] = []
     for app in apps.tolist():
         others = ledger.beside(app)
         pairs += len(others)
         exact += _envious(ledger, app, others, 0)
         but_one_gang += _envious(ledger, app, others, ledger.gang(app))
-    for some in (exact, but_one_gang):
-        some.sort(key=lambda pair: (-pair.envy, pair.app, pair.other))
+    for envied in (exact, but_one_gang):
+        envied.sort(key=lambda pair: (-pair.envy, pair.app, pair.other))
     return Envy(len(apps), pairs, exact, but_one_gang)
 
 
-def _envious(ledger: Ledger, app: int, others: Ints, spare: int) -> list[Pair]:
-    """Those whose GPU time, less some GPUs at every instant, an app would rather have had."""
+def _envious(ledger: HoldingsLedger, app: int, others: Ints, spare: int) -> list[EnvyPair]:
+    """Pairs in which an app would rather have had the other's GPU time, less `spare` GPUs at every instant."""
     own = ledger.own_value(app, others)
     theirs = ledger.values(app, spare)[others] * ledger.weight[app] / ledger.weight[others]
     common_s = ledger.common_s(app, others)
     envied = theirs - own > _TOLERANCE * np.maximum(common_s, 1.0)
     return [
-        Pair(app, int(others[k]), float(own[k]), float(theirs[k]), float(common_s[k]))
+        EnvyPair(app, int(others[k]), float(own[k]), float(theirs[k]), float(common_s[k]))
         for k in np.flatnonzero(envied).tolist()
     ]
 
 
-class Ledger:
-    """Who held which GPUs when, to be valued by anybody."""
+class HoldingsLedger:
+    """Which app held which GPUs when, valued by the speeds of any app."""
 
     def __init__(self, history: History, speeds: Speeds) -> None:
         self._history, self._speeds = history, speeds
-        self.lives = Lives.of(history)
+        self.lives = AppLives.of(history)
         holdings, attempts = Holdings.of(history.attempts), history.attempts
         self._begin_s, self._end_s = holdings.begin_s, holdings.end_s
-        self._part = 1.0 / holdings.holders
+        self._share = 1.0 / holdings.holders
         self._app = self.lives.of_job[attempts.job[holdings.attempt]]
         self._class = history.cluster.gpu_type[holdings.gpu] * len(Span) + attempts.span[holdings.attempt]
         jobs = np.bincount(self.lives.of_job, minlength=len(self.lives))
         weights = np.array([job.weight for job in history.jobs])
-        #: By app: the mean of its jobs'.
+        #: Weight of each app: the mean over its jobs.
         self.weight: Floats = sums(weights, self.lives.of_job, len(self.lives)) / np.maximum(jobs, 1)
 
     @cached_property
@@ -127,14 +127,14 @@ class Ledger:
         return int(max(self._history.jobs[job].gpus for job in self._jobs_of[app].tolist()))
 
     def beside(self, app: int) -> Ints:
-        """Apps that were there at the same time."""
+        """Apps that were present at the same time."""
         lives = self.lives
         there = (lives.begin_s < lives.end_s[app]) & (lives.end_s > lives.begin_s[app])
         there[app] = False
         return np.flatnonzero(there)
 
     def common_s(self, app: int, others: Ints) -> Floats:
-        """Time in which both were there."""
+        """Seconds in which both apps were present."""
         begin_s, end_s = self._common(app, others)
         return end_s - begin_s
 
@@ -144,7 +144,7 @@ class Ledger:
         return begin_s, np.minimum(lives.end_s[app], lives.end_s[others])
 
     def worth(self, app: int) -> Floats:
-        """What one GPU of each class (type and span) brings an app, in GPUs of its best type."""
+        """The value of one GPU of each class (type and span) for an app, in GPUs of its best type."""
         history, types = self._history, self._history.cluster.gpu_types
         brought, needed = np.zeros((2, len(types), len(Span)))
         for job in self._jobs_of[app].tolist():
@@ -156,7 +156,7 @@ class Ledger:
             needed += serial
         return np.divide(brought, needed, out=np.zeros_like(needed), where=needed > 0).ravel()
 
-    def usable(self, app: int) -> Steps:
+    def usable(self, app: int) -> StepFunction:
         """GPUs that an app's unfinished jobs could use, as they come and go."""
         jobs = self._jobs_of[app]
         begin_s = self._history.submit_s[jobs]
@@ -165,36 +165,36 @@ class Ledger:
         return overlap(begin_s, end_s, np.array([self._history.jobs[job].gpus_max for job in jobs.tolist()]))
 
     def values(self, app: int, spare: int = 0) -> Floats:
-        """What each app's GPU time during an app's life is worth to it, less `spare` GPUs at every instant."""
+        """The value of every app's GPU time during the life of `app`, to `app`, less `spare` GPUs at every instant."""
         _, dt, speed, owner = self._stretches(app, spare)
         return sums(speed * dt, owner, len(self.lives))
 
     def own_value(self, app: int, others: Ints) -> Floats:
-        """What an app's own GPU time is worth to it, in the time that it was there with each of some others."""
+        """The value of an app's own GPU time to it, over the time it was present together with each of `others`."""
         at_s, dt, speed, owner = self._stretches(app, 0)
         mine = np.flatnonzero(owner == app)
         if not len(mine):
             return np.zeros(len(others))
         end_s = at_s[mine[-1]] + dt[mine[-1]]
-        steps = Steps(np.append(at_s[mine], end_s), np.append(speed[mine], 0.0))
+        steps = StepFunction(np.append(at_s[mine], end_s), np.append(speed[mine], 0.0))
         begin_s, until_s = self._common(app, others)
         return (steps.integral(until_s) - steps.integral(begin_s)).astype(np.float64)
 
     def _stretches(self, app: int, spare: int) -> tuple[Floats, Floats, Floats, Ints]:
-        """Every stretch of time in an app's life in which nobody's GPUs change: begin, length, speed to it, owner.
+        """Stretches of an app's life in which no app's GPUs change: begin, length, value per second, owner.
 
-        Of the GPUs of one owner those go first that are best for the app, `spare` of them are skipped, and no more
-        are counted than it can use.
+        An owner's GPUs count in order of their value for the app: the first `spare` of them are skipped, and no more
+        are counted than the app can use.
         """
         worth, usable = self.worth(app), self.usable(app)
-        at_s, owner, kind, change = self._changes(app, usable.times)
+        at_s, owner, gpu_class, change = self._changes(app, usable.times)
         order = np.lexsort((at_s, owner))
-        at_s, owner, kind, change = at_s[order], owner[order], kind[order], change[order]
+        at_s, owner, gpu_class, change = at_s[order], owner[order], gpu_class[order], change[order]
         best = np.argsort(-worth, kind="stable")
-        has = np.zeros((len(at_s), len(worth)))
-        has[np.arange(len(at_s)), kind] = change
-        # Owners return all they took, so that the sum is 0 again where the next one's begin.
-        ends = np.round(np.cumsum(np.cumsum(has, axis=0)[:, best], axis=1), 9)
+        changes = np.zeros((len(at_s), len(worth)))
+        changes[np.arange(len(at_s)), gpu_class] = change
+        # Every owner gives back all it took, so the sum is 0 again where the next owner's changes begin.
+        ends = np.round(np.cumsum(np.cumsum(changes, axis=0)[:, best], axis=1), 9)
         begins = np.concatenate((np.zeros((len(at_s), 1)), ends[:, :-1]), axis=1)
         most = spare + usable.values[np.maximum(np.searchsorted(usable.times, at_s, side="right") - 1, 0)]
         counted = np.clip(np.minimum(ends, most[:, None]) - np.maximum(begins, spare), 0.0, None)
@@ -203,11 +203,11 @@ class Ledger:
         return at_s, dt, counted @ worth[best], owner
 
     def _changes(self, app: int, cuts_s: Floats) -> tuple[Floats, Ints, Ints, Floats]:
-        """When whose GPUs of which class become more or fewer in an app's life; and its own changes, for everybody."""
+        """Changes of holdings during an app's life: time, owner, GPU class, GPUs added. Cuts are changes of 0 GPUs."""
         begin_s = np.maximum(self._begin_s, self.lives.begin_s[app])
         end_s = np.minimum(self._end_s, self.lives.end_s[app])
         there = np.flatnonzero(end_s > begin_s)
-        owner, kind, part = self._app[there], self._class[there], self._part[there]
+        owner, gpu_class, share = self._app[there], self._class[there], self._share[there]
         owners = np.unique(owner)
         cuts_s = cuts_s[1:-1]
         at_s = np.concatenate((begin_s[there], end_s[there], np.tile(cuts_s, len(owners))))
@@ -215,17 +215,17 @@ class Ledger:
         return (
             at_s,
             np.concatenate((owner, owner, np.repeat(owners, len(cuts_s)))),
-            np.concatenate((kind, kind, marks.astype(np.int64))),
-            np.concatenate((part, -part, marks)),
+            np.concatenate((gpu_class, gpu_class, marks.astype(np.int64))),
+            np.concatenate((share, -share, marks)),
         )
 
 
 def _span(gpus: int, span: Span) -> Span:
-    """A single GPU is never apart from itself; a gang is on one machine at best."""
+    """The span that speeds are looked up by: one GPU has span GPU, a gang at least NODE."""
     return Span.GPU if gpus == 1 else max(span, Span.NODE)
 
 
-def _verdict(name: str, claim: str, found: Envy, pairs: list[Pair], names: list[str]) -> Verdict:
+def _verdict(name: str, claim: str, found: Envy, pairs: list[EnvyPair], names: list[str]) -> Verdict:
     envious = len({pair.app for pair in pairs})
     numbers: dict[str, Any] = {
         "apps_asked": found.asked,
@@ -234,7 +234,7 @@ def _verdict(name: str, claim: str, found: Envy, pairs: list[Pair], names: list[
         "envious_apps": envious,
         "worst": _record(pairs[0], names) if pairs else None,
     }
-    asked, of_pairs = count(found.asked, "app"), count(found.pairs, "pair")
+    asked, of_pairs = counted(found.asked, "app"), counted(found.pairs, "pair")
     if not found.pairs:
         return Verdict(name, claim, None, "nothing to judge: no two apps were there at once", numbers)
     if not pairs:
@@ -250,7 +250,7 @@ def _verdict(name: str, claim: str, found: Envy, pairs: list[Pair], names: list[
     )
 
 
-def _record(pair: Pair, names: list[str]) -> dict[str, Any]:
+def _record(pair: EnvyPair, names: list[str]) -> dict[str, Any]:
     return {
         "app": names[pair.app],
         "envies": names[pair.other],

@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
 
 from horae.report.audit.verdict import Verdict
+from horae.report.pages.html import render
 
-_BADGES = {
-    True: '<span class="badge good">holds</span>',
-    False: '<span class="badge bad">does not hold</span>',
-    None: '<span class="badge">not judged</span>',
-}
-#: So many entries of a list are shown.
+#: Entries of a list that are shown.
 _SHOWN = 5
 
 
-def render_verdicts(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """A card for each property: whether it held, what shows that it did not, and all numbers behind a fold."""
+class VerdictCard(NamedTuple):
+    """One verdict as the template shows it."""
+
+    holds: bool | None
+    claim: str
+    summary: str
+    counter_example: str
+    numbers: list[tuple[str, str]]
+
+
+def render_verdicts(verdicts: Sequence[Verdict]) -> Markup:
+    """A card for each property: whether it held, the counter-example if it did not, and all numbers behind a fold."""
     judged = [verdict.holds for verdict in verdicts if verdict.holds is not None]
-    yield f"<h2>Audit: {sum(judged)} of {len(judged)} properties held</h2>"
-    note = "Judged by true speeds, whatever the policy believed. A property that held in this run need not always hold."
-    yield f'<p class="note">{note}</p><section class="pair">'
-    yield from map(_card, verdicts)
-    yield "</section>"
+    cards = [VerdictCard(v.holds, v.claim, v.summary, v.counter_example, list(_numbers(v.numbers))) for v in verdicts]
+    return render("verdicts.html", held=sum(judged), judged=len(judged), cards=cards)
 
 
-def _card(verdict: Verdict) -> str:
-    badge = _BADGES[verdict.holds]
-    example = f'<p class="example">{escape(verdict.counter_example)}</p>' if verdict.counter_example else ""
-    entries = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in _numbers(verdict.numbers))
-    return (
-        f'<div class="card"><div class="what">{badge} {escape(verdict.claim)}</div>'
-        f'<div class="why">{escape(verdict.summary)}</div>{example}'
-        f"<details><summary>Numbers</summary><dl>{entries}</dl></details></div>"
-    )
-
-
-def _numbers(numbers: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Names and values, those of a record within under its name; what is empty is left out."""
+def _numbers(numbers: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values. A nested record's name goes before the names in it; None is left out."""
     for name, value in numbers.items():
         if isinstance(value, Mapping):
-            yield from _numbers(value, f"{before}{name}: ")
+            yield from _numbers(value, f"{prefix}{name}: ")
         elif isinstance(value, Sequence) and not isinstance(value, str):
             for k, entry in enumerate(value[:_SHOWN]):
-                yield f"{before}{name} {k + 1}", _text(entry)
+                yield f"{prefix}{name} {k + 1}", _text(entry)
         elif value is not None:
-            yield f"{before}{name}", _text(value)
+            yield f"{prefix}{name}", _text(value)
 
 
 def _text(value: object) -> str:

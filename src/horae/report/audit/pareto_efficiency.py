@@ -1,4 +1,4 @@
-"""Pareto efficiency: nothing idles that somebody waits for, and nobody could be faster at no one's cost."""
+"""Pareto efficiency: no GPU idles that a job waits for, and no job could be faster without another being slower."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from horae.core.cluster import Cluster
 from horae.core.history import History
 from horae.core.throughputs import Speeds
 from horae.report.audit.pareto_exchanges import Exchange, better_places
-from horae.report.audit.verdict import Verdict, count, held
-from horae.report.formatting import duration, number, percent
+from horae.report.audit.verdict import Verdict, held
+from horae.report.formatting import counted, duration, number, percent
 
-#: GPUs named one by one in a sentence.
+#: GPUs that a sentence names; the others are counted.
 _NAMED = 4
 
 
@@ -45,9 +45,9 @@ def _idle_summary(idle: Idleness, numbers: dict[str, Any]) -> str:
     if not numbers["decisions"]:
         return "nothing to judge: no decision was made"
     if not idle.stretches:
-        return f"never, in {count(numbers['decisions'], 'decision')}"
+        return f"never, in {counted(numbers['decisions'], 'decision')}"
     wasted = f"{number(idle.gpu_seconds / 3600)} GPU-hours, {percent(numbers['share_of_capacity'])} of all"
-    return f"{wasted}, in {count(idle.stretches, 'stretch', 'stretches')}"
+    return f"{wasted}, in {counted(idle.stretches, 'stretch', 'stretches')}"
 
 
 def _idle_record(history: History, idle: Idle) -> dict[str, Any]:
@@ -63,34 +63,38 @@ def _idle_record(history: History, idle: Idle) -> dict[str, Any]:
 
 def _idle_sentence(history: History, idle: Idle) -> str:
     job, lasted = history.jobs[idle.job], duration(idle.end_s - idle.begin_s)
-    where = in_words(gpu_names(history.cluster, idle.gpu_ids))
+    where = shortened_list(gpu_names(history.cluster, idle.gpu_ids))
     return (
-        f"At {idle.begin_s:,.0f} s, for {lasted}, {count(idle.gpus, 'GPU')} idled that waiting jobs could have used: "
-        f"job {job.id} ({count(job.gpus_min, 'GPU')}, {idle.reason.code}) could have had {where}."
+        f"At {idle.begin_s:,.0f} s, for {lasted}, {counted(idle.gpus, 'GPU')} idled that waiting jobs could have used: "
+        f"job {job.id} ({counted(job.gpus_min, 'GPU')}, {idle.reason.code}) could have had {where}."
     )
 
 
 def judge_exchanges(history: History, observed: Observations, speeds: Speeds) -> Verdict:
-    """Whether a job could have been faster on idle GPUs, or in exchange with another that is not slower then."""
-    found = [better_places(moment, history.jobs, history.cluster, speeds) for moment in observed.moments]
-    every = [(moment, one) for moment, some in zip(observed.moments, found, strict=True) for one in some]
-    looked = sum(len(moment.places) for moment in observed.moments)
+    """Whether a job could have been faster on idle GPUs, or by an exchange with a job that is then not slower."""
+    by_moment = [better_places(moment, history.jobs, history.cluster, speeds) for moment in observed.moments]
+    all_exchanges = [
+        (moment, exchange)
+        for moment, exchanges in zip(observed.moments, by_moment, strict=True)
+        for exchange in exchanges
+    ]
+    jobs_looked_at = sum(len(moment.places) for moment in observed.moments)
     numbers: dict[str, Any] = {
-        "moments": len(found),
-        "moments_with_an_exchange": sum(bool(some) for some in found),
-        "jobs": looked,
-        "jobs_that_could_be_faster": len(every),
-        "of_these_on_idle_gpus": sum(one.other is None for _, one in every),
+        "moments": len(by_moment),
+        "moments_with_an_exchange": sum(bool(exchanges) for exchanges in by_moment),
+        "jobs": jobs_looked_at,
+        "jobs_that_could_be_faster": len(all_exchanges),
+        "of_these_on_idle_gpus": sum(exchange.other is None for _, exchange in all_exchanges),
     }
     sentence = ""
-    if every:
-        moment, best = max(every, key=lambda pair: pair[1].gain)
+    if all_exchanges:
+        moment, best = max(all_exchanges, key=lambda pair: pair[1].gain)
         numbers |= {"largest_gain": best.gain, "best": _exchange_record(history, moment, best)}
         sentence = _exchange_sentence(history, moment, best)
     return Verdict(
         "no_better_exchange",
         "no exchange of places makes one faster and none slower",
-        held(looked, len(every)),
+        held(jobs_looked_at, len(all_exchanges)),
         _exchange_summary(numbers),
         numbers,
         sentence,
@@ -98,13 +102,13 @@ def judge_exchanges(history: History, observed: Observations, speeds: Speeds) ->
 
 
 def _exchange_summary(numbers: dict[str, Any]) -> str:
-    moments = count(numbers["moments"], "moment")
+    moments = counted(numbers["moments"], "moment")
     if not numbers["jobs"]:
         return f"nothing to judge: no job ran at the {moments} looked at"
     if not numbers["jobs_that_could_be_faster"]:
         return f"none, at {moments}"
-    jobs = f"{numbers['jobs_that_could_be_faster']:,} of {count(numbers['jobs'], 'job')} at {moments}"
-    return f"{jobs} could be faster, one {times(numbers['largest_gain'])}"
+    jobs = f"{numbers['jobs_that_could_be_faster']:,} of {counted(numbers['jobs'], 'job')} at {moments}"
+    return f"{jobs} could be faster, one {speed_gain(numbers['largest_gain'])}"
 
 
 def _exchange_record(history: History, moment: Moment, best: Exchange) -> dict[str, Any]:
@@ -120,16 +124,16 @@ def _exchange_record(history: History, moment: Moment, best: Exchange) -> dict[s
 
 
 def _exchange_sentence(history: History, moment: Moment, best: Exchange) -> str:
-    here, there = (in_words(gpu_names(history.cluster, gpus)) for gpus in (best.has, best.takes))
-    faster = f"At {moment.at_s:,.0f} s job {history.jobs[best.job].id} on {here} would be {times(best.gain)}"
+    here, there = (shortened_list(gpu_names(history.cluster, gpus)) for gpus in (best.has, best.takes))
+    faster = f"At {moment.at_s:,.0f} s job {history.jobs[best.job].id} on {here} would be {speed_gain(best.gain)}"
     if best.other is None:
         return f"{faster} on {there}; nobody else had these."
-    other = "not slower" if best.gain_of_other <= 0 else times(best.gain_of_other)
+    other = "not slower" if best.gain_of_other <= 0 else speed_gain(best.gain_of_other)
     return f"{faster} on {there}, in exchange with job {history.jobs[best.other].id}, which would be {other}."
 
 
-def times(gain: float) -> str:
-    """A gain of speed in words."""
+def speed_gain(gain: float) -> str:
+    """A gain of speed as text."""
     return f"{percent(gain)} faster" if gain < 1 else f"{number(1 + gain)} times as fast"
 
 
@@ -140,7 +144,7 @@ def gpu_names(cluster: Cluster, gpu_ids: Sequence[int]) -> list[str]:
     return [f"{cluster.nodes[n].name}/{gpu - int(first[n])}" for n, gpu in zip(nodes, gpu_ids, strict=True)]
 
 
-def in_words(names: list[str]) -> str:
+def shortened_list(names: list[str]) -> str:
     """A few names, and how many more there are."""
     more = len(names) - _NAMED
     return ", ".join(names) if more <= 1 else f"{', '.join(names[:_NAMED])} and {more} more"

@@ -30,7 +30,10 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Exchange:
-    """A job (its row) that could be faster, by which part, where, and whose GPUs these are (None: nobody's)."""
+    """An exchange that makes a job (its row) faster: by which part, from which GPUs to which, and whose they are.
+
+    `other` is the row of the job that has the GPUs now; None if they are idle.
+    """
 
     job: int
     gain: float
@@ -42,18 +45,18 @@ class Exchange:
 
 def better_places(moment: Moment, jobs: Sequence[JobSpec], cluster: Cluster, speeds: Speeds) -> list[Exchange]:
     """The best exchange of every job that has one."""
-    floor = _SpeedFloor(moment, jobs, cluster, speeds)
+    exchanger = _Exchanger(moment, jobs, cluster, speeds)
     found: list[Exchange] = []
-    for i in range(len(moment.places)):
-        ways = [*floor.moves(i), *floor.swaps(i), *floor.divisions(i)]
-        if ways:
-            found.append(max(ways, key=lambda way: way.gain))
+    for position in range(len(moment.places)):
+        exchanges = [*exchanger.moves(position), *exchanger.swaps(position), *exchanger.divisions(position)]
+        if exchanges:
+            found.append(max(exchanges, key=lambda exchange: exchange.gain))
     return found
 
 
 @dataclass(frozen=True)
-class _SpeedFloor:
-    """The places of a moment, and how fast each job would be in each."""
+class _Exchanger:
+    """Finds the exchanges of one moment. `i` and `j` are positions in `moment.places`."""
 
     moment: Moment
     jobs: Sequence[JobSpec]
@@ -68,9 +71,9 @@ class _SpeedFloor:
     def rates(self) -> NDArray[np.float64]:
         """Work per second of each job (rows) in each place (columns); 0 where it cannot be."""
         shapes = [(t, len(p.gpu_ids), p.span) for t, p in zip(self.gpu_type, self.moment.places, strict=True)]
-        known = {shape: n for n, shape in enumerate(dict.fromkeys(shapes))}
-        by_shape = [[self._rate(place.job, *shape) for shape in known] for place in self.moment.places]
-        return np.array(by_shape).reshape(len(shapes), len(known))[:, [known[shape] for shape in shapes]]
+        numbers = {shape: n for n, shape in enumerate(dict.fromkeys(shapes))}
+        by_shape = [[self._rate(place.job, *shape) for shape in numbers] for place in self.moment.places]
+        return np.array(by_shape).reshape(len(shapes), len(numbers))[:, [numbers[shape] for shape in shapes]]
 
     def _rate(self, job: int, gpu_type: int, gpus: int, span: Span) -> float:
         spec = self.jobs[job]
@@ -79,13 +82,13 @@ class _SpeedFloor:
         return self.speeds.rate(spec, self.cluster.gpu_types[gpu_type], gpus, Span.GPU if gpus == 1 else span)
 
     def _gain(self, i: int, gpu_ids: Sequence[int]) -> float:
-        """By which part job i would be faster on these GPUs; below 0 if slower."""
+        """By which part the job at position i would be faster on these GPUs; below 0 if slower."""
         gpu_type = int(self.cluster.gpu_type[gpu_ids[0]])
         rate = self._rate(self.moment.places[i].job, gpu_type, len(gpu_ids), self.moment.machines.span(gpu_ids))
         return rate / float(self.rates[i, i]) - 1
 
     def moves(self, i: int) -> Iterator[Exchange]:
-        """To idle GPUs, of each type, beside those that the job has or instead of them."""
+        """Moves to idle GPUs of one type, together with the GPUs that the job has or instead of them."""
         place = self.moment.places[i]
         for gpu_type in range(len(self.cluster.gpu_types)):
             pool = [gpu for gpu in self.moment.idle if self.cluster.gpu_type[gpu] == gpu_type]
@@ -93,23 +96,23 @@ class _SpeedFloor:
                 pool += place.gpu_ids
             for region in _regions(pool, self.moment.machines):
                 if len(region) >= len(place.gpu_ids):
-                    # Those it has come first: fewer GPUs change hands.
+                    # GPUs that the job has come first, so that fewer change hands.
                     ordered = sorted(region, key=lambda gpu: (gpu not in place.gpu_ids, gpu))
                     takes = tuple(sorted(ordered[: len(place.gpu_ids)]))
                     if (gain := self._gain(i, takes)) > _TOLERANCE:
                         yield Exchange(place.job, gain, place.gpu_ids, takes)
 
     def swaps(self, i: int) -> Iterator[Exchange]:
-        """Each takes the other's place."""
+        """Two jobs take each other's GPUs."""
         own = self.rates.diagonal()
         gain = self.rates[i] / own[i] - 1
         others = self.rates[:, i] / own - 1
         for j in np.flatnonzero((gain > _TOLERANCE) & (others > -_TOLERANCE)).tolist():
-            mine, other = self.moment.places[i], self.moment.places[j]
-            yield Exchange(mine.job, float(gain[j]), mine.gpu_ids, other.gpu_ids, other.job, float(others[j]))
+            place, other = self.moment.places[i], self.moment.places[j]
+            yield Exchange(place.job, float(gain[j]), place.gpu_ids, other.gpu_ids, other.job, float(others[j]))
 
     def divisions(self, i: int) -> Iterator[Exchange]:
-        """The GPUs of two jobs, of one type, divided anew."""
+        """The GPUs of two jobs, all of one type, divided in another way."""
         place, own = self.moment.places[i], float(self.rates[i, i])
         closest = self._rate(place.job, self.gpu_type[i], len(place.gpu_ids), Span.NODE)
         if place.span <= Span.NODE or closest <= own * (1 + _TOLERANCE):
@@ -121,14 +124,14 @@ class _SpeedFloor:
     def _divisions_with(self, i: int, place: ObservedPlace, j: int, other: ObservedPlace) -> Iterator[Exchange]:
         pool = {*place.gpu_ids, *other.gpu_ids}
         regions = list(_regions(sorted(pool), self.moment.machines))
-        for mine in regions:
-            if len(mine) < len(place.gpu_ids):
+        for region in regions:
+            if len(region) < len(place.gpu_ids):
                 continue
-            for its in regions:
-                if len(its) < len(other.gpu_ids) or len(mine | its) < len(pool):
+            for other_region in regions:
+                if len(other_region) < len(other.gpu_ids) or len(region | other_region) < len(pool):
                     continue
-                # First what the other cannot use, so that enough is left for it.
-                ordered = sorted(mine, key=lambda gpu: (gpu in its, gpu))
+                # First the GPUs outside the other job's region, so that enough are left for it.
+                ordered = sorted(region, key=lambda gpu: (gpu in other_region, gpu))
                 takes = tuple(sorted(ordered[: len(place.gpu_ids)]))
                 gain, others = self._gain(i, takes), self._gain(j, sorted(pool - set(takes)))
                 if gain > _TOLERANCE and others > -_TOLERANCE:

@@ -1,4 +1,4 @@
-"""Sharing incentive: nobody would have been better off alone on their part of the cluster."""
+"""Sharing incentive: no app or job would have been faster alone on its part of the cluster."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from horae.core.arrays import Floats
 from horae.core.history import History
-from horae.report.audit.verdict import Verdict, count, held
-from horae.report.formatting import duration, number
+from horae.report.audit.verdict import Verdict, held
+from horae.report.formatting import counted, duration, number
 from horae.report.metrics.fairness import TOLERANCE, Fairness
 from horae.report.metrics.job_outcomes import Outcomes
 
-#: So many of those that are worst off are named.
+#: Apps or jobs that are named, the worst first.
 _NAMED = 5
 
 
@@ -52,34 +52,34 @@ def _last_end_s(result: Outcomes) -> Floats:
     return last_s
 
 
-def _verdict(name: str, claim: str, one: str, symbol: str, names: list[str], rho: Floats, took_s: Floats) -> Verdict:
+def _verdict(name: str, claim: str, unit: str, symbol: str, names: list[str], rho: Floats, took_s: Floats) -> Verdict:
     slower = np.flatnonzero(rho > 1 + TOLERANCE)
     worst = slower[np.argsort(-rho[slower], kind="stable")][:_NAMED].tolist()
-    known = int((~np.isnan(rho)).sum())
+    measured = int((~np.isnan(rho)).sum())
     offenders = [_offender(names[k], symbol, float(rho[k]), float(took_s[k])) for k in worst]
     numbers: dict[str, Any] = {
-        "measured": known,
-        "unfinished": len(rho) - known,
+        "measured": measured,
+        "unfinished": len(rho) - measured,
         "above_1": len(slower),
         symbol: vars(Fairness.of(rho)),
         "worst": offenders,
     }
-    worst_of_all = f"worst {symbol} {number(float(np.nanmax(rho)))}" if known else ""
+    worst_of_all = f"worst {symbol} {number(float(np.nanmax(rho)))}" if measured else ""
     summary = (
-        f"above 1: {len(slower):,} of {count(known, one)}; {worst_of_all}"
-        if known
-        else f"nothing to judge: no {one} finished"
+        f"above 1: {len(slower):,} of {counted(measured, unit)}; {worst_of_all}"
+        if measured
+        else f"nothing to judge: no {unit} finished"
     )
-    return Verdict(name, claim, held(known, len(slower)), summary, numbers, _sentence(one, symbol, offenders))
+    return Verdict(name, claim, held(measured, len(slower)), summary, numbers, _sentence(unit, symbol, offenders))
 
 
 def _offender(name: str, symbol: str, rho: float, took_s: float) -> dict[str, Any]:
     return {"name": name, symbol: rho, "took_s": took_s, "alone_s": took_s / rho}
 
 
-def _sentence(one: str, symbol: str, offenders: list[dict[str, Any]]) -> str:
+def _sentence(unit: str, symbol: str, offenders: list[dict[str, Any]]) -> str:
     if not offenders:
         return ""
     worst = offenders[0]
     took, alone = duration(worst["took_s"]), duration(worst["alone_s"])
-    return f"{one.capitalize()} {worst['name']} took {took} instead of {alone}: {symbol} {number(worst[symbol])}."
+    return f"{unit.capitalize()} {worst['name']} took {took} instead of {alone}: {symbol} {number(worst[symbol])}."

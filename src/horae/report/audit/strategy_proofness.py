@@ -9,8 +9,8 @@ import numpy as np
 
 from horae.core.audit_observations import Observations, Probe
 from horae.core.history import History
-from horae.report.audit.verdict import Verdict, count, held
-from horae.report.formatting import number
+from horae.report.audit.verdict import Verdict, held
+from horae.report.formatting import counted, number
 from horae.report.metrics.fairness import alone_until
 
 #: Smaller differences of speed are rounding.
@@ -18,16 +18,16 @@ _TOLERANCE = 1e-9
 
 
 def judge_probes(history: History, observed: Observations) -> Verdict:
-    """Whether a lie paid in any decision that was made again: what it brought is valued by true speeds."""
+    """Whether a lie paid in any probe. What the app would have got is valued by its true speeds."""
     probes = observed.probes
-    paid = [one for one in probes if gain(one) > _TOLERANCE]
+    paid = [probe for probe in probes if gain(probe) > _TOLERANCE]
     numbers: dict[str, Any] = {
-        "decisions": len({one.at_s for one in probes}),
+        "decisions": len({probe.at_s for probe in probes}),
         "probes": len(probes),
         "no_gain": len(probes) - len(paid),
         "gained": len(paid),
-        "gained_more_than_one_gang": sum(gain(one) > one.gang * (1 + _TOLERANCE) for one in paid),
-        "by_lie": {lie: _of_lie(history, [p for p in probes if p.lie == lie]) for lie in _lies(probes)},
+        "gained_more_than_one_gang": sum(gain(probe) > probe.gang * (1 + _TOLERANCE) for probe in paid),
+        "by_lie": {lie: _lie_record(history, [p for p in probes if p.lie == lie]) for lie in _lies(probes)},
     }
     best = max(paid, key=gain, default=None)
     if best is not None:
@@ -43,19 +43,19 @@ def judge_probes(history: History, observed: Observations) -> Verdict:
 
 
 def gain(probe: Probe) -> float:
-    """What a lie brought, in GPUs of the app's best type."""
+    """The speed that a lie added, in GPUs of the app's best type."""
     return probe.lying.speed - probe.honest.speed
 
 
 def _lies(probes: Sequence[Probe]) -> list[str]:
-    return list(dict.fromkeys(one.lie for one in probes))
+    return list(dict.fromkeys(probe.lie for probe in probes))
 
 
-def _of_lie(history: History, probes: list[Probe]) -> dict[str, Any]:
-    """What one lie brought, to whom it brought most."""
+def _lie_record(history: History, probes: list[Probe]) -> dict[str, Any]:
+    """How often one lie was tried and paid, and the probe in which it paid most."""
     best = max(probes, key=gain)
-    record = {"probes": len(probes), "gained": sum(gain(one) > _TOLERANCE for one in probes)}
-    record["lost"] = sum(gain(one) < -_TOLERANCE for one in probes)
+    record = {"probes": len(probes), "gained": sum(gain(probe) > _TOLERANCE for probe in probes)}
+    record["lost"] = sum(gain(probe) < -_TOLERANCE for probe in probes)
     return {**record, "largest": _record(history, best) if gain(best) > _TOLERANCE else None}
 
 
@@ -75,12 +75,12 @@ def _record(history: History, probe: Probe) -> dict[str, Any]:
 
 
 def gpus(speed: float) -> str:
-    """A speed in words."""
+    """A speed as text: the number of GPUs of the app's best type."""
     return f"{number(speed)} GPU{'' if speed == 1 else 's'}"
 
 
 def _summary(numbers: dict[str, Any], best: Probe | None) -> str:
-    tried = f"{count(numbers['probes'], 'lie')} at {count(numbers['decisions'], 'decision')}"
+    tried = f"{counted(numbers['probes'], 'lie')} at {counted(numbers['decisions'], 'decision')}"
     if not numbers["probes"]:
         return "nothing to judge: no lie could be tried"
     if best is None:

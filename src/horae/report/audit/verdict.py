@@ -15,12 +15,12 @@ class Verdict:
     name: str
     #: What it says, for people.
     claim: str
-    #: None where there was nothing to judge by.
+    #: None if there was nothing to judge.
     holds: bool | None
     #: The numbers in a few words.
     summary: str
     numbers: dict[str, Any]
-    #: A sentence; empty where nothing shows that the property does not hold.
+    #: A sentence; empty unless the property does not hold.
     counter_example: str = ""
 
     def __post_init__(self) -> None:
@@ -33,16 +33,11 @@ class Verdict:
 
 
 def held(judged: int, offences: int) -> bool | None:
-    """Whether a property held, by how many cases were judged and in how many of them it did not."""
+    """Whether a property held in all judged cases; None if no case was judged."""
     return not offences if judged else None
 
 
 def all_held(verdicts: Iterable[Verdict]) -> bool | None:
-    """Whether all that could be judged held; None if nothing could."""
-    found = [verdict.holds for verdict in verdicts if verdict.holds is not None]
-    return all(found) if found else None
-
-
-def count(many: int, one: str, more: str = "") -> str:
-    """A number and what is counted: 1 app, 2 apps."""
-    return f"{many:,} {one if many == 1 else more or one + 's'}"
+    """Whether every property that could be judged held; None if none could be judged."""
+    judged = [verdict.holds for verdict in verdicts if verdict.holds is not None]
+    return all(judged) if judged else None

@@ -20,13 +20,13 @@ from horae.report.metrics.step_functions import overlap
 
 #: What rounding alone may add to a ratio that is exactly 1.
 TOLERANCE = 1e-9
-#: A moment, in seconds.
-_JUST = 1e-3
+#: Seconds of presence that an app is taken to have at least, so that an average over its life exists.
+_LEAST_LIFE_S = 1e-3
 
 
 @dataclass(frozen=True)
 class AppFairness:
-    """Every app of a run, in order of its first job; columns of equal length, NaN where unknown."""
+    """Every app of a run, in order of its first job. Columns of equal length; NaN where a number does not exist."""
 
     #: Number of the app of each job.
     of_job: Ints
@@ -43,8 +43,8 @@ class AppFairness:
 
 
 @dataclass(frozen=True)
-class Lives:
-    """When every app came and went; those that have not ended are there to the end of the run."""
+class AppLives:
+    """When every app was present: from its first submission to its last end, or to the end of the run."""
 
     of_job: Ints
     first_job: Ints
@@ -52,7 +52,7 @@ class Lives:
     end_s: Floats
 
     @staticmethod
-    def of(history: History) -> Lives:
+    def of(history: History) -> AppLives:
         """From the first submission to the last end of each app's jobs."""
         names: dict[str, int] = {}
         of_job = np.array([names.setdefault(job.app_id, len(names)) for job in history.jobs], dtype=np.int64)
@@ -60,38 +60,38 @@ class Lives:
         np.minimum.at(first_job, of_job, np.arange(len(of_job)))
         last_s = np.where(np.isnan(history.end_s), _horizon_s(history), history.end_s)
         begin_s = _smallest(history.submit_s, of_job, len(names))
-        return Lives(of_job, first_job, begin_s, _largest(last_s, of_job, len(names)))
+        return AppLives(of_job, first_job, begin_s, _largest(last_s, of_job, len(names)))
 
     def __len__(self) -> int:
         return len(self.first_job)
 
     def contention(self, until_s: Floats) -> Floats:
-        """Apps there on average, from when each came to some time of its life."""
+        """The number of apps present, averaged from each app's begin to `until_s`."""
         return np.maximum(overlap(self.begin_s, self.end_s).means(self.begin_s, until_s), 1.0)
 
 
 @dataclass(frozen=True)
 class Fairness:
-    """A distribution of slow-downs in four numbers; NaN where there is nothing to count."""
+    """A distribution of slow-downs in four numbers; NaN without any slow-down."""
 
     avg: float
     max: float
-    #: Share of the slow-downs above 1, that is, of those who would have fared better alone.
+    #: Share of the slow-downs above 1: apps or jobs that would have been faster on their fair share.
     over_1: float
     #: Jain's index: 1 when all are slowed down alike, 1/n when one bears it all.
     jain: float
 
     @staticmethod
     def of(slowdowns: Floats) -> Fairness:
-        """Summarise; those that are NaN are left out."""
-        known = slowdowns[~np.isnan(slowdowns)]
-        if not len(known):
+        """Summarise slow-downs; NaN is left out."""
+        finite = slowdowns[~np.isnan(slowdowns)]
+        if not len(finite):
             return Fairness(np.nan, np.nan, np.nan, np.nan)
         return Fairness(
-            avg=float(known.mean()),
-            max=float(known.max()),
-            over_1=float((known > 1 + TOLERANCE).mean()),
-            jain=float(known.sum() ** 2 / (len(known) * (known**2).sum())),
+            avg=float(finite.mean()),
+            max=float(finite.max()),
+            over_1=float((finite > 1 + TOLERANCE).mean()),
+            jain=float(finite.sum() ** 2 / (len(finite) * (finite**2).sum())),
         )
 
 
@@ -102,13 +102,13 @@ def finish_time_fairness(history: History) -> AppFairness:
     gave up count towards its life, and so to the contention others saw, but not
     towards what it was owed.
     """
-    lives = Lives.of(history)
+    lives = AppLives.of(history)
     of_job, contention = lives.of_job, lives.contention(lives.end_s)
     done = history.finished
     shared_s = _largest(history.end_s[done], of_job[done], len(lives)) - lives.begin_s
     shared_s[of_job[np.isnan(history.end_s)]] = np.nan
     shared_s[~np.isfinite(shared_s)] = np.nan
-    demand = _owed(history, of_job, len(lives))
+    demand = _finished_demand(history, of_job, len(lives))
     capacity = history.cluster.gpus_by_type.astype(np.float64)
     fair_s = demand.time_on(capacity / contention[:, None])
     cluster_s = demand.time_on(np.broadcast_to(capacity, (len(lives), len(capacity))))
@@ -117,16 +117,15 @@ def finish_time_fairness(history: History) -> AppFairness:
 
 
 def alone_until(history: History, app: str, at_s: float) -> float:
-    """T_id of an app as it stands at some time: with as many others as there have been on average until then."""
-    lives = Lives.of(history)
+    """T_id of an app at a time of its life: with the average number of apps present until then."""
+    lives = AppLives.of(history)
     number = next(k for k, job in enumerate(lives.first_job.tolist()) if history.jobs[job].app_id == app)
-    # Somebody who has just come has seen those that are there now.
-    until_s = np.maximum(lives.begin_s + _JUST, at_s)
+    until_s = np.maximum(lives.begin_s + _LEAST_LIFE_S, at_s)
     capacity = history.cluster.gpus_by_type / lives.contention(until_s)[:, None]
-    return float(_owed(history, lives.of_job, len(lives)).time_on(capacity)[number])
+    return float(_finished_demand(history, lives.of_job, len(lives)).time_on(capacity)[number])
 
 
-def _owed(history: History, of_job: Ints, apps: int) -> AppDemand:
+def _finished_demand(history: History, of_job: Ints, apps: int) -> AppDemand:
     """What the finished jobs of each app need."""
     done = np.flatnonzero(history.finished)
     jobs = [history.jobs[i] for i in done]
@@ -137,9 +136,9 @@ def _owed(history: History, of_job: Ints, apps: int) -> AppDemand:
 
 
 def _horizon_s(history: History) -> float:
-    """The last moment the history knows of: jobs that have not ended are alive until then."""
-    known = np.concatenate((history.submit_s, history.end_s, history.attempts.end_s))
-    return float(np.nanmax(known)) if len(known) else 0.0
+    """The end of the run: jobs that have not ended count as present until then."""
+    times_s = np.concatenate((history.submit_s, history.end_s, history.attempts.end_s))
+    return float(np.nanmax(times_s)) if len(times_s) else 0.0
 
 
 def _smallest(values: Floats, app: Ints, apps: int) -> Floats:

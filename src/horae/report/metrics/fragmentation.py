@@ -1,4 +1,4 @@
-"""How much of the idle capacity lies in pieces."""
+"""Fragmentation: the share of idle GPU-time on nodes that are partly in use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from horae.report.metrics.step_functions import sums
 def fragmentation(holdings: Holdings, cluster: Cluster, begin_s: float, end_s: float) -> float:
     """Share of the idle GPU-time that lay on nodes where another GPU was in use.
 
-    Those are the GPUs that a gang in need of whole nodes could not have had. 0
-    when nothing was idle, and on nodes of one GPU. A GPU that is shared is in use
-    once.
+    A gang that needs whole nodes could not have used these GPUs. 0 if nothing was
+    idle, and on nodes of one GPU. A shared GPU counts as in use once.
     """
     length_s = end_s - begin_s
     sizes = np.diff(cluster.first_gpu)

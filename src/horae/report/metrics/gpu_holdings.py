@@ -1,8 +1,7 @@
-"""Who held which GPU when, also where two jobs held the same one.
+"""Which job held which GPU when, also where two jobs held the same GPU.
 
-At every instant a GPU is divided equally among those that hold it: half to each of
-two. So what jobs held sums to the time in which GPUs were in use, and no GPU counts
-for more than itself, however many share it.
+At every instant a GPU is divided equally among the jobs that hold it: half to each of
+two. So the GPU-time that jobs held sums to the time in which GPUs were in use.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from horae.report.metrics.step_functions import counting
 
 @dataclass(frozen=True)
 class Holdings:
-    """One entry for each GPU of an attempt and stretch of time in which it had as many companions there.
+    """One entry for each GPU of an attempt and stretch of time in which the number of holders stays the same.
 
     Columns of equal length. Entries of an attempt follow one another, and so do the
     stretches of each of its GPUs, in order of time.
@@ -31,12 +30,12 @@ class Holdings:
     gpu: NDArray[np.int32]
     begin_s: Floats
     end_s: Floats
-    #: How many attempts held the GPU, this one among them.
+    #: Number of attempts that held the GPU, this attempt included.
     holders: Ints
 
     @staticmethod
     def of(attempts: Attempts) -> Holdings:
-        """Cut attempts where somebody came to share their GPUs, or left."""
+        """Cut attempts where another job began or ended to share their GPUs."""
         attempt = np.repeat(np.arange(len(attempts.job)), attempts.gpus)
         begin_s, end_s = attempts.begin_s[attempt], attempts.end_s[attempt]
         whole = Holdings(attempt, attempts.gpu_ids, begin_s, end_s, np.ones(len(attempt), np.int64))
@@ -49,27 +48,27 @@ class Holdings:
 
     @property
     def shared(self) -> NDArray[np.bool_]:
-        """Where an attempt was not alone on its GPU."""
+        """Whether the attempt shared the GPU, by entry."""
         more: NDArray[np.bool_] = self.holders > 1
         return more
 
     @property
     def shared_share(self) -> float:
-        """Share of the GPU-time held in which several held the same GPU; 0 if nothing was held."""
+        """Share of the GPU-time held in which several jobs held the same GPU; 0 if no GPU was held."""
         gpu_s = self.gpu_s
         held = float(gpu_s.sum())
         return float(gpu_s[self.shared].sum()) / held if held > 0 else 0.0
 
     def inside(self, begin_s: float, end_s: float) -> Holdings:
-        """The same between two times; what lies outside has no length."""
+        """The holdings between two times; entries outside get the length 0."""
         begin, end = np.clip(self.begin_s, begin_s, end_s), np.clip(self.end_s, begin_s, end_s)
         return Holdings(self.attempt, self.gpu, begin, end, self.holders)
 
 
 def seats(attempts: Attempts) -> Ints:
-    """Which of a GPU's seats each attempt has, from 0: whoever comes takes the first that is free.
+    """The seat that each attempt has on its GPUs, from 0: a new attempt takes the first seat that is free.
 
-    Jobs that share one GPU share all of theirs, so the first GPU of an attempt speaks for the others.
+    Jobs that share one GPU share all of theirs, so the first GPU of an attempt is enough to look at.
     """
     seat = np.zeros(len(attempts.job), dtype=np.int64)
     begin_s, end_s, gpu = attempts.begin_s.tolist(), attempts.end_s.tolist(), attempts.gpu_ids[attempts.first[:-1]]
@@ -85,7 +84,7 @@ def seats(attempts: Attempts) -> Ints:
 def _overlap(whole: Holdings) -> bool:
     """Whether two attempts ever held the same GPU at the same time.
 
-    If any two did, then so did two that came to that GPU one after the other.
+    It is enough to look at attempts that began one after the other on a GPU.
     """
     order = np.argsort(whole.begin_s, kind="stable")
     order = order[np.argsort(whole.gpu[order], kind="stable")]
@@ -95,7 +94,7 @@ def _overlap(whole: Holdings) -> bool:
 
 def _cut(whole: Holdings) -> Holdings:
     """Entries of whole attempts, cut so that the number of holders is the same throughout each."""
-    # 1. The moments at which somebody came to a GPU or left it, GPU by GPU.
+    # 1. The moments at which an attempt began or ended on a GPU, GPU by GPU.
     gpu = np.concatenate((whole.gpu, whole.gpu))
     time_s = np.concatenate((whole.begin_s, whole.end_s))
     order = np.lexsort((time_s, gpu))
@@ -105,10 +104,10 @@ def _cut(whole: Holdings) -> Holdings:
     moment = np.empty(len(order), dtype=np.int64)
     moment[order] = np.cumsum(new) - 1
     came, left = np.split(moment, 2)
-    # 2. How many held the GPU from each moment to the next.
+    # 2. The number of holders from each moment to the next.
     count = len(moment_s)
     holders = np.cumsum(np.bincount(came, minlength=count) - np.bincount(left, minlength=count))
-    # 3. Every entry from moment to moment, joined again where one companion took another's place.
+    # 3. Every entry from moment to moment, joined again where the number of holders did not change.
     entry = np.repeat(np.arange(len(came)), left - came)
     since = counting(came, left - came)
     new = np.ones(len(entry), dtype=bool)

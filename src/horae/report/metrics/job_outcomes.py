@@ -16,7 +16,7 @@ from horae.report.metrics.step_functions import sums
 
 @dataclass(frozen=True)
 class Outcomes:
-    """One entry a job, in order of submission; NaN where there is nothing to say."""
+    """One entry a job, in order of submission; NaN where a number does not exist."""
 
     submit_s: Floats
     start_s: Floats
@@ -25,9 +25,9 @@ class Outcomes:
     jct_s: Floats
     #: Seconds in which the job held GPUs.
     held_s: Floats
-    #: GPU-seconds the job held, however many GPUs it asked for; of those it shared, its part.
+    #: GPU-seconds the job held. Of GPUs that it shared, its share counts.
     gpu_seconds: Floats
-    #: The part of them that did no work: loading, saving, and launches that came to nothing.
+    #: GPU-seconds without work, included above: loading, saving, and launches that failed.
     overhead_gpu_s: Floats
     preemptions: Ints
     #: Slow-down against the fluid isolated run.
@@ -51,7 +51,7 @@ class Outcomes:
 
 
 def outcomes(history: History, holdings: Holdings) -> Outcomes:
-    """Work out every job's columns; the one slow step of a report, so keep the result."""
+    """Compute every job's columns. This is the slow step of a report, so keep the result."""
     submit_s, attempts, jobs = history.submit_s, history.attempts, len(history.jobs)
     jct_s = np.where(history.finished, history.end_s - submit_s, np.nan)
     work = np.array([job.work for job in history.jobs])
@@ -72,7 +72,7 @@ def outcomes(history: History, holdings: Holdings) -> Outcomes:
 
 
 def _overhead_gpu_s(attempts: Attempts, holdings: Holdings) -> Floats:
-    """GPU-seconds of each holding in which its attempt did no work; one stopped before it had loaded did none."""
+    """GPU-seconds of each holding in which its attempt did no work; all if it was stopped before it had loaded."""
     begin_s = np.maximum(holdings.begin_s, attempts.work_s[holdings.attempt])
     end_s = np.minimum(holdings.end_s, attempts.stop_s[holdings.attempt])
     working_s = np.nan_to_num(np.maximum(end_s - begin_s, 0.0), nan=0.0)

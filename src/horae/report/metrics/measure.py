@@ -37,7 +37,7 @@ class Delay:
 
     @staticmethod
     def of(seconds: Floats) -> Delay:
-        """Summarise; those that are NaN are left out."""
+        """Summarise seconds; NaN is left out."""
         return Delay(_mean(seconds), _percentile(seconds, 50), _percentile(seconds, 95))
 
 
@@ -115,7 +115,7 @@ class Report:
     waiting_s: Delay
     restart_overhead: Overhead
     gpu_hours: float
-    #: The part of them that went into trials given up.
+    #: GPU-hours of trials that were given up, included above.
     given_up_gpu_hours: float
     fragmentation: float
     deadlines: Deadlines
@@ -204,12 +204,12 @@ JOB_COLUMNS = (
 def job_columns(history: History, report: Report | None = None) -> dict[str, Any]:
     """What the jobs file says of each job, by the names of `JOB_COLUMNS`: the ids, then arrays of numbers.
 
-    Pass the run's report, if there is one, to use what it has worked out already.
+    Pass the run's report, if there is one, so that its outcomes are not computed again.
     """
     result = report.outcomes if report else outcomes(history, Holdings.of(history.attempts))
     own = {name: getattr(result, name) for name in JOB_COLUMNS if name not in ("job_id", "gpus")}
-    known = {"job_id": [job.id for job in history.jobs], "gpus": history.gpus, **own}
-    return {name: known[name] for name in JOB_COLUMNS}
+    columns = {"job_id": [job.id for job in history.jobs], "gpus": history.gpus, **own}
+    return {name: columns[name] for name in JOB_COLUMNS}
 
 
 def job_rows(history: History, report: Report | None = None) -> Iterator[tuple[str, ...]]:
@@ -219,7 +219,7 @@ def job_rows(history: History, report: Report | None = None) -> Iterator[tuple[s
 
 
 def _window_jobs(jobs: int, measure_from: int, measure_to: int | None) -> slice:
-    """The window as a slice, or one sentence on why there is none."""
+    """The window as a slice; BadWindow if it holds no job."""
     end = jobs if measure_to is None else min(measure_to, jobs)
     if measure_from < 0 or (jobs and measure_from >= end):
         asked = f"{measure_from} to {'the end' if measure_to is None else measure_to}"
@@ -279,10 +279,10 @@ def _by_gpu_type(history: History, holdings: Holdings, window: Window) -> dict[s
     """How full each GPU type was during the window, and what the window's jobs held of it in their lives."""
     attempts, cluster = history.attempts, history.cluster
     types, length_s = len(cluster.gpu_types), window.end_s - window.begin_s
-    kind = cluster.gpu_type[holdings.gpu]
-    held = sums(holdings.inside(window.begin_s, window.end_s).gpu_s, kind, types)
+    gpu_type = cluster.gpu_type[holdings.gpu]
+    held = sums(holdings.inside(window.begin_s, window.end_s).gpu_s, gpu_type, types)
     own = (attempts.job >= window.first_job) & (attempts.job < window.end_job)
-    held_by_own = sums(np.where(own[holdings.attempt], holdings.gpu_s, 0.0), kind, types)
+    held_by_own = sums(np.where(own[holdings.attempt], holdings.gpu_s, 0.0), gpu_type, types)
     visited = np.zeros((types, len(history.jobs)), dtype=bool)
     visited[cluster.gpu_type[attempts.gpu_ids], np.repeat(attempts.job, attempts.gpus)] = True
     return {
@@ -298,8 +298,8 @@ def _by_gpu_type(history: History, holdings: Holdings, window: Window) -> dict[s
 
 def _share_held(by_gpu_type: dict[str, TypeReport]) -> float:
     """Utilisation of the whole from that of the types."""
-    gpus = sum(part.gpus for part in by_gpu_type.values())
-    return sum(part.gpus * part.utilization for part in by_gpu_type.values()) / gpus
+    gpus = sum(of_type.gpus for of_type in by_gpu_type.values())
+    return sum(of_type.gpus * of_type.utilization for of_type in by_gpu_type.values()) / gpus
 
 
 def _groups(number: Ints, groups: int) -> list[Ints]:
@@ -308,36 +308,36 @@ def _groups(number: Ints, groups: int) -> list[Ints]:
     return np.split(order, np.searchsorted(number[order], np.arange(1, groups))) if groups else []
 
 
-def _known(values: Floats) -> Floats:
+def _without_nan(values: Floats) -> Floats:
     return values[~np.isnan(values)]
 
 
 def _mean(values: Floats) -> float:
-    known = _known(values)
-    return float(known.mean()) if len(known) else math.nan
+    finite = _without_nan(values)
+    return float(finite.mean()) if len(finite) else math.nan
 
 
-def _percentile(values: Floats, percent: float) -> float:
+def _percentile(values: Floats, percentile: float) -> float:
     """Interpolated between neighbours, as numpy does by default."""
-    known = _known(values)
-    return float(np.percentile(known, percent)) if len(known) else math.nan
+    finite = _without_nan(values)
+    return float(np.percentile(finite, percentile)) if len(finite) else math.nan
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses to dicts, and whatever JSON cannot say to None."""
+    """Dataclasses as dicts, and numbers that JSON does not have as None."""
     if is_dataclass(value):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(part) for part in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return int(value) if isinstance(value, np.integer) else value
 
 
 def _texts(column: NDArray[Any]) -> list[str]:
-    """Numbers to the microsecond, integers without a point, NaN as nothing."""
+    """Numbers with six decimals, whole ones without a point, NaN as an empty text."""
     if column.dtype.kind in "iu":
         return [str(value) for value in column.tolist()]
     values: list[float] = np.round(column, 6).tolist()

@@ -11,7 +11,7 @@ from horae.core.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepFunction:
     """A step function: `values[i]` from `times[i]` to `times[i + 1]`; 0 before, the last value after."""
 
     times: Floats
@@ -27,10 +27,10 @@ class Steps:
             return np.zeros(len(upto_s), dtype=np.longdouble)
         areas = np.cumsum(self.values[:-1] * np.diff(self.times).astype(np.longdouble))
         areas = np.concatenate(([np.longdouble(0)], areas))
-        at = np.searchsorted(self.times, upto_s, side="right") - 1
-        known = np.maximum(at, 0)
-        area = areas[known] + self.values[known] * (upto_s - self.times[known]).astype(np.longdouble)
-        return np.where(at < 0, np.longdouble(0), area)
+        step = np.searchsorted(self.times, upto_s, side="right") - 1
+        inside = np.maximum(step, 0)
+        area = areas[inside] + self.values[inside] * (upto_s - self.times[inside]).astype(np.longdouble)
+        return np.where(step < 0, np.longdouble(0), area)
 
     def means(self, begin_s: Floats, end_s: Floats) -> Floats:
         """The time average over each interval; 0 for an interval without length."""
@@ -43,12 +43,12 @@ class Steps:
         return self.means(edges_s[:-1], edges_s[1:])
 
 
-def overlap(begin_s: Floats, end_s: Floats, weight: Floats | Ints | None = None) -> Steps:
-    """How much weight (by default, how many intervals) is present at each instant."""
+def overlap(begin_s: Floats, end_s: Floats, weight: Floats | Ints | None = None) -> StepFunction:
+    """The sum of weights (by default, the number) of the intervals that cover each instant."""
     weights = np.ones(len(begin_s)) if weight is None else np.asarray(weight, dtype=np.float64)
-    times, at = np.unique(np.concatenate((begin_s, end_s)), return_inverse=True)
-    change = np.bincount(at, np.concatenate((weights, -weights)), minlength=len(times))
-    return Steps(times, np.cumsum(change))
+    times, position = np.unique(np.concatenate((begin_s, end_s)), return_inverse=True)
+    change = np.bincount(position, np.concatenate((weights, -weights)), minlength=len(times))
+    return StepFunction(times, np.cumsum(change))
 
 
 def sums(values: Floats | Ints, group: Ints, groups: int) -> Floats:

@@ -1,29 +1,29 @@
-"""Curves of a sweep: what each policy comes to as one thing changes, in words, as a picture and as a page.
+"""Curves of a sweep: a number of each policy as one parameter changes, as text, as a picture and as a page.
 
-matplotlib is imported only to draw.
+matplotlib and jinja2 are imported only to draw and to write a page.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from horae.core.arrays import Floats
-from horae.report.formatting import number, percent, time_unit
-from horae.report.pages.page import _figure, _line_legend, _table
+from horae.report.formatting import counted, number, percent, time_unit
 from horae.report.pages.palette import MUTED, line_colour
 from horae.report.tables import MEASURES, NumberFormat, Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: What a page draws, by the path of the measure: a title, and what to know when reading it.
+    from horae.report.pages.html import PageFigure
+
+#: What a page draws, by the path of the number in a report: a title, and a note for the reader.
 SHOWN = {
     "avg_jct_s": ("Average completion time", "From submission to the end of a job, over the measured jobs."),
     "p95_jct_s": ("Slowest jobs", "95 of 100 measured jobs were done within this time."),
@@ -49,9 +49,9 @@ _SLOWDOWNS = ("rho.avg", "rho.max", "isolated_rho.avg", "isolated_rho.max")
 
 #: An axis that spans more than this is logarithmic: on a linear one the low curves would lie on each other.
 _WIDE = 8.0
-#: Times are in hours at most, as everybody publishes these curves: the unit that suits this many seconds.
+#: Papers publish these curves in hours, so no larger unit is used: two hours or more are written in hours.
 _LONGEST_S = 2 * 3600.0
-#: With more values than this not every one has a mark.
+#: With more values than this not every value has a tick.
 _MOST_MARKS = 12
 #: Height of a label over that of the axes, with some air.
 _LABEL_HEIGHT = 0.06
@@ -59,7 +59,7 @@ _LABEL_HEIGHT = 0.06
 
 @dataclass(frozen=True)
 class Axis:
-    """What changes along a sweep."""
+    """The parameter that a sweep varies."""
 
     label: str
     values: tuple[float, ...]
@@ -72,7 +72,7 @@ class Axis:
         return self.values[0] > 0 and self.values[-1] >= _WIDE * self.values[0]
 
     def text(self, value: float) -> str:
-        """A value as it stands at its mark."""
+        """A value as its tick label shows it."""
         return f"{value / self.unit:g}"
 
 
@@ -83,7 +83,7 @@ class Curve:
     label: str
     mean: Floats
     half_width: Floats
-    #: Whether what changes means nothing to this policy: it was run once, and has one mean everywhere.
+    #: Whether the policy does not have the parameter: it was run once, and has the same mean everywhere.
     flat: bool = False
 
     def scaled(self, unit: float) -> Curve:
@@ -93,36 +93,44 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One measure of all policies, in a unit for people."""
+    """One number of a report, of all policies, in a unit for people."""
 
     path: str
     title: str
     note: str
     y_label: str
-    kind: NumberFormat
+    number_format: NumberFormat
     curves: tuple[Curve, ...]
 
     @staticmethod
     def of(path: str, curves: Sequence[Curve]) -> Panel:
-        """A measure with its curves, which are in the units of reports."""
+        """From curves in the units of reports."""
         measure = next(measure for measure in MEASURES if measure.path == path)
         title, note = SHOWN.get(path, (measure.label[:1].upper() + measure.label[1:], ""))
         label = measure.label
-        if measure.kind is NumberFormat.TIME:
+        if measure.number_format is NumberFormat.TIME:
             longest_s = max((float(np.nanmax(c.mean)) for c in curves if not np.isnan(c.mean).all()), default=0.0)
             unit = time_unit(min(longest_s, _LONGEST_S))
             label, curves = f"{label} ({unit.plural})", [curve.scaled(unit.seconds) for curve in curves]
-        return Panel(path, title, note, label, measure.kind, tuple(curves))
+        return Panel(path, title, note, label, measure.number_format, tuple(curves))
 
     def text(self, value: float) -> str:
         """A value as people write it."""
-        return percent(value) if self.kind is NumberFormat.SHARE else number(value)
+        return percent(value) if self.number_format is NumberFormat.SHARE else number(value)
 
-    def point(self, curve: int, at: int) -> str:
-        """A point of a curve in words, with how far it can be trusted where that is known."""
-        mean, half_width = float(self.curves[curve].mean[at]), float(self.curves[curve].half_width[at])
-        known = not (math.isnan(mean) or math.isnan(half_width))
-        return f"{self.text(mean)} ± {self.text(half_width)}" if known else self.text(mean)
+    def point(self, curve: int, position: int) -> str:
+        """The mean at a position of the axis as text, with its half-width if it has one."""
+        mean, half_width = float(self.curves[curve].mean[position]), float(self.curves[curve].half_width[position])
+        has_interval = not (math.isnan(mean) or math.isnan(half_width))
+        return f"{self.text(mean)} ± {self.text(half_width)}" if has_interval else self.text(mean)
+
+
+class PanelTable(NamedTuple):
+    """The numbers of a panel as a table."""
+
+    title: str
+    note: str
+    rows: list[Row]
 
 
 def write_plot(path: Path, axis: Axis, panel: Panel, about: str) -> None:
@@ -130,11 +138,11 @@ def write_plot(path: Path, axis: Axis, panel: Panel, about: str) -> None:
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    from horae.report.pages.plots import _STYLE
+    from horae.report.pages.plots import STYLE
 
-    with style.context(["default", {**_STYLE, "figure.figsize": (8.4, 4.6), "svg.hashsalt": "curves"}]):
+    with style.context(["default", {**STYLE, "figure.figsize": (8.4, 4.6), "svg.hashsalt": "curves"}]):
         figure = Figure()
-        _draw(figure, axis, panel, labelled=True)
+        draw_panel(figure, axis, panel, labelled=True)
         figure.suptitle(about, x=0.01, ha="left", fontsize=10, color=MUTED)
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
         figure.savefig(path, dpi=160, facecolor="white", metadata=metadata)
@@ -146,61 +154,50 @@ def write_page(path: Path, axis: Axis, panels: Sequence[Panel], about: str) -> N
 
 
 def render_page(axis: Axis, panels: Sequence[Panel], about: str) -> str:
-    """The page as text. The same curves give the same bytes."""
+    """The page as text. The same curves give the same bytes. `about` says what was run."""
+    from horae.report.pages.html import render
+
     names = [curve.label for curve in panels[0].curves]
-    heading = f"{len(names)} {'policy' if len(names) == 1 else 'policies'} by {axis.label.partition(' (')[0]}"
-    css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    return "\n".join(
-        [
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(heading)} · Horae</title>\n<style>\n{css}</style>\n</head>\n<body>\n<main>",
-            f'<header><div class="brand">Horae</div><h1>{escape(heading)}</h1>',
-            f'<p class="lead">{escape(about)}</p></header>',
-            *_figures(axis, panels, names),
-            *_tables(axis, panels, names),
-            "</main>\n</body>\n</html>\n",
-        ]
+    policies = counted(len(names), "policy", "policies")
+    return render(
+        "curves.html",
+        title=f"{policies} by {axis.label.partition(' (')[0]}",
+        lead=about,
+        names=names,
+        figures=[_figure(k, axis, panel) for k, panel in enumerate(panels)],
+        tables=[PanelTable(panel.title, f"{panel.y_label} by {axis.label}", _rows(axis, panel)) for panel in panels],
     )
 
 
-def _figures(axis: Axis, panels: Sequence[Panel], names: Sequence[str]) -> Iterator[str]:
-    from horae.report.pages.plots import _svg
+def _figure(number: int, axis: Axis, panel: Panel) -> PageFigure:
+    """A panel as a drawing of the page; `number` tells the ids of its SVG from those of the other panels."""
+    from markupsafe import Markup
 
-    legend = _line_legend(names)
-    yield '<section class="pair">'
-    for k, panel in enumerate(panels):
+    from horae.report.pages.html import PageFigure
+    from horae.report.pages.plots import svg
 
-        def draw(figure: Figure, panel: Panel = panel) -> None:
-            _draw(figure, axis, panel, labelled=False)
-
-        yield _figure(panel.title, panel.note, legend, _svg(f"curve-{k}", draw))
-    yield "</section>"
+    drawing = svg(f"curve-{number}", lambda figure: draw_panel(figure, axis, panel, labelled=False))
+    return PageFigure(panel.title, panel.note, Markup(drawing))
 
 
-def _tables(axis: Axis, panels: Sequence[Panel], names: Sequence[str]) -> Iterator[str]:
-    """The numbers of every panel, so that nobody has to read them off a curve."""
-    yield "<h2>All numbers</h2>"
-    for panel in panels:
-        heading = f'<h3>{escape(panel.title)}</h3><p class="note">{escape(panel.y_label)} by {escape(axis.label)}</p>'
-        yield f'<section class="card wide">{heading}{_table(names, _rows(axis, panel))}</section>'
-
-
-def _rows(axis: Axis, panel: Panel) -> Iterator[Row]:
+def _rows(axis: Axis, panel: Panel) -> list[Row]:
+    """The numbers of a panel, so that nobody has to read them off a curve."""
+    rows = []
     for k, value in enumerate(axis.values):
         cells = tuple(panel.point(curve, k) for curve in range(len(panel.curves)))
-        yield Row(axis.text(value), cells, frozenset())
+        rows.append(Row(axis.text(value), cells, frozenset()))
+    return rows
 
 
-def _draw(figure: Figure, axis: Axis, panel: Panel, labelled: bool) -> None:
-    """Lines with a mark at every value that was run, their intervals as bands, and labels at their ends."""
-    from horae.report.pages.plots import _line
+def draw_panel(figure: Figure, axis: Axis, panel: Panel, labelled: bool) -> None:
+    """Draw lines with a mark at every value that was run, intervals as bands and, if `labelled`, names at the ends."""
+    from horae.report.pages.plots import line_style
 
     axes = figure.subplots()
     for k, curve in enumerate(panel.curves):
         # A mark says that a run was made there.
-        look = {"linestyle": "dotted"} if curve.flat else {"marker": "o", "markersize": 4}
-        axes.plot(axis.values, curve.mean, **{**_line(k), **look})
+        marks = {"linestyle": "dotted"} if curve.flat else {"marker": "o", "markersize": 4}
+        axes.plot(axis.values, curve.mean, **{**line_style(k), **marks})
         low, high = curve.mean - curve.half_width, curve.mean + curve.half_width
         axes.fill_between(axis.values, low, high, color=line_colour(k), alpha=0.14, linewidth=0)
     if panel.path in _SLOWDOWNS:
@@ -228,16 +225,16 @@ def _value_axis(axes: Any, panel: Panel) -> None:
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
     values = np.concatenate([curve.mean for curve in panel.curves])
-    known = values[np.isfinite(values)]
-    if len(known) and known.min() > 0 and known.max() / known.min() > _WIDE:
+    finite = values[np.isfinite(values)]
+    if len(finite) and finite.min() > 0 and finite.max() / finite.min() > _WIDE:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(FixedLocator(_log_marks(float(known.min()), float(known.max()))))
+        axes.yaxis.set_major_locator(FixedLocator(_log_marks(float(finite.min()), float(finite.max()))))
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_locator(MaxNLocator(6))
     axes.yaxis.set_major_formatter(
-        lambda value, _: percent(value) if panel.kind is NumberFormat.SHARE else f"{value:,g}"
+        lambda value, _: percent(value) if panel.number_format is NumberFormat.SHARE else f"{value:,g}"
     )
     axes.set_ylabel(panel.y_label)
 
@@ -256,7 +253,7 @@ def _label_ends(axes: Any, axis: Axis, curves: Sequence[Curve]) -> None:
     ]
     axes.autoscale_view()
     to_axes = axes.transData + axes.transAxes.inverted()
-    points = [(axis.values[at], float(curves[k].mean[at])) for k, at in ends]
+    points = [(axis.values[last], float(curves[k].mean[last])) for k, last in ends]
     heights = [float(to_axes.transform(point)[1]) for point in points]
     for (k, _), point, height in zip(ends, points, spread(heights, _LABEL_HEIGHT), strict=True):
         axes.annotate(

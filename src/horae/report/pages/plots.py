@@ -20,9 +20,10 @@ from horae.report.metrics.measure import Report
 from horae.report.metrics.step_functions import overlap
 from horae.report.pages.palette import BAD, GOOD, GRID, INK, LINES, MUTED, is_dashed, line_colour
 
-Run = tuple[History, Report]
+RunRecord = tuple[History, Report]
 
-_STYLE = {
+#: How every figure looks.
+STYLE = {
     "svg.fonttype": "none",
     "font.size": 10,
     "axes.edgecolor": "#b9c1cd",
@@ -45,14 +46,14 @@ _STYLE = {
     "figure.constrained_layout.use": True,
 }
 
-#: Marks of a logarithmic time axis.
+#: Ticks of a logarithmic time axis.
 _LOG_TIMES = {
     "1 ms": 0.001, "10 ms": 0.01, "0.1 s": 0.1, "1 s": 1, "10 s": 10, "1 min": 60, "10 min": 600, "1 h": 3600,
     "6 h": 21600, "1 d": 86400, "1 wk": 604800, "30 d": 2592000, "1 y": 31536000, "10 y": 315360000,
 }  # fmt: skip
 
 
-def draw_jct(runs: Sequence[Run]) -> str:
+def draw_jct(runs: Sequence[RunRecord]) -> str:
     """The share of jobs done within a time, by run."""
 
     def draw(figure: Figure) -> None:
@@ -65,15 +66,15 @@ def draw_jct(runs: Sequence[Run]) -> str:
         _share_axis(axes, "share of jobs")
         axes.set_xlabel("done within, counted from submission")
 
-    return _svg("jct", draw)
+    return svg("jct", draw)
 
 
-def draw_delays(runs: Sequence[Run]) -> str:
+def draw_delays(runs: Sequence[RunRecord]) -> str:
     """The share of jobs that had started within a time, by run."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        # A logarithmic axis has no 0, so whoever started at once stands at its first mark.
+        # A logarithmic axis has no 0, so a job that started at once is drawn at the first tick.
         values = [np.maximum(_measured(report, report.outcomes.queueing_s), 1.0) for _, report in runs]
         for number, delays in enumerate(values):
             _cumulative(axes, delays, number)
@@ -82,31 +83,31 @@ def draw_delays(runs: Sequence[Run]) -> str:
         _share_axis(axes, "share of jobs")
         axes.set_xlabel("started within, counted from submission")
 
-    return _svg("delays", draw)
+    return svg("delays", draw)
 
 
-def draw_slowdowns(runs: Sequence[Run], which: str) -> str:
-    """The distribution of one kind of slow-down: bars for one run, cumulative lines for several."""
-    values = [_slowdowns(report, which) for _, report in runs]
-    who = "apps" if which == "rho" else "jobs"
+def draw_slowdowns(runs: Sequence[RunRecord], metric: str) -> str:
+    """The distribution of `rho` or `isolated_rho`: bars for one run, cumulative lines for several."""
+    values = [_slowdowns(report, metric) for _, report in runs]
+    unit = "apps" if metric == "rho" else "jobs"
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         axes.set_xscale("log")
         if len(values) == 1:
             _histogram(axes, values[0])
-            _count_axis(axes, f"number of {who}")
+            _count_axis(axes, f"number of {unit}")
         else:
             for number, slowdowns in enumerate(values):
                 _cumulative(axes, slowdowns, number)
-            _share_axis(axes, f"share of {who}")
+            _share_axis(axes, f"share of {unit}")
         axes.axvline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         _slowdown_axis(axes, np.concatenate(values))
 
-    return _svg(which, draw)
+    return svg(metric, draw)
 
 
-def draw_usage(runs: Sequence[Run]) -> str:
+def draw_usage(runs: Sequence[RunRecord]) -> str:
     """The share of GPUs held, over time."""
 
     def draw(figure: Figure) -> None:
@@ -118,10 +119,10 @@ def draw_usage(runs: Sequence[Run]) -> str:
         _share_axis(axes, "share of GPUs held")
         _time_axis(axes, *life_s(runs))
 
-    return _svg("usage", draw)
+    return svg("usage", draw)
 
 
-def draw_waiting(runs: Sequence[Run]) -> str:
+def draw_waiting(runs: Sequence[RunRecord]) -> str:
     """The number of jobs that wait, over time: submitted, not ended, and without GPUs."""
 
     def draw(figure: Figure) -> None:
@@ -132,7 +133,7 @@ def draw_waiting(runs: Sequence[Run]) -> str:
         _count_axis(axes, "jobs waiting")
         _time_axis(axes, *life_s(runs))
 
-    return _svg("waiting", draw)
+    return svg("waiting", draw)
 
 
 def _waiting(history: History, edges: Floats) -> Floats:
@@ -144,21 +145,21 @@ def _waiting(history: History, edges: Floats) -> Floats:
 
 
 def _measured(report: Report, values: Floats) -> Floats:
-    """The window's jobs, those that have a value."""
+    """The values of the window's jobs, without NaN."""
     inside = values[report.window.first_job : report.window.end_job]
     return inside[~np.isnan(inside)]
 
 
-def _slowdowns(report: Report, which: str) -> Floats:
+def _slowdowns(report: Report, metric: str) -> Floats:
     """Slow-downs of the window: apps for rho, jobs for isolated_rho."""
-    if which == "isolated_rho":
+    if metric == "isolated_rho":
         return _measured(report, report.outcomes.isolated_rho)
     apps, window = report.outcomes.apps, report.window
     rho = apps.rho[(apps.first_job >= window.first_job) & (apps.first_job < window.end_job)]
     return rho[~np.isnan(rho)]
 
 
-def life_s(runs: Sequence[Run]) -> tuple[float, float]:
+def life_s(runs: Sequence[RunRecord]) -> tuple[float, float]:
     """From the first submission to the last end of all runs, so that they share an axis."""
     begins = [history.submit_s.min() for history, _ in runs if len(history.jobs)]
     ends = [history.attempts.end_s.max() for history, _ in runs if len(history.attempts.end_s)]
@@ -166,7 +167,7 @@ def life_s(runs: Sequence[Run]) -> tuple[float, float]:
     return begin_s, max(float(max(ends, default=begin_s)), begin_s + 1.0)
 
 
-def _edges(runs: Sequence[Run]) -> Floats:
+def _edges(runs: Sequence[RunRecord]) -> Floats:
     """Edges of time bins; fewer for several runs, whose lines would hide each other."""
     return np.linspace(*life_s(runs), 501 if len(runs) == 1 else 161)
 
@@ -176,20 +177,20 @@ def _cumulative(axes: Any, values: Floats, run: int) -> None:
     if not len(values):
         return
     shares = np.linspace(0, 1, min(len(values), 400) + 1)
-    at = np.sort(values)[np.ceil(shares * len(values)).astype(int).clip(1) - 1]
-    axes.plot(at, shares, drawstyle="steps-post", **_line(run))
+    quantiles = np.sort(values)[np.ceil(shares * len(values)).astype(int).clip(1) - 1]
+    axes.plot(quantiles, shares, drawstyle="steps-post", **line_style(run))
 
 
 def _histogram(axes: Any, values: Floats) -> None:
-    """Bars on a logarithmic axis with an edge at 1: those at most 1 in one colour, the others in another."""
+    """Bars on a logarithmic axis with an edge at 1: slow-downs up to 1 in one colour, above 1 in another."""
     if not len(values):
         return
-    known = np.maximum(values, 1e-6)
-    low, high = np.log10(known.min()), np.log10(max(known.max(), 1.0))
+    positive = np.maximum(values, 1e-6)
+    low, high = np.log10(positive.min()), np.log10(max(positive.max(), 1.0))
     width = max((high - low) / 40, 0.02)
-    # Each bin ends a little late: rounding puts some who got exactly their share just above 1.
+    # Each bin ends a little late: rounding puts some slow-downs that are exactly 1 just above 1.
     edges = 10 ** (width * np.arange(np.floor(low / width) - 1, np.ceil(high / width) + 1)) * (1 + 1e-6)
-    counts, _ = np.histogram(known, edges)
+    counts, _ = np.histogram(positive, edges)
     colours = [GOOD if edge < 1 + 1e-5 else BAD for edge in edges[1:]]
     axes.bar(edges[:-1], counts, np.diff(edges), align="edge", color=colours, edgecolor="white", linewidth=0.6)
 
@@ -198,11 +199,12 @@ def _over_time(axes: Any, values: Floats, edges: Floats, run: int, runs: int) ->
     """A filled area for one run, lines for several."""
     if runs == 1:
         axes.stairs(values, edges, fill=True, color=LINES[0], alpha=0.25, linewidth=0)
-    options = _line(run)
+    options = line_style(run)
     axes.stairs(values, edges, baseline=None, **{**options, "linewidth": 1.4 if runs == 1 else 1.5})
 
 
-def _line(run: int) -> dict[str, Any]:
+def line_style(run: int) -> dict[str, Any]:
+    """Colour and dashes of the run at a position, for matplotlib."""
     return {"color": line_colour(run), "linestyle": (0, (4, 2)) if is_dashed(run) else "solid", "linewidth": 1.8}
 
 
@@ -229,7 +231,7 @@ def _time_axis(axes: Any, begin_s: float, end_s: float) -> None:
 def _log_time_axis(axes: Any, values: Floats) -> None:
     positive = values[values > 0]
     low, high = (float(positive.min()), float(positive.max())) if len(positive) else (1.0, 10.0)
-    inside = {text: at for text, at in _LOG_TIMES.items() if low / 1.5 <= at <= high * 1.5}
+    inside = {text: tick_s for text, tick_s in _LOG_TIMES.items() if low / 1.5 <= tick_s <= high * 1.5}
     axes.set_xlim(min([low, *inside.values()]) / 1.1, max([high, *inside.values()]) * 1.1)
     axes.set_xticks(list(inside.values()), list(inside))
     axes.minorticks_off()
@@ -246,18 +248,20 @@ def _slowdown_axis(axes: Any, values: Floats) -> None:
     axes.set_xlabel("slowdown: left of 1× faster than the yardstick, right of it slower")
 
 
-def _svg(name: str, draw: Callable[[Figure], None]) -> str:
+def svg(name: str, draw: Callable[[Figure], None]) -> str:
     """Draw a figure and return it as an SVG element for a page: no size, no date, ids of its own.
 
     Ids are prefixed with the figure's name because all figures share one page.
     """
-    with style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
+    with style.context(["default", {**STYLE, "svg.hashsalt": name}]):
         figure, text = Figure(), io.StringIO()
         draw(figure)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    svg = text.getvalue()
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r'(<svg)[^>]*?(viewBox="[^"]*")[^>]*>', rf'\1 class="plot" \2 role="img" aria-label="{name}">', svg)
-    svg = re.sub(r'id="', f'id="{name}-', svg)
-    svg = re.sub(r'xlink:href="#', f'href="#{name}-', svg)
-    return svg.replace("url(#", f"url(#{name}-")
+    element = text.getvalue()
+    element = re.sub(r"<metadata>.*?</metadata>", "", element[element.index("<svg") :], flags=re.DOTALL)
+    element = re.sub(
+        r'(<svg)[^>]*?(viewBox="[^"]*")[^>]*>', rf'\1 class="plot" \2 role="img" aria-label="{name}">', element
+    )
+    element = re.sub(r'id="', f'id="{name}-', element)
+    element = re.sub(r'xlink:href="#', f'href="#{name}-', element)
+    return element.replace("url(#", f"url(#{name}-")

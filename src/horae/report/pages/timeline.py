@@ -9,9 +9,8 @@ split into halves; a job keeps to the same half as long as it stays.
 from __future__ import annotations
 
 import base64
+import io
 import math
-import struct
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,11 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from horae.core.arrays import Ints
 from horae.core.gpu_ledger import SEATS
 from horae.core.history import Attempts, History
-from horae.report.formatting import duration, time_ticks
+from horae.report.formatting import counted, duration, time_ticks
 from horae.report.metrics.gpu_holdings import Holdings, seats
 from horae.report.metrics.step_functions import counting
 from horae.report.pages.palette import BLOCKS, IDLE, OTHERS
@@ -33,13 +33,13 @@ from horae.report.pages.palette import BLOCKS, IDLE, OTHERS
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1160, 96, 12, 6, 40
 #: Up to here a run is drawn bar by bar.
 MOST_BARS, MOST_ROWS = 2500, 128
-#: Queues with a colour of their own; the smaller ones share one.
+#: Queues with a colour of their own; smaller queues share one colour.
 MOST_QUEUES = 11
 
 
 @dataclass(frozen=True)
 class Colours:
-    """A colour for each job, what it stands for, and a legend where colours have names."""
+    """A colour for each job, what the colours mean, and a legend if they are named."""
 
     of_job: Ints
     palette: tuple[str, ...]
@@ -66,7 +66,7 @@ def _by_queue(history: History, queues: Counter[str]) -> Colours:
     legend = [(name, BLOCKS[k]) for name, k in own.items()]
     others = len(queues) - len(own)
     if others:
-        legend.append((f"{others} smaller queue{'' if others == 1 else 's'}", OTHERS))
+        legend.append((counted(others, "smaller queue"), OTHERS))
     return Colours(of_job, (*BLOCKS[: len(own)], OTHERS), "Every queue has a colour", tuple(legend))
 
 
@@ -74,7 +74,7 @@ def draw_timeline(history: History, colours: Colours, begin_s: float, end_s: flo
     """The run between two times as an SVG element; `pixels` is what an image may use."""
     rows, holdings = history.cluster.gpus, Holdings.of(history.attempts)
     lines = _lines(holdings)
-    # Every attempt is a box at least, so there is no need to look closer at a run of very many.
+    # Every attempt has at least one box, so a run of very many attempts need not be cut into boxes to count them.
     few = rows <= MOST_ROWS and len(history.attempts.job) <= MOST_BARS
     boxes = _boxes(history, holdings) if few else []
     if few and len(boxes) <= MOST_BARS:
@@ -92,7 +92,7 @@ def draw_timeline(history: History, colours: Colours, begin_s: float, end_s: flo
 
 
 def _lines(holdings: Holdings) -> int:
-    """Into how many lines a GPU's row may split."""
+    """Lines of a GPU's row: two if any GPU was ever shared."""
     return SEATS if holdings.shared.any() else 1
 
 
@@ -117,7 +117,7 @@ class _Frame:
 
 
 class _Box(NamedTuple):
-    """Neighbouring GPUs of a node that an attempt had alone for a while, or its half of one that it shared."""
+    """A rectangle: neighbouring GPUs of a node that an attempt held alone for a while, or its half of a shared GPU."""
 
     attempt: int
     node: int
@@ -134,7 +134,7 @@ class _Box(NamedTuple):
 
 
 def _boxes(history: History, holdings: Holdings) -> list[_Box]:
-    """All that is to be drawn, attempt by attempt. GPUs that are shared are never joined: each has its own halves."""
+    """All boxes, attempt by attempt. Shared GPUs are not joined into one box: each has its own halves."""
     order = np.lexsort((holdings.gpu, holdings.begin_s, holdings.attempt))
     attempt, gpu, shared = holdings.attempt[order], holdings.gpu[order], holdings.shared[order]
     begin_s, end_s, node = holdings.begin_s[order], holdings.end_s[order], history.cluster.gpu_node[gpu]
@@ -153,18 +153,18 @@ def _bar_shapes(history: History, colours: Colours, boxes: Iterable[_Box], frame
     """The boxes of each attempt, paler where the job loaded or saved, with its name where there is room."""
     attempts = history.attempts
     for attempt, group in groupby(boxes, key=lambda box: box.attempt):
-        own, job = list(group), int(attempts.job[attempt])
+        attempt_boxes, job = list(group), int(attempts.job[attempt])
         name, fill = history.jobs[job].id, colours.palette[colours.of_job[job]]
-        yield f"<g><title>{escape(_bar_title(attempts, attempt, name, own, frame))}</title>"
-        yield from (_rect(*box.place(frame), fill, "b") for box in own)
-        for box in own:
+        yield f"<g><title>{escape(_bar_title(attempts, attempt, name, attempt_boxes, frame))}</title>"
+        yield from (_rect(*box.place(frame), fill, "b") for box in attempt_boxes)
+        for box in attempt_boxes:
             yield from (_rect(*idle.place(frame), "#fff", "o") for idle in _without_work(attempts, box))
-        yield from _bar_names(name, own, frame)
+        yield from _bar_names(name, attempt_boxes, frame)
         yield "</g>"
 
 
 def _without_work(attempts: Attempts, box: _Box) -> Iterator[_Box]:
-    """The parts of a box in which its attempt loaded or saved; all of it if the attempt never came to work."""
+    """The parts of a box in which its attempt loaded or saved; the whole box if the attempt never worked."""
     work, stop = float(attempts.work_s[box.attempt]), float(attempts.stop_s[box.attempt])
     works_s = box.end_s if math.isnan(work) else min(work, box.end_s)
     if works_s > box.begin_s:
@@ -173,22 +173,22 @@ def _without_work(attempts: Attempts, box: _Box) -> Iterator[_Box]:
         yield box._replace(begin_s=max(stop, works_s, box.begin_s))
 
 
-def _bar_title(attempts: Attempts, attempt: int, name: str, own: Iterable[_Box], frame: _Frame) -> str:
-    """What an attempt held, in words."""
+def _bar_title(attempts: Attempts, attempt: int, name: str, boxes: Iterable[_Box], frame: _Frame) -> str:
+    """What an attempt held, as the text that appears on hover."""
     begin, gpus = float(attempts.begin_s[attempt]), int(attempts.gpus[attempt])
-    shared_s = sum(box.end_s - box.begin_s for box in own if box.rows < 1) / gpus
+    shared_s = sum(box.end_s - box.begin_s for box in boxes if box.rows < 1) / gpus
     shared = f", shared for {duration(shared_s)}" if shared_s else ""
     preempted = ", then preempted" if attempts.preempted[attempt] else ""
     return (
-        f"{name}: {gpus} GPU{'' if gpus == 1 else 's'} from {duration(begin - frame.begin_s)} "
+        f"{name}: {counted(gpus, 'GPU')} from {duration(begin - frame.begin_s)} "
         f"for {duration(float(attempts.end_s[attempt]) - begin)}{shared}{preempted}"
     )
 
 
-def _bar_names(name: str, own: Iterable[_Box], frame: _Frame) -> Iterator[str]:
+def _bar_names(name: str, boxes: Iterable[_Box], frame: _Frame) -> Iterator[str]:
     """A job's name in the longest of its boxes on each node that are high enough for it."""
     longest: dict[int, tuple[float, float, float, float]] = {}
-    for box in own:
+    for box in boxes:
         x, y, width, height = box.place(frame)
         if height >= 9 and width > max(6.2 * len(name) + 6, longest.get(box.node, (0, 0, 0, 0))[2]):
             longest[box.node] = (x, y, width, height)
@@ -196,9 +196,9 @@ def _bar_names(name: str, own: Iterable[_Box], frame: _Frame) -> Iterator[str]:
         yield f'<text x="{x + 4:.1f}" y="{y + height / 2 + 3.5:.1f}" class="n">{escape(name)}</text>'
 
 
-def _rect(x: float, y: float, width: float, height: float, fill: str, kind: str) -> str:
+def _rect(x: float, y: float, width: float, height: float, fill: str, css_class: str) -> str:
     shape = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.3):.1f}" height="{height:.1f}"'
-    return f'<rect class="{kind}" {shape} fill="{fill}"/>'
+    return f'<rect class="{css_class}" {shape} fill="{fill}"/>'
 
 
 def _image(history: History, holdings: Holdings, colours: Colours, frame: _Frame, pixels: int) -> str:
@@ -245,23 +245,16 @@ def sample(
 
 
 def palette_png(cells: NDArray[np.uint8], palette: tuple[str, ...]) -> bytes:
-    """Encode an image of palette numbers: 8 bits a pixel, no filter, the same bytes every time."""
-    rows, columns = cells.shape
-    lines = np.zeros((rows, columns + 1), dtype=np.uint8)
-    lines[:, 1:] = cells
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)),
-        (b"PLTE", b"".join(bytes.fromhex(colour.lstrip("#")) for colour in palette)),
-        (b"IDAT", zlib.compress(lines.tobytes(), 9)),
-        (b"IEND", b""),
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
+    """A PNG image from palette numbers, one byte a pixel. The same cells give the same bytes."""
+    image = Image.fromarray(cells)
+    image.putpalette(b"".join(bytes.fromhex(colour.lstrip("#")) for colour in palette))
+    png = io.BytesIO()
+    image.save(png, "PNG", compress_level=9)
+    return png.getvalue()
 
 
 def _node_labels(history: History, frame: _Frame) -> Iterator[str]:
-    """A line between nodes, and as many of their names as there is room for."""
+    """Lines between nodes, and the names of nodes where there is room."""
     cluster, labelled_y = history.cluster, -100.0
     apart = frame.height / len(cluster.nodes) >= 10
     for k, node in enumerate(cluster.nodes):

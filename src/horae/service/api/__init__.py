@@ -1,4 +1,4 @@
-"""The HTTP API: what people, jobs and programs ask of a running service."""
+"""The HTTP API of a running service. Public: paths, parameters and field names change by addition."""
 
 from horae.service.api.app import make_app
 

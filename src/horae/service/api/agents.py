@@ -1,4 +1,4 @@
-"""Apps that bid for themselves: an agent registers, waits for offers, and answers each before its deadline."""
+"""Endpoints for apps that bid for themselves: an agent registers, waits for offers, and bids before the deadline."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from horae.core.bidding import Ask, BidAnswer, BidRow
-from horae.service.api.auth import PersonGiven, Service, ServiceGiven
+from horae.service.api.auth import CallerGiven, Service, ServiceGiven
 from horae.service.api.errors import Problem
 
 router = APIRouter(prefix="/v1/apps", tags=["agents"])
 
-AppName = Annotated[str, Path(max_length=100, description="The app's name, or the id of a job that has none.")]
-#: How often a question that waits for an offer looks for one; the longest that it may wait.
-_LOOK_S, LONGEST_WAIT_S = 0.02, 60.0
-#: Rows of a bid.
+AppName = Annotated[str, Path(max_length=100, description="Name of the app, or id of a job without an app.")]
+#: Seconds between two looks for an offer, and most seconds that a request may wait for one.
+_POLL_S, LONGEST_WAIT_S = 0.02, 60.0
+#: Most rows of a bid.
 MOST_ROWS = 1000
 
 
 class Bundle(BaseModel):
-    """GPUs by machine, and the rho that the app would have with them."""
+    """GPUs by machine, and the rho of the app with these GPUs."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -35,7 +35,7 @@ class Bundle(BaseModel):
 
 
 class Bid(BaseModel):
-    """An agent's answer to one offer, in the form of a bid of `horae auction`."""
+    """A bid for one offer, in the format of `horae auction`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -54,9 +54,9 @@ class Machine(BaseModel):
 class Offer(BaseModel):
     """GPUs that an app may bid for, until `answer_in_s` seconds from now.
 
-    The app has gangs of `gang` GPUs, can use so many `gangs` of them, and has `holds` GPUs whatever it wins. A bid's
-    rho is (`elapsed_s` + the time until the app is done) / `alone_s`; `rho` is that of winning nothing, by the
-    built-in agent.
+    The app's jobs need `gang` GPUs each, the app can use up to `gangs` gangs, and it keeps `holds` GPUs in any case.
+    The rho of a bid is (`elapsed_s` + seconds until the app is done) / `alone_s`. `rho` is the built-in agent's value
+    if the app wins nothing.
     """
 
     auction: int
@@ -71,39 +71,39 @@ class Offer(BaseModel):
 
 
 class Offers(BaseModel):
-    """The offer that is open now, if any."""
+    """The open offer, or null."""
 
     offer: Offer | None
 
 
 @router.put("/{app}/agent")
-def register(service: ServiceGiven, who: PersonGiven, app: AppName) -> dict[str, Any]:
-    """From now on this app's agent is asked for bids; where it does not answer in time, the built-in one bids."""
-    service.operations.register_agent(who, app, present=True)
+def register(service: ServiceGiven, caller: CallerGiven, app: AppName) -> dict[str, Any]:
+    """Register the app's own agent for bids. If it does not answer in time, the built-in agent bids."""
+    service.operations.register_agent(caller, app, present=True)
     return {"app": app, "agent": "its own"}
 
 
 @router.delete("/{app}/agent")
-def dismiss(service: ServiceGiven, who: PersonGiven, app: AppName) -> dict[str, Any]:
-    """Leave bidding to the built-in agent again."""
-    service.operations.register_agent(who, app, present=False)
+def dismiss(service: ServiceGiven, caller: CallerGiven, app: AppName) -> dict[str, Any]:
+    """Dismiss the app's own agent: the built-in agent bids again."""
+    service.operations.register_agent(caller, app, present=False)
     return {"app": app, "agent": "built-in"}
 
 
 @router.get("/{app}/offer", response_model=Offers)
 async def offer(
     service: ServiceGiven,
-    who: PersonGiven,
+    caller: CallerGiven,
     app: AppName,
-    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for one.")] = 0.0,
+    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for an offer.")] = 0.0,
 ) -> Offers:
-    """The offer that waits for this app's bid; with `wait`, as soon as there is one."""
-    await run_in_threadpool(service.operations.check_app_shown, who, app)
-    service.check_room(who)
+    """The open offer to this app; with `wait`, as soon as there is one."""
+    await run_in_threadpool(service.operations.check_app_visible, caller, app)
+    service.check_stream_limit(caller)
     until = time.monotonic() + wait
-    with service.waiting(who):
+    with service.counted_stream(caller):
         while (ask := service.operations.offer(app)) is None and time.monotonic() < until and not service.closing:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
     return Offers(offer=None if ask is None else _offer(service, ask))
 
 
@@ -117,15 +117,15 @@ def _offer(service: Service, ask: Ask) -> Offer:
         elapsed_s=ask.elapsed_s,
         alone_s=ask.alone_s,
         holds=ask.holds,
-        machines={name: Machine(gpus=gpus, type=kind) for name, gpus, kind in ask.offer},
+        machines={name: Machine(gpus=gpus, type=gpu_type) for name, gpus, gpu_type in ask.offer},
     )
 
 
 @router.post("/{app}/bids", responses={409: {"model": Problem, "description": "The bid is late or wrong."}})
-def bid(service: ServiceGiven, who: PersonGiven, app: AppName, said: Bid) -> JSONResponse:
-    """Answer an offer. A bid that is late or wrong is recorded and refused, and the built-in agent bids instead."""
-    table = tuple(BidRow(tuple(sorted(row.gpus.items())), row.rho) for row in said.table)
-    problem = service.operations.bid(who, BidAnswer(app, said.auction, said.rho, table))
+def bid(service: ServiceGiven, caller: CallerGiven, app: AppName, body: Bid) -> JSONResponse:
+    """Bid for an offer. A late or wrong bid is recorded and refused, and the built-in agent bids instead."""
+    table = tuple(BidRow(tuple(sorted(row.gpus.items())), row.rho) for row in body.table)
+    problem = service.operations.bid(caller, BidAnswer(app, body.auction, body.rho, table))
     if problem:
         raise HTTPException(409, problem)
-    return JSONResponse({"auction": said.auction, "bid": "taken"})
+    return JSONResponse({"auction": body.auction, "bid": "taken"})

@@ -1,4 +1,4 @@
-"""The application: every endpoint, what guards them, and what becomes of errors."""
+"""The FastAPI application: all endpoints, the body limit, and error handling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_app(daemon: Daemon, tokens: Tokens) -> FastAPI:
         title="Horae",
         version=__version__,
         description=_ABOUT,
-        # Pages that would load scripts from elsewhere.
+        # Disabled: these pages load scripts from other sites.
         docs_url=None,
         redoc_url=None,
         responses=RESPONSES,

@@ -1,4 +1,4 @@
-"""What a handler is given: the service, who asks, and what can be looked at."""
+"""Dependencies of handlers: the service, the caller by token, and checks of tokens."""
 
 from __future__ import annotations
 
@@ -22,59 +22,59 @@ from horae.service.tokens import Tokens
 from horae.service.views.event_sentences import EventSentence, EventSentences
 from horae.service.views.views import ServiceViews
 
-#: Streams that one user may have open.
+#: Most streams that one user may have open.
 MOST_STREAMS = 50
 
-_bearer = HTTPBearer(auto_error=False, description="A token of `horae token create`, or the one in the state folder.")
+_bearer = HTTPBearer(auto_error=False, description="A token of `horae token create`, or that of the state folder.")
 _Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 
 @dataclass(frozen=True)
 class Service:
-    """Everything that handlers need."""
+    """The service as handlers see it."""
 
     daemon: Daemon
     operations: Operations
     tokens: Tokens
     failed: FailedLogins = field(default_factory=FailedLogins)
-    #: Streams that are open and offers that are waited for, by user.
+    #: Open streams and waiting requests for offers, by user.
     streams: Counter[str] = field(default_factory=Counter)
-    #: Set when the service leaves, so that streams end.
+    #: Set when the service shuts down, so that streams end.
     leaving: threading.Event = field(default_factory=threading.Event)
 
     def views(self) -> ServiceViews:
-        """What can be looked at now."""
+        """Views of the current cluster status."""
         daemon = self.daemon
-        return ServiceViews(daemon.standing, daemon.tasks, daemon.store.epoch, daemon.clock())
+        return ServiceViews(daemon.status, daemon.tasks, daemon.store.epoch, daemon.clock())
 
-    def teller(self) -> EventSentences:
-        """What tells records now."""
-        return EventSentences(self.daemon.standing, self.daemon.tasks)
+    def event_sentences(self) -> EventSentences:
+        """Makes sentences from records, with the current cluster status."""
+        return EventSentences(self.daemon.status, self.daemon.tasks)
 
-    def sees(self, who: Caller, job: str) -> bool:
-        """Whether somebody may see a job."""
+    def may_see_job(self, caller: Caller, job: str) -> bool:
+        """Whether the caller may see a job."""
         task = self.daemon.tasks.get(job)
-        return who.sees_all or (task is not None and task.user == who.user)
+        return caller.sees_all or (task is not None and task.user == caller.user)
 
-    def shows(self, who: Caller, one: EventSentence, at_s: float) -> bool:
-        """Whether somebody may hear of what happened at a moment: to their jobs and apps, and to the cluster."""
-        if one.job:
-            return self.sees(who, one.job)
-        return not one.app or who.sees_all or self.operations.sees_app(who, one.app, at_s)
+    def may_see_event(self, caller: Caller, sentence: EventSentence, at_s: float) -> bool:
+        """Whether the caller may see an event of `at_s`: events of own jobs and apps, and of the cluster."""
+        if sentence.job:
+            return self.may_see_job(caller, sentence.job)
+        return not sentence.app or caller.sees_all or self.operations.sees_app(caller, sentence.app, at_s)
 
-    def check_room(self, who: Caller) -> None:
-        """Refuse somebody who waits for too much at once already."""
-        if self.streams[who.user] >= MOST_STREAMS:
+    def check_stream_limit(self, caller: Caller) -> None:
+        """Refuse a caller who has too many streams open."""
+        if self.streams[caller.user] >= MOST_STREAMS:
             raise HTTPException(429, f"You have {MOST_STREAMS} streams open: end one first.", {"Retry-After": "5"})
 
     @contextmanager
-    def waiting(self, who: Caller) -> Iterator[None]:
-        """Count somebody who waits for news."""
-        self.streams[who.user] += 1
+    def counted_stream(self, caller: Caller) -> Iterator[None]:
+        """Count an open stream of the caller."""
+        self.streams[caller.user] += 1
         try:
             yield
         finally:
-            self.streams[who.user] -= 1
+            self.streams[caller.user] -= 1
 
     @property
     def closing(self) -> bool:
@@ -83,7 +83,7 @@ class Service:
 
 
 async def service_of(request: Request) -> Service:
-    """The service that a request came to."""
+    """The service of a request."""
     service: Service = request.app.state.service
     return service
 
@@ -91,43 +91,43 @@ async def service_of(request: Request) -> Service:
 ServiceGiven = Annotated[Service, Depends(service_of)]
 
 
-async def person_of(request: Request, service: ServiceGiven, credentials: _Credentials) -> Caller:
-    """Who asks; those without a good token learn nothing."""
-    who = service.tokens.person(credentials.credentials) if credentials else None
-    if who is None:
-        raise _unknown(request, service, given=credentials is not None)
-    return who
+async def caller_of(request: Request, service: ServiceGiven, credentials: _Credentials) -> Caller:
+    """The caller by token; 401 without a valid token."""
+    caller = service.tokens.caller(credentials.credentials) if credentials else None
+    if caller is None:
+        raise _unauthorized(request, service, given=credentials is not None)
+    return caller
 
 
-async def still_good(service: ServiceGiven, credentials: _Credentials) -> Callable[[], bool]:
-    """Tells at any later time whether the token that was shown still opens anything."""
+async def token_still_valid(service: ServiceGiven, credentials: _Credentials) -> Callable[[], bool]:
+    """A function that says whether the request's token is still valid."""
     token = credentials.credentials if credentials else ""
-    return lambda: service.tokens.person(token) is not None
+    return lambda: service.tokens.caller(token) is not None
 
 
 async def check_attempt(
     request: Request, service: ServiceGiven, credentials: _Credentials, job: str, attempt: int
 ) -> None:
-    """Let an attempt in by its own token, while it lives."""
+    """Admit an attempt by its own token, while the attempt lives."""
     token = credentials.credentials if credentials else ""
     if not service.tokens.is_of_job(token, job, attempt) or _is_over(service.daemon, job, attempt):
-        raise _unknown(request, service, given=credentials is not None)
+        raise _unauthorized(request, service, given=credentials is not None)
 
 
 def _is_over(daemon: Daemon, job: str, attempt: int) -> bool:
-    """Whether an attempt, which there was, is known to have ended; its job may even have been forgotten.
+    """Whether an existing attempt has ended; also true if its job has left the service.
 
-    An attempt that has just begun may not be shown yet, but its job is.
+    An attempt that has just started may not be in the published status yet, but its job is.
     """
-    at = daemon.standing
-    row = at.row(job)
+    status = daemon.status
+    row = status.row(job)
     if row is None:
         return True
-    newest = int(at.columns["attempt"][row])
-    return newest > attempt or (newest == attempt and at.state(row) not in ALIVE)
+    newest = int(status.columns["attempt"][row])
+    return newest > attempt or (newest == attempt and status.state(row) not in ALIVE)
 
 
-def _unknown(request: Request, service: Service, given: bool) -> HTTPException:
+def _unauthorized(request: Request, service: Service, given: bool) -> HTTPException:
     headers = {"WWW-Authenticate": "Bearer"}
     if not given:
         return HTTPException(401, "A token is needed: send it as `Authorization: Bearer TOKEN`.", headers)
@@ -135,8 +135,8 @@ def _unknown(request: Request, service: Service, given: bool) -> HTTPException:
     if wait_s > 0:
         wait = {"Retry-After": str(int(wait_s) + 1)}
         return HTTPException(429, f"Too many wrong tokens: wait {wait_s:.0f} s, then try the right one.", wait)
-    return HTTPException(401, "This token is not known, has expired or was revoked: ask an admin for one.", headers)
+    return HTTPException(401, "This token is unknown, expired or revoked: ask an admin for a new one.", headers)
 
 
-PersonGiven = Annotated[Caller, Depends(person_of)]
-StillGood = Annotated[Callable[[], bool], Depends(still_good)]
+CallerGiven = Annotated[Caller, Depends(caller_of)]
+TokenStillValid = Annotated[Callable[[], bool], Depends(token_still_valid)]

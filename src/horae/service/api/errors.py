@@ -1,4 +1,4 @@
-"""What becomes of everything that goes wrong: one sentence, and the status that says whose fault it was."""
+"""Errors of the API: one sentence, with the right HTTP status."""
 
 from __future__ import annotations
 
@@ -16,74 +16,74 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from horae.core.errors import UserError, in_plain_words
 from horae.crash import write_report
 from horae.service.daemon import Closed
-from horae.service.job_file import complaint, most_telling
+from horae.service.job_file import error_sentence, most_helpful_error
 from horae.service.roles import Forbidden, NotFound
 from horae.service.store.connection import StoreTrouble
 
-#: No sentence is longer, whatever was asked for.
+#: Longest sentence in characters.
 _LONGEST = 600
-#: Statuses of errors that are a user's to mend, or only time's; all others are 400.
+#: HTTP statuses of user errors; all others are 400.
 _STATUS: dict[type[UserError], int] = {Forbidden: 403, NotFound: 404, StoreTrouble: 503, Closed: 503}
 
 
 class Problem(BaseModel):
-    """What went wrong, and what to do about it."""
+    """What went wrong, and what to do."""
 
     error: str
 
 
-#: What every endpoint may answer, for the API's description.
+#: Error responses of every endpoint, for the API's description.
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "It cannot be done as asked."},
-    401: {"model": Problem, "description": "No token, or one that is not good."},
+    400: {"model": Problem, "description": "The request cannot be performed."},
+    401: {"model": Problem, "description": "No token, or an invalid token."},
     403: {"model": Problem, "description": "The token's role does not allow it."},
-    404: {"model": Problem, "description": "It is not there, or not for you to see."},
+    404: {"model": Problem, "description": "Not found, or not visible to you."},
     413: {"model": Problem, "description": "The request is too large."},
-    422: {"model": Problem, "description": "The request has not the form that it should have."},
-    429: {"model": Problem, "description": "Too many: wait a while."},
-    500: {"model": Problem, "description": "A bug of Horae's; a report was written on the server."},
-    503: {"model": Problem, "description": "The service cannot do it now; try again."},
+    422: {"model": Problem, "description": "The request has a wrong format."},
+    429: {"model": Problem, "description": "Too many requests: wait a while."},
+    500: {"model": Problem, "description": "A bug in Horae; a report was written on the server."},
+    503: {"model": Problem, "description": "The service cannot do this now: try again."},
 }
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Have every error answered by a sentence."""
+    """Answer every error with a sentence."""
     app.add_exception_handler(UserError, _user_error)
-    app.add_exception_handler(RequestValidationError, _bad_form)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(TimeoutError, _too_slow)
-    app.add_middleware(Bugs)
+    app.add_exception_handler(TimeoutError, _timed_out)
+    app.add_middleware(UnexpectedErrors)
 
 
 def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An error as it is answered: one line of characters that any terminal can show."""
+    """An error as a response: one line of printable characters."""
     plain = " ".join(sentence.split()).encode("utf-8", "backslashreplace").decode()
     short = plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}..."
     return JSONResponse({"error": short}, status, headers)
 
 
 async def _user_error(request: Request, error: Exception) -> JSONResponse:
-    status = next((number for kind, number in _STATUS.items() if isinstance(error, kind)), 400)
+    status = next((number for error_type, number in _STATUS.items() if isinstance(error, error_type)), 400)
     return problem(status, str(error), {"Retry-After": "1"} if status == 503 else None)
 
 
-async def _bad_form(request: Request, error: Exception) -> JSONResponse:
+async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    first = most_telling(error.errors())
+    first = most_helpful_error(error.errors())
     if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", "json"):
-        return problem(422, "The request's body is not said to be JSON: send it with `Content-Type: application/json`.")
-    return problem(422, _form_sentence(first, _holds_jobs(request)))
+        return problem(422, "The request is not declared as JSON: send it with `Content-Type: application/json`.")
+    return problem(422, _validation_sentence(first, _holds_jobs(request)))
 
 
 def _holds_jobs(request: Request) -> bool:
     return request.method == "POST" and request.url.path == "/v1/jobs"
 
 
-def _form_sentence(first: Mapping[str, Any], jobs: bool) -> str:
-    """The first thing that is wrong with a request, and where it stands."""
+def _validation_sentence(first: Mapping[str, Any], jobs: bool) -> str:
+    """A validation error as a sentence, with the place in the request."""
     loc: Sequence[int | str] = first["loc"]
     if jobs and len(loc) > 2 and loc[0] == "body":
-        return f"Job {int(loc[1]) + 1}: {complaint(loc[2:], first['type'], first['msg'])}"
+        return f"Job {int(loc[1]) + 1}: {error_sentence(loc[2:], first['type'], first['msg'])}"
     if first["type"] == "json_invalid":
         return "The request's body is not JSON."
     place = ".".join(str(part) for part in loc[1:]) or "the body"
@@ -102,36 +102,38 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _allowed(request: Request) -> dict[str, str]:
-    """All that a path takes: the framework names only what its first endpoint there does."""
+    """All methods of a path; the framework names only those of its first endpoint."""
     about = request.app.openapi()["paths"]
     here = [methods for path, methods in about.items() if compile_path(path)[0].match(request.url.path)]
     return {"Allow": ", ".join(sorted({method.upper() for methods in here for method in methods}))}
 
 
-async def _too_slow(request: Request, error: Exception) -> JSONResponse:
-    return problem(503, "The service is busy and did not get to it in time; look whether it happened, and try again.")
+async def _timed_out(request: Request, error: Exception) -> JSONResponse:
+    return problem(
+        503, "The service is too busy to answer in time: check whether the request was done, then try again."
+    )
 
 
-class Bugs:
-    """Answers a bug of ours in a line and keeps it in a file.
+class UnexpectedErrors:
+    """Answers a bug in one line and writes a crash report.
 
-    The framework's own way to catch everything raises it again after the answer, and the server drops the connection.
+    The framework's own handler raises the error again after the answer, and the server drops the connection.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let through what goes well."""
+        """Pass the request on; answer an unexpected error."""
         begun = False
 
-        async def noted(message: Message) -> None:
+        async def send_noted(message: Message) -> None:
             nonlocal begun
             begun = True
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, send_noted)
         except Exception as error:
             if begun or scope["type"] != "http":
                 raise

@@ -1,4 +1,4 @@
-"""Jobs: submit, list, look into, cancel, hold, release, and what running ones report."""
+"""Endpoints for jobs: submit, list, show, cancel, hold, release, and progress reports of attempts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from horae.backends.task import Task
 from horae.core.errors import UserError, did_you_mean
 from horae.core.states import State
 from horae.service.api import schemas
-from horae.service.api.auth import PersonGiven, ServiceGiven, check_attempt
+from horae.service.api.auth import CallerGiven, ServiceGiven, check_attempt
 from horae.service.job_file import JobFile, seconds
-from horae.service.operations import Progress
 from horae.service.views.attempts import attempts_of
 from horae.service.views.job_list import STATE_NAMES
 from horae.service.views.views import LIVE, Filters
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
-#: Jobs in one submission, and in one list.
+#: Most jobs in one submission, and in one list.
 MOST_JOBS, LONGEST_LIST = 1000, 100_000
 
 JobId = Annotated[str, Path(max_length=100, description="The job's id, such as train-7.")]
@@ -31,36 +30,36 @@ _FIELDS = tuple(schemas.JobRecord.__annotations__)
 
 
 class BadQuestion(UserError):
-    """A list that cannot be made as asked."""
+    """A list request with a wrong parameter."""
 
 
 @router.post("/jobs", response_model=schemas.Ids)
 def submit(
     service: ServiceGiven,
-    who: PersonGiven,
+    caller: CallerGiven,
     jobs: Annotated[list[JobFile], Body(min_length=1, max_length=MOST_JOBS)],
-    dry_run: Annotated[bool, Query(description="Only say whether they would be taken.")] = False,
+    dry_run: Annotated[bool, Query(description="Only check whether the jobs would be accepted.")] = False,
 ) -> schemas.Ids:
-    """Submit jobs, all or none. They are in the journal when this answers."""
-    return schemas.Ids(ids=service.operations.submit(who, jobs, dry_run))
+    """Submit jobs, all or none. They are in the journal when this returns."""
+    return schemas.Ids(ids=service.operations.submit(caller, jobs, dry_run))
 
 
 @router.get("/jobs", response_model=schemas.JobList)
 def jobs(
     service: ServiceGiven,
-    who: PersonGiven,
-    state: Annotated[str, Query(max_length=200, description="States, with commas between.")] = "",
+    caller: CallerGiven,
+    state: Annotated[str, Query(max_length=200, description="States, separated by commas.")] = "",
     user: Annotated[str | None, Query(max_length=100)] = None,
-    queue: Annotated[str | None, Query(max_length=200, description="A queue, with those below it.")] = None,
+    queue: Annotated[str | None, Query(max_length=200, description="A queue, including the queues below it.")] = None,
     app: Annotated[str | None, Query(max_length=100)] = None,
     since: Annotated[str, Query(max_length=30, description="Submitted within this time, such as 7d.")] = "",
-    limit: Annotated[int, Query(ge=0, le=LONGEST_LIST, description="The newest so many; 0 for all.")] = 100,
+    limit: Annotated[int, Query(ge=0, le=LONGEST_LIST, description="Only the newest N jobs; 0 for all.")] = 100,
     fields: Annotated[
-        str, Query(max_length=500, description="Only these, with commas between; `why` is only there if it is named.")
+        str, Query(max_length=500, description="Only these fields, separated by commas. `why` must be named here.")
     ] = "",
     all: Annotated[bool, Query(description="Also jobs that have ended.")] = False,  # noqa: A002, the API's word
 ) -> Response:
-    """List the jobs that the token may see: those that have not ended, unless asked otherwise."""
+    """List the jobs that the token may see; without `all` or `state`, jobs that have not ended."""
     views = service.views()
     wanted = Filters(
         states=_states(state, all),
@@ -71,25 +70,25 @@ def jobs(
         limit=limit,
         fields=_fields(fields),
     )
-    shown, total = views.jobs(who, wanted)
-    # Made by hand: to check every field of 10,000 jobs against the form takes longer than to find them.
+    shown, total = views.jobs(caller, wanted)
+    # Not validated against the schema: for 10,000 jobs that would take longer than the list itself.
     return Response(to_json({"jobs": shown, "total": total}), media_type="application/json")
 
 
 def _states(text: str, everything: bool) -> tuple[State, ...]:
     if not text:
         return tuple(State) if everything else LIVE
-    return tuple(_STATES[_one_of("state", name, _STATES)] for name in text.split(","))
+    return tuple(_STATES[_check_name("state", name, _STATES)] for name in text.split(","))
 
 
 def _fields(text: str) -> tuple[str, ...]:
-    return tuple(_one_of("field", name, _FIELDS) for name in text.split(",")) if text else ()
+    return tuple(_check_name("field", name, _FIELDS) for name in text.split(",")) if text else ()
 
 
-def _one_of(what: str, name: str, known: Collection[str]) -> str:
+def _check_name(what: str, name: str, allowed: Collection[str]) -> str:
     name = name.strip().lower()
-    if name not in known:
-        raise BadQuestion(f"No {what} is called {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}.")
+    if name not in allowed:
+        raise BadQuestion(f"No {what} is called {name!r}.{did_you_mean(name, allowed)} There are {', '.join(allowed)}.")
     return name
 
 
@@ -101,21 +100,21 @@ def _seconds(text: str) -> float:
 
 
 @router.get("/jobs/{job}", response_model=schemas.JobDetail)
-def job(service: ServiceGiven, who: PersonGiven, job: JobId) -> dict[str, Any]:
-    """Everything about a job: how it stands, why it waits, its attempts, what it runs."""
+def job(service: ServiceGiven, caller: CallerGiven, job: JobId) -> dict[str, Any]:
+    """Everything about a job: state, why it waits, attempts, task."""
     views = service.views()
-    row = views.find(who, job)
+    row = views.visible_row(caller, job)
     records = service.daemon.store.job_records(job)
     return {
         **views.job(row),
         "why": views.why(row),
-        "attempts": attempts_of(job, records, views.standing.cluster, views.moment),
+        "attempts": attempts_of(job, records, views.status.cluster, views.timestamp),
         "task": _task(views.tasks[job]),
     }
 
 
 def _task(task: Task) -> dict[str, Any]:
-    """What a job runs, with names alone of whatever may be secret."""
+    """The task of a job as a record; of variables and secrets only the names."""
     return {
         "run": list(task.run),
         "setup": task.setup,
@@ -131,54 +130,54 @@ def _task(task: Task) -> dict[str, Any]:
 
 
 @router.get("/jobs/{job}/why", response_model=schemas.Why)
-def why(service: ServiceGiven, who: PersonGiven, job: JobId) -> dict[str, Any]:
-    """Why a job waits, as the last decision has it."""
+def why(service: ServiceGiven, caller: CallerGiven, job: JobId) -> dict[str, Any]:
+    """Why a job waits, by the last decision."""
     views = service.views()
-    return views.why(views.find(who, job))
+    return views.why(views.visible_row(caller, job))
 
 
 @router.get("/jobs/{job}/events", response_model=schemas.EventList)
-def events(service: ServiceGiven, who: PersonGiven, job: JobId) -> dict[str, Any]:
+def events(service: ServiceGiven, caller: CallerGiven, job: JobId) -> dict[str, Any]:
     """What happened to a job, in sentences: who preempted it and why, where it was launched, how it ended.
 
-    If its app bids for itself, what the app was offered and answered while the job had not ended is told, too.
+    If its app bids for itself, offers and bids during the job's lifetime are included.
     """
-    views, teller = service.views(), service.teller()
-    row = views.find(who, job)
-    app, life = views.standing.spec(row).app_id, views.life(row)
-    told = [
-        {"seq": seq, "at": views.moment(record.at_s), "kind": one.kind, "job": one.job, "what": one.what}
+    views, event_sentences = service.views(), service.event_sentences()
+    row = views.visible_row(caller, job)
+    app, lifetime = views.status.spec(row).app_id, views.lifetime(row)
+    events = [
+        {"seq": seq, "at": views.timestamp(record.at_s), "kind": event.kind, "job": event.job, "what": event.what}
         for seq, record in service.daemon.store.job_records(job, app)
-        for one in teller.tell(record)
-        if one.job == job or (one.app == app and life[0] <= record.at_s <= life[1])
+        for event in event_sentences.sentences_of(record)
+        if event.job == job or (event.app == app and lifetime[0] <= record.at_s <= lifetime[1])
     ]
-    return {"events": told}
+    return {"events": events}
 
 
 @router.post("/jobs/cancel", response_model=schemas.Done)
-def cancel_many(service: ServiceGiven, who: PersonGiven, asked: schemas.JobIds) -> schemas.Done:
-    """Cancel many jobs; if one of them is not there, none is cancelled."""
-    return schemas.Done(jobs=service.operations.request(who, "cancel", asked.ids))
+def cancel_many(service: ServiceGiven, caller: CallerGiven, body: schemas.JobIds) -> schemas.Done:
+    """Cancel many jobs. If a job does not exist, no job is cancelled."""
+    return schemas.Done(jobs=service.operations.request(caller, "cancel", body.ids))
 
 
 @router.post("/jobs/hold", response_model=schemas.Done)
-def hold_many(service: ServiceGiven, who: PersonGiven, asked: schemas.JobIds) -> schemas.Done:
-    """Hold many jobs; if one of them is not there, none is held."""
-    return schemas.Done(jobs=service.operations.request(who, "hold", asked.ids))
+def hold_many(service: ServiceGiven, caller: CallerGiven, body: schemas.JobIds) -> schemas.Done:
+    """Hold many jobs. If a job does not exist, no job is held."""
+    return schemas.Done(jobs=service.operations.request(caller, "hold", body.ids))
 
 
 @router.post("/jobs/release", response_model=schemas.Done)
-def release_many(service: ServiceGiven, who: PersonGiven, asked: schemas.JobIds) -> schemas.Done:
-    """Release many jobs; if one of them is not there, none is released."""
-    return schemas.Done(jobs=service.operations.request(who, "release", asked.ids))
+def release_many(service: ServiceGiven, caller: CallerGiven, body: schemas.JobIds) -> schemas.Done:
+    """Release many jobs. If a job does not exist, no job is released."""
+    return schemas.Done(jobs=service.operations.request(caller, "release", body.ids))
 
 
 @router.post("/jobs/{job}/{what}", response_model=schemas.Done)
 def request(
-    service: ServiceGiven, who: PersonGiven, job: JobId, what: Literal["cancel", "hold", "release"]
+    service: ServiceGiven, caller: CallerGiven, job: JobId, what: Literal["cancel", "hold", "release"]
 ) -> schemas.Done:
-    """Cancel a job, hold it, or release it again."""
-    return schemas.Done(jobs=service.operations.request(who, what, [job]))
+    """Cancel, hold or release a job."""
+    return schemas.Done(jobs=service.operations.request(caller, what, [job]))
 
 
 @router.post(
@@ -191,8 +190,8 @@ def progress(
     service: ServiceGiven,
     job: JobId,
     attempt: Annotated[int, Path(ge=1, le=2**31)],
-    said: schemas.ProgressReport,
+    body: schemas.ProgressReport,
 ) -> schemas.Orders:
-    """What a running attempt reports, with its own token; the answer says whether it is to save and go."""
-    stop = service.operations.progress(job, attempt, Progress(said.step, said.total, said.loss))
+    """Progress report of a running attempt, with its own token. The answer says whether it must save and exit."""
+    stop = service.operations.progress(job, attempt, body.step, body.total, body.loss)
     return schemas.Orders(stop=stop)

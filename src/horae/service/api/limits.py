@@ -1,4 +1,4 @@
-"""How much one request may hold, and how often somebody may be wrong."""
+"""Limits: size of a request's body, and wrong tokens per address."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from horae.service.api.errors import problem
 
-#: Bytes that a request's body may have.
+#: Most bytes of a request's body.
 BODY_LIMIT = 4 * 1024 * 1024
-#: Bytes of a body that is too large which are read, and dropped, before it is refused.
-READ_ON = 64 * 1024 * 1024
-#: So many wrong tokens from one address in so long are answered; after that it is told to wait.
+#: Most bytes of an oversized body that are read and dropped before it is refused.
+DRAIN_BYTES = 64 * 1024 * 1024
+#: Wrong tokens that one address may send within FAILURES_S seconds; after that it must wait.
 FAILURES, FAILURES_S = 20, 60.0
-#: Addresses that are remembered; the one heard of least lately goes first.
+#: Most addresses remembered; the least recently used one is dropped first.
 _ADDRESSES = 10_000
 
 
 class BodyLimit:
-    """Refuses bodies that are too large: by what they announce, or while they come."""
+    """Refuses oversized bodies: by their content-length, or while they are read."""
 
     def __init__(self, app: ASGIApp, limit: int = BODY_LIMIT) -> None:
         self._app, self._limit = app, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count while the body comes."""
+        """Check the size of the body, then pass the request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if not announced.isdigit() or int(announced[:20]) > self._limit:
-            await _read_on(receive)
+            await _drain_body(receive)
             await problem(413, self._sentence)(scope, receive, send)
             return
         await self._app(scope, self._counted(receive), send)
 
     @property
     def _sentence(self) -> str:
-        return f"A request may have up to {self._limit // 2**20} MiB: send less at a time."
+        return f"A request may have at most {self._limit // 2**20} MiB: send less at a time."
 
     def _counted(self, receive: Receive) -> Receive:
-        had = 0
+        received = 0
 
         async def counted() -> Message:
-            nonlocal had
+            nonlocal received
             message = await receive()
-            had += len(message.get("body", b""))
-            if had > self._limit:
-                await _read_on(receive, message)
+            received += len(message.get("body", b""))
+            if received > self._limit:
+                await _drain_body(receive, message)
                 raise HTTPException(413, self._sentence)
             return message
 
         return counted
 
 
-async def _read_on(receive: Receive, message: Message | None = None) -> None:
-    """Let a sender say more than it may, within reason: one that is cut off in its speech hears no answer."""
-    had = 0
-    while had < READ_ON and (message is None or message.get("more_body", False)):
+async def _drain_body(receive: Receive, message: Message | None = None) -> None:
+    """Read and drop the rest of an oversized body: a client whose sending is cut off does not read the answer."""
+    received = 0
+    while received < DRAIN_BYTES and (message is None or message.get("more_body", False)):
         message = await receive()
-        had += len(message.get("body", b""))
+        received += len(message.get("body", b""))
 
 
 class FailedLogins:
-    """Wrong tokens by address.
+    """Counts wrong tokens by address.
 
-    A good token is never refused for the wrong ones of a neighbour: all users and jobs of a machine share an address.
+    A valid token is never refused because of these: all users and jobs of a machine share an address.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,7 +79,7 @@ class FailedLogins:
         self._lock = threading.Lock()
 
     def fail(self, address: str) -> float:
-        """Count a wrong token; returns how many seconds the address has to wait, 0 if it need not."""
+        """Count a wrong token; returns the seconds that the address must wait, or 0."""
         now_s = self._clock()
         with self._lock:
             times = self._failed.setdefault(address, deque(maxlen=FAILURES))

@@ -1,4 +1,7 @@
-"""The forms of what the API takes and answers; its description is made from them."""
+"""Schemas of the API's requests and responses, from which its description is made.
+
+Public: class names are component names of /openapi.json; classes and fields change by addition.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ from typing_extensions import TypedDict
 
 from horae.core.job import MAX_SECONDS, MAX_STEPS
 from horae.core.queues import Queue
-from horae.service.job_file import LEAST_WEIGHT, QueuePath, plain_text, seconds
+from horae.service.job_file import MIN_WEIGHT, QueuePath, plain_text, seconds
 
-#: A moment in UTC, ISO 8601; null where it never came.
+#: A time in UTC, ISO 8601; null if it has not come.
 Moment = str | None
 
-#: A length of time such as 30m or 7d, in seconds.
+#: A duration such as 30m or 7d, in seconds.
 Span = Annotated[float, BeforeValidator(seconds), Field(ge=0, le=MAX_SECONDS)]
 
 
-class _Asked(BaseModel):
-    """What is asked has exactly these keys."""
+class _RequestBody(BaseModel):
+    """Body of a request; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -48,27 +51,27 @@ class _JobFields(TypedDict, total=False):
     progress: float
     loss: float | None
     ran_s: float
-    #: At the speed it had so far, if it keeps its GPUs; null unless it runs and reports.
+    #: Seconds left at the average speed so far, if the job keeps its GPUs; null unless it runs and reports.
     left_s: float | None
     gpu_seconds: float
 
 
 class JobRecord(_JobFields, total=False):
-    """A job as lists show it; with `fields`, only what was asked for."""
+    """A job in a list; with `fields`, only these fields."""
 
-    #: The sentence behind the reason, while the job waits.
+    #: The reason as a sentence, while the job waits.
     why: str
 
 
 class JobList(TypedDict):
-    """Jobs, the newest last, and how many there are in all."""
+    """Jobs, newest last, and the total number of matches."""
 
     jobs: list[JobRecord]
     total: int
 
 
 class Why(TypedDict):
-    """Why a job waits: the one reason that the last decision gave, and the numbers behind it."""
+    """Why a job waits: reason and numbers of the last decision, and a sentence."""
 
     job: str
     state: str
@@ -79,7 +82,7 @@ class Why(TypedDict):
 
 
 class AttemptRecord(TypedDict):
-    """One launch of a job and how it ended."""
+    """One attempt of a job and how it ended."""
 
     attempt: int
     on: list[str]
@@ -93,7 +96,7 @@ class AttemptRecord(TypedDict):
 
 
 class TaskRecord(TypedDict):
-    """What a job runs. Values of variables, and secrets, are never shown."""
+    """The task of a job. Values of variables and secrets are never shown."""
 
     run: list[str]
     setup: str
@@ -116,25 +119,25 @@ class JobDetail(_JobFields):
 
 
 class Ids(BaseModel):
-    """The jobs that were taken, or would be."""
+    """Ids of the jobs that were accepted, or would be."""
 
     ids: list[str]
 
 
-class JobIds(_Asked):
-    """Some jobs."""
+class JobIds(_RequestBody):
+    """Ids of jobs."""
 
     ids: list[Annotated[str, Field(max_length=100)]] = Field(min_length=1, max_length=10_000)
 
 
 class Done(BaseModel):
-    """What became of a request, job by job: "done", or why there was nothing to do."""
+    """Result of a request by job: "done", or why nothing changed."""
 
     jobs: dict[str, str]
 
 
 class Told(TypedDict):
-    """Something that happened, in a sentence."""
+    """An event as a sentence."""
 
     seq: int
     at: Moment
@@ -149,8 +152,8 @@ class EventList(TypedDict):
     events: list[Told]
 
 
-class ProgressReport(_Asked):
-    """What a running attempt says of itself. Any report means that it works; `ready` may be sent and adds nothing."""
+class ProgressReport(_RequestBody):
+    """Progress of a running attempt. Any report means that the attempt has started; `ready` has no further effect."""
 
     step: float = Field(ge=0, le=MAX_STEPS)
     total: float | None = Field(None, gt=0, le=MAX_STEPS)
@@ -159,7 +162,7 @@ class ProgressReport(_Asked):
 
 
 class Orders(BaseModel):
-    """Whether an attempt is to save and go."""
+    """Whether an attempt must save and exit."""
 
     stop: bool
 
@@ -168,7 +171,7 @@ class Orders(BaseModel):
 
 
 class NodeRecord(TypedDict):
-    """A node; of its jobs those that may be seen, with the GPUs they have there."""
+    """A node, and its jobs that the caller may see, with their GPU counts there."""
 
     node: str
     gpu_type: str
@@ -184,14 +187,14 @@ class NodeList(TypedDict):
     nodes: list[NodeRecord]
 
 
-class Drain(_Asked):
+class Drain(_RequestBody):
     """How to drain a node."""
 
     evict: bool = False
 
 
 class ShareRecord(TypedDict):
-    """A queue: what it is entitled to and what it uses."""
+    """Entitlement and usage of a queue."""
 
     queue: str
     weight: float
@@ -212,25 +215,25 @@ class ShareList(TypedDict):
     queues: list[ShareRecord]
 
 
-class QueueForm(_Asked):
+class QueueForm(_RequestBody):
     """Settings of a queue."""
 
     path: QueuePath
-    weight: float = Field(1.0, ge=LEAST_WEIGHT, le=1e6)
+    weight: float = Field(1.0, ge=MIN_WEIGHT, le=1e6)
     rule: Literal["fairness", "fifo"] = "fairness"
     gpus_min: int = Field(0, ge=0, le=1_000_000)
     gpus_max: int | None = Field(None, ge=0, le=1_000_000)
 
     def queue(self) -> Queue:
-        """The queue as the engine knows it."""
+        """The queue for the engine."""
         return Queue(self.path, self.weight, self.rule, self.gpus_min, self.gpus_max)
 
 
 _Word = Annotated[str, Field(max_length=1000), AfterValidator(plain_text)]
 
 
-class SettingsForm(_Asked):
-    """What to change: the policy, some of its settings, some queues. What is not named stays."""
+class SettingsForm(_RequestBody):
+    """Changes of the policy, its settings and queues. What is not named stays."""
 
     policy: _Word | None = None
     settings: dict[_Word, _Word] = Field(default_factory=dict, max_length=100)
@@ -238,15 +241,15 @@ class SettingsForm(_Asked):
 
 
 class SettingsRecord(BaseModel):
-    """The policy, its settings that are not at their defaults, and the queues that somebody set."""
+    """The policy, its settings that differ from the defaults, and the configured queues."""
 
     policy: str
     settings: dict[str, str]
     queues: list[QueueForm]
 
 
-class TokenAsked(_Asked):
-    """For whom a token is, what it allows, and for how long it is good; without a length, until revoked."""
+class TokenAsked(_RequestBody):
+    """User, role and lifetime of a new token; without `expires` it is valid until revoked."""
 
     user: str = Field(max_length=63)
     role: Literal["admin", "user", "viewer"] = "user"
@@ -254,14 +257,14 @@ class TokenAsked(_Asked):
 
 
 class TokenMade(BaseModel):
-    """A new token. It is shown this once."""
+    """A new token. It is shown only now."""
 
     token: str
     id: str
 
 
 class TokenShown(TypedDict):
-    """A token as lists show it: never the token itself."""
+    """A token in a list, without the token itself."""
 
     id: str
     user: str
@@ -272,13 +275,13 @@ class TokenShown(TypedDict):
 
 
 class TokenList(TypedDict):
-    """Every token, the oldest first."""
+    """Every token, oldest first."""
 
     tokens: list[TokenShown]
 
 
 class ActRecord(TypedDict):
-    """Who did what to whom."""
+    """Who did what to what."""
 
     at: Moment
     actor: str
@@ -288,20 +291,20 @@ class ActRecord(TypedDict):
 
 
 class Audit(TypedDict):
-    """What people did, the newest last."""
+    """Acts of users and admins, newest last."""
 
     acts: list[ActRecord]
 
 
 class Journal(TypedDict):
-    """Records as they are, and the number to ask after next."""
+    """Records of the journal, and the number to ask for next as `after`."""
 
     records: list[dict[str, Any]]
     next: int
 
 
 class Health(BaseModel):
-    """Whether the service is well, and what is wrong if it is not."""
+    """Whether the service works, and what is wrong if it does not."""
 
     ok: bool
     error: str = ""

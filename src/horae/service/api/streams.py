@@ -1,4 +1,4 @@
-"""Live views: logs, and what happens, as server-sent events. A stream that waits holds no thread."""
+"""Endpoints for logs and events, also as server-sent events. A waiting stream holds no thread."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from horae.core.states import ALIVE, ENDED, State
-from horae.service.api.auth import PersonGiven, Service, ServiceGiven, StillGood
+from horae.service.api.auth import CallerGiven, Service, ServiceGiven, TokenStillValid
 from horae.service.api.jobs import JobId
 from horae.service.roles import Caller, NotFound
 from horae.service.views.job_list import STATE_NAMES
-from horae.service.views.logs import Log, masked, read_log
+from horae.service.views.logs import FollowedLog, masked, read_log
 
 router = APIRouter(prefix="/v1", tags=["live"])
 
-#: How often a stream looks for news, and says that it is still there.
-LOOK_S, STILL_S = 0.2, 15.0
-#: How often it is looked whether the token is still good.
+#: Seconds between two looks for new lines or events, and between two keep-alive comments.
+POLL_S, KEEP_ALIVE_S = 0.2, 15.0
+#: Seconds between two checks whether the token is still valid.
 RECHECK_S = 1.0
-#: Records looked at in one go.
+#: Records read at a time.
 _PAGE = 500
 
-#: An event as clients see it; `data` is JSON.
+#: A server-sent event in the API's description; `data` is JSON.
 _SENT = {"type": "object", "properties": {name: {"type": "string"} for name in ("id", "event", "data")}}
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": _SENT}}, "description": "Server-sent events."}
@@ -46,33 +46,33 @@ _LOG: dict[int | str, dict[str, Any]] = {
 @router.get("/jobs/{job}/logs", responses=_LOG, response_class=Response)
 async def logs(
     service: ServiceGiven,
-    who: PersonGiven,
-    good: StillGood,
+    caller: CallerGiven,
+    token_valid: TokenStillValid,
     job: JobId,
-    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="The newest, unless told otherwise.")] = None,
-    tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only so many lines at the end.")] = None,
-    follow: Annotated[bool, Query(description="Go on as the job prints, until it ends.")] = False,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="Number of the attempt; default: newest.")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only the last N lines.")] = None,
+    follow: Annotated[bool, Query(description="Send new lines until the job ends.")] = False,
 ) -> Response:
-    """What a job printed. A job that has not been launched yet has printed nothing."""
-    at = service.daemon.standing
-    newest = int(at.columns["attempt"][service.views().find(who, job)])
+    """The log of a job. Empty if the job was not launched yet."""
+    status = service.daemon.status
+    newest = int(status.columns["attempt"][service.views().visible_row(caller, job)])
     if attempt is not None and attempt > newest:
-        raise NotFound(f"Job {job} has had {newest} attempts so far: ask for one of these.")
+        raise NotFound(f"Job {job} has no attempt {attempt}: its newest attempt is number {newest}.")
     if follow:
-        return _stream(service, who, good, _follow(service, job, attempt, tail))
+        return _stream(service, caller, token_valid, _follow(service, job, attempt, tail))
     path = service.daemon.backend.log_path(job, attempt or newest) if newest else None
     text = await run_in_threadpool(lambda: _masked(service, job, read_log(path, tail))) if path else ""
     return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
 
 
 async def _follow(service: Service, job: str, only: int | None, tail: int | None) -> AsyncIterator[str]:
-    """Lines as they come, attempt after attempt (or of `only` one), and how the job stands at the end."""
-    number, log = only or max(_standing(service, job)[0], 1), None
+    """New lines, attempt after attempt (or of attempt `only`), and the state of the job at the end."""
+    number, log = only or max(_attempt_and_state(service, job)[0], 1), None
     while not service.closing:
-        # First how things stand, then the lines: what is printed before an end is read before it is told.
-        newest, state = _standing(service, job)
+        # Read the state before the lines, so that all lines before the end are sent before the end.
+        newest, state = _attempt_and_state(service, job)
         over = newest > number or state in ENDED or (newest == number and state not in ALIVE)
-        log = log or (Log(service.daemon.backend.log_path(job, number), tail) if newest >= number else None)
+        log = log or (FollowedLog(service.daemon.backend.log_path(job, number), tail) if newest >= number else None)
         for line in await run_in_threadpool(_lines, service, job, log, over) if log else ():
             yield _event({"line": line, "attempt": number})
         if log and not log.at_end:
@@ -84,10 +84,10 @@ async def _follow(service: Service, job: str, only: int | None, tail: int | None
             return
         else:
             yield ""
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
-def _lines(service: Service, job: str, log: Log, finished: bool) -> list[str]:
+def _lines(service: Service, job: str, log: FollowedLog, finished: bool) -> list[str]:
     lines = log.lines(finished)
     return _masked(service, job, "\n".join(lines)).split("\n") if lines else []
 
@@ -96,81 +96,85 @@ def _masked(service: Service, job: str, text: str) -> str:
     return masked(text, service.daemon.backend.secrets(service.daemon.tasks[job].secrets).values())
 
 
-def _standing(service: Service, job: str) -> tuple[int, State]:
+def _attempt_and_state(service: Service, job: str) -> tuple[int, State]:
     """The job's newest attempt, and its state."""
-    at = service.daemon.standing
-    row = at.row(job)
+    status = service.daemon.status
+    row = status.row(job)
     assert row is not None, f"job {job} is gone"
-    return int(at.columns["attempt"][row]), at.state(row)
+    return int(status.columns["attempt"][row]), status.state(row)
 
 
 @router.get("/stream", responses=_EVENTS, response_class=Response)
 async def stream(
     service: ServiceGiven,
-    who: PersonGiven,
-    good: StillGood,
+    caller: CallerGiven,
+    token_valid: TokenStillValid,
     after: Annotated[
-        int | None, Query(ge=0, le=2**62, description="From this record on; by default, from now.")
+        int | None, Query(ge=0, le=2**62, description="Events after this record; default: from now on.")
     ] = None,
 ) -> StreamingResponse:
-    """What happens, as it happens: only what the token may see."""
-    first = service.daemon.shown if after is None else after
-    return _stream(service, who, good, _news(service, who, first))
+    """Events as they happen; only those that the token may see."""
+    first = service.daemon.published_seq if after is None else after
+    return _stream(service, caller, token_valid, _events_after(service, caller, first))
 
 
-async def _news(service: Service, who: Caller, after: int) -> AsyncIterator[str]:
+async def _events_after(service: Service, caller: Caller, after: int) -> AsyncIterator[str]:
     while not service.closing:
-        if service.daemon.shown > after:
-            told, after = await run_in_threadpool(_page, service, who, after)
-            for one in told:
-                yield _event(one, number=one["seq"])
+        if service.daemon.published_seq > after:
+            events, after = await run_in_threadpool(_page, service, caller, after)
+            for event in events:
+                yield _event(event, number=event["seq"])
         else:
             yield ""
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
-def _page(service: Service, who: Caller, after: int) -> tuple[list[dict[str, Any]], int]:
-    """What some records tell, and the last of them."""
-    upto = service.daemon.shown
+def _page(service: Service, caller: Caller, after: int) -> tuple[list[dict[str, Any]], int]:
+    """Events of one page of records, and the number of the last record."""
+    upto = service.daemon.published_seq
     records = list(islice(service.daemon.store.tail(after, upto), _PAGE))
-    views, teller = service.views(), service.teller()
-    told = [
-        {"seq": seq, "at": views.moment(record.at_s), "kind": one.kind, "job": one.job, "what": one.what}
+    views, event_sentences = service.views(), service.event_sentences()
+    events = [
+        {"seq": seq, "at": views.timestamp(record.at_s), "kind": event.kind, "job": event.job, "what": event.what}
         for seq, record in records
-        for one in teller.tell(record)
-        if service.shows(who, one, record.at_s)
+        for event in event_sentences.sentences_of(record)
+        if service.may_see_event(caller, event, record.at_s)
     ]
-    return told, records[-1][0] if records else upto
+    return events, records[-1][0] if records else upto
 
 
 # ------------------------------------------------------------------ the format
 
 
-def _stream(service: Service, who: Caller, good: Callable[[], bool], events: AsyncIterator[str]) -> StreamingResponse:
-    service.check_room(who)
+def _stream(
+    service: Service, caller: Caller, token_valid: Callable[[], bool], events: AsyncIterator[str]
+) -> StreamingResponse:
+    service.check_stream_limit(caller)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_counted(service, who, good, events), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(
+        _counted(service, caller, token_valid, events), media_type="text/event-stream", headers=headers
+    )
 
 
 async def _counted(
-    service: Service, who: Caller, good: Callable[[], bool], events: AsyncIterator[str]
+    service: Service, caller: Caller, token_valid: Callable[[], bool], events: AsyncIterator[str]
 ) -> AsyncIterator[str]:
-    """The same events, with a sign of life where there are none for long, while the token is good."""
-    said_s = checked_s = time.monotonic()
-    with service.waiting(who):
+    """The same events with keep-alive comments, until the token becomes invalid."""
+    sent_s = checked_s = time.monotonic()
+    with service.counted_stream(caller):
         yield ": here\n\n"
         async for event in events:
             now_s = time.monotonic()
             if now_s - checked_s > RECHECK_S:
                 checked_s = now_s
-                if not good():
+                if not token_valid():
                     return
-            if event or now_s - said_s > STILL_S:
-                said_s = now_s
+            if event or now_s - sent_s > KEEP_ALIVE_S:
+                sent_s = now_s
                 yield event or ": still here\n\n"
 
 
-def _event(data: dict[str, Any], kind: str = "", number: int | None = None) -> str:
-    """One server-sent event. JSON has no line breaks of its own."""
-    head = (f"id: {number}\n" if number is not None else "") + (f"event: {kind}\n" if kind else "")
+def _event(data: dict[str, Any], event_type: str = "", number: int | None = None) -> str:
+    """One server-sent event. Its JSON has no line breaks."""
+    head = (f"id: {number}\n" if number is not None else "") + (f"event: {event_type}\n" if event_type else "")
     return f"{head}data: {json.dumps(data)}\n\n"

@@ -1,4 +1,4 @@
-"""A history that was run again, told so that it can be laid beside what really happened."""
+"""Alignment of a replayed run with the past run, so that their metrics compare the same jobs."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from horae.core.history import History
 from horae.core.states import ENDED, State
 
 
-def counted_alike(was: History, again: History) -> History:
-    """A run of what is replayable of a history, with the same jobs as this, and the same of them finished at most.
+def align_with_past(past: History, rerun: History) -> History:
+    """The rerun with all jobs of the past run, in which only jobs that finished in the past may count as finished.
 
-    A job that was cancelled, failed, or has not ended takes GPUs from the others when it is run again, but did not
-    finish: whatever counts finished jobs would compare two sets of jobs. One that was left out is as it was.
+    A job that was cancelled, failed, or has not ended occupies GPUs in the rerun. If it counted as finished there,
+    metrics would compare two sets of jobs. A job that was not replayed is taken from the past.
     """
-    rows = {job.id: row for row, job in enumerate(was.jobs)}
-    row_of = np.array([rows[job.id] for job in again.jobs], np.int64)
-    jobs, rates = list(was.jobs), _rates(was, again)
-    for row, job in zip(row_of.tolist(), again.jobs, strict=True):
+    rows = {job.id: row for row, job in enumerate(past.jobs)}
+    row_of = np.array([rows[job.id] for job in rerun.jobs], np.int64)
+    jobs, rates = list(past.jobs), _rates(past, rerun)
+    for row, job in zip(row_of.tolist(), rerun.jobs, strict=True):
         jobs[row] = job
-    rates[row_of] = again.rates
-    state, start_s, end_s = was.state.copy(), was.start_s.copy(), was.end_s.copy()
-    start_s[row_of] = again.start_s
-    end_s[row_of] = np.where(np.isin(was.state[row_of], [int(one) for one in ENDED]), again.end_s, np.nan)
-    finished = row_of[was.state[row_of] == State.FINISHED]
-    state[finished] = again.state[was.state[row_of] == State.FINISHED]
+    rates[row_of] = rerun.rates
+    state, start_s, end_s = past.state.copy(), past.start_s.copy(), past.end_s.copy()
+    start_s[row_of] = rerun.start_s
+    end_s[row_of] = np.where(np.isin(past.state[row_of], [int(ended) for ended in ENDED]), rerun.end_s, np.nan)
+    finished = row_of[past.state[row_of] == State.FINISHED]
+    state[finished] = rerun.state[past.state[row_of] == State.FINISHED]
     return replace(
-        again,
+        rerun,
         jobs=tuple(jobs),
         state=state,
         start_s=start_s,
         end_s=end_s,
         rates=rates,
-        attempts=replace(again.attempts, job=row_of[again.attempts.job]),
-        given_up=was.given_up,
+        attempts=replace(rerun.attempts, job=row_of[rerun.attempts.job]),
+        given_up=past.given_up,
     )
 
 
-def _rates(was: History, again: History) -> Floats:
-    """What was true, for the GPU types of the machines that the jobs were run on again."""
-    columns = [was.cluster.gpu_types.index(kind) for kind in again.cluster.gpu_types]
-    rates: Floats = was.rates[:, columns].copy()
+def _rates(past: History, rerun: History) -> Floats:
+    """Speeds of the past run, for the GPU types of the rerun's cluster."""
+    columns = [past.cluster.gpu_types.index(gpu_type) for gpu_type in rerun.cluster.gpu_types]
+    rates: Floats = past.rates[:, columns].copy()
     return rates

@@ -1,4 +1,4 @@
-"""Reports on progress that nobody needs any more."""
+"""Journal compaction: which progress reports can be dropped without changing what the journal tells."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterable, Sequence
 
 from horae.core.events import JobProgressed
 
-#: Of an attempt so many reports stay at most: fewer need no looking at.
-MOST_KEPT = 4
+#: Most reports of an attempt that stay; an attempt with fewer reports is not compacted.
+MAX_KEPT_REPORTS = 4
 
 
-def superseded(reports: Iterable[tuple[int, JobProgressed]]) -> list[int]:
-    """Numbers of the reports without which a journal tells the same speeds, of attempts whose reports are all here.
+def superseded_reports(reports: Iterable[tuple[int, JobProgressed]]) -> list[int]:
+    """Record numbers of the reports that can be dropped. `reports` must hold all reports of each attempt.
 
-    An attempt's speed is measured from its second report (the first comes from a process that still
-    loads) to the last one that comes before all is done; and its newest says where it is.
+    The speed of an attempt is measured from its second report (during the first the process still loads) to the
+    last report before all work is done. Its newest report gives its progress. These stay.
     """
-    ways: dict[tuple[str, int], list[tuple[int, float]]] = {}
+    by_attempt: dict[tuple[str, int], list[tuple[int, float]]] = {}
     for seq, report in reports:
-        ways.setdefault((report.job, report.attempt), []).append((seq, report.work_done))
-    return sorted(seq for way in ways.values() for seq in _between(way))
+        by_attempt.setdefault((report.job, report.attempt), []).append((seq, report.work_done))
+    return sorted(seq for points in by_attempt.values() for seq in _dispensable(points))
 
 
-def _between(way: Sequence[tuple[int, float]]) -> list[int]:
-    most = max(done for _, done in way)
-    before_most = [seq for seq, done in way if done < most][-1:]
-    kept = {*(seq for seq, _ in way[:2]), *before_most, way[-1][0]}
-    return [seq for seq, _ in way if seq not in kept]
+def _dispensable(points: Sequence[tuple[int, float]]) -> list[int]:
+    most_done = max(done for _, done in points)
+    last_before_most = [seq for seq, done in points if done < most_done][-1:]
+    kept = {*(seq for seq, _ in points[:2]), *last_before_most, points[-1][0]}
+    return [seq for seq, _ in points if seq not in kept]

@@ -1,4 +1,4 @@
-"""The tables of a store, and their version."""
+"""The tables of the store and their version. Stored: change by addition."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from sqlalchemy import (
 
 from horae.core.errors import UserError
 
-#: Of the tables. A store of another one is refused, whichever is newer.
+#: Version of the tables. A store of any other version is refused.
 SCHEMA = 1
 
 TABLES = MetaData()
 
-#: The version, and the moment from which the journal counts its seconds.
+#: Names and values: schema version, epoch (Unix time of second 0), initial settings, last options of `serve`.
 facts = Table("facts", TABLES, Column("name", Text, primary_key=True), Column("value", Text, nullable=False))
 
-#: Events and decisions; `body` is JSON with a version of its own.
+#: Events and decisions. `body` is JSON with its own version; `kind` is the class name of the record.
 journal = Table(
     "journal",
     TABLES,
@@ -37,7 +37,7 @@ journal = Table(
     Column("body", Text, nullable=False),
 )
 
-#: Which records name which jobs; or which apps, where an app bids for itself.
+#: Which records name which jobs, or which apps that bid for themselves (`app:NAME`).
 journal_jobs = Table(
     "journal_jobs",
     TABLES,
@@ -79,7 +79,7 @@ acts = Table(
     Column("detail", Text, nullable=False),
 )
 
-#: The database itself refuses to change the audit trail.
+#: Triggers by which the database refuses changes of the audit trail.
 _GUARDS = {
     "sqlite": [
         f"CREATE TRIGGER acts_no_{verb} BEFORE {verb} ON acts BEGIN SELECT RAISE(ABORT, 'acts are append-only'); END"
@@ -93,26 +93,26 @@ _GUARDS = {
 
 
 class WrongSchema(UserError):
-    """A store that another release of Horae made."""
+    """The store was made by another release of Horae."""
 
 
 def read_epoch(connection: Connection) -> float | None:
-    """Unix time from which a store counts its seconds; None if it has no tables yet."""
+    """Unix time of second 0 of a store; None if the store has no tables yet."""
     if not inspect(connection).has_table(facts.name):
         return None
     found = {row.name: row.value for row in connection.execute(select(facts))}
     if found.get("schema") != str(SCHEMA):
         raise WrongSchema(
-            f"This store has tables of version {found.get('schema')} and this release of Horae works with version "
-            f"{SCHEMA}: use the release that made it, or another store."
+            f"This journal has tables of version {found.get('schema')} and this release of Horae needs version "
+            f"{SCHEMA}: use the release that made the journal, or another journal."
         )
     return float(found["epoch"])
 
 
 def create(connection: Connection, epoch: float) -> None:
-    """Make the tables."""
+    """Create the tables."""
     TABLES.create_all(connection)
     for guard in _GUARDS[connection.dialect.name]:
         connection.exec_driver_sql(guard)
-    known = {"schema": str(SCHEMA), "epoch": repr(epoch)}
-    connection.execute(facts.insert(), [{"name": name, "value": value} for name, value in known.items()])
+    values = {"schema": str(SCHEMA), "epoch": repr(epoch)}
+    connection.execute(facts.insert(), [{"name": name, "value": value} for name, value in values.items()])

@@ -1,7 +1,7 @@
-"""The journal: every event and decision, durable before anything follows from it; and what belongs beside it.
+"""The store: journal of events and decisions, checkpoints, tasks, tokens and audit trail. Stored: change by addition.
 
-One transaction for each call. Records are numbered from 1 without gaps, in the order in which they
-were folded; a checkpoint of the engine covers those up to its number.
+Each call is one transaction, on disk when it returns. Records are numbered from 1 without gaps, in the order
+in which the engine applied them. A checkpoint of the engine covers the records up to its number.
 """
 
 from __future__ import annotations
@@ -32,93 +32,93 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.service.store import schema
-from horae.service.store.connection import PATIENCE_S, StoreTrouble, connect, read_url, reading, writing
-from horae.service.store.journal_compaction import MOST_KEPT, superseded
-from horae.service.store.store_lock import own as take
+from horae.service.store.connection import TIMEOUT_S, StoreTrouble, connect, read_url, reading, writing
+from horae.service.store.journal_compaction import MAX_KEPT_REPORTS, superseded_reports
+from horae.service.store.store_lock import lock_store
 from horae.service.store.stored_records import Act, TokenRecord, decode_task, encode_task
 
 Record = Event | Decided
 Name = TypeVar("Name", str, int)
 
-#: Made once: a call that asks for other separators makes one each time.
+#: One encoder for all calls: `json.dumps` with separators would make a new encoder each time.
 _JSON = json.JSONEncoder(separators=(",", ":"))
-#: Records read at a time. Between two pages no transaction is open, so that a slow reader is in nobody's way.
+#: Records per page. No transaction is open between two pages, so that a slow reader blocks nobody.
 _PAGE = 2000
-#: Names asked for at a time; databases limit how many a statement may hold.
+#: Names or numbers in one statement; databases limit this.
 _NAMES = 500
-#: Records without which later ones cannot be understood: which GPUs a number means, and what decided.
-_NEVER_OLD = (NodeJoined.__name__, SettingsChanged.__name__)
+#: Record kinds that are never dropped, since later records depend on them: GPU numbering and policy settings.
+_ALWAYS_KEPT = (NodeJoined.__name__, SettingsChanged.__name__)
 
 
 class Store:
     """Journal, checkpoints, tasks, tokens and audit trail in one database, SQLite or PostgreSQL.
 
-    With `own` it is this process's alone to append to: a second daemon is refused. Without, it can
-    be looked into, and tokens can be managed, beside a daemon. May be used from several threads.
+    With `own`, only this process may append, and a second daemon is refused. Without it, the store can be read,
+    and tokens managed, while a daemon runs. Thread-safe.
     """
 
-    def __init__(self, url: str, own: bool = False, patience_s: float = PATIENCE_S) -> None:
-        self._engine = connect(read_url(url), patience_s)
-        self._appending = Lock()
-        #: Before this record only what is old is left to be dropped.
+    def __init__(self, url: str, own: bool = False, timeout_s: float = TIMEOUT_S) -> None:
+        self._engine = connect(read_url(url), timeout_s)
+        self._append_lock = Lock()
+        #: Progress reports before this record number were compacted already.
         self._compacted = 0
-        self._ownership = take(self._engine) if own else None
+        self._store_lock = lock_store(self._engine) if own else None
         try:
-            #: Unix time from which all seconds here are counted.
+            #: Unix time of second 0 of this store.
             self.epoch = self._open()
         except BaseException:
             self.close()
             raise
 
     def _open(self) -> float:
-        """Make the tables of a new store; gives its epoch."""
+        """Create the tables of a new store; returns the epoch."""
         with reading(self._engine) as connection:
             epoch = schema.read_epoch(connection)
         if epoch is not None:
             return epoch
         with writing(self._engine) as connection:
-            # Somebody else may have made them meanwhile.
+            # Another process may have created them meanwhile.
             epoch = schema.read_epoch(connection)
             if epoch is None:
                 epoch = time.time()
                 schema.create(connection, epoch)
         return epoch
 
-    def begin(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        """How the service began: what it says now on its first day, what it said then on every other."""
+    def ensure_initial_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Store the settings with which the service first started, once; returns the stored settings."""
         facts = schema.facts
         with writing(self._engine) as connection:
-            known = connection.scalar(select(facts.c.value).where(facts.c.name == "beginning"))
-            if known is None:
-                known = _JSON.encode(said)
-                connection.execute(facts.insert(), {"name": "beginning", "value": known})
-        first: dict[str, Any] = json.loads(known)
+            stored = connection.scalar(select(facts.c.value).where(facts.c.name == "beginning"))
+            if stored is None:
+                stored = _JSON.encode(settings)
+                connection.execute(facts.insert(), {"name": "beginning", "value": stored})
+        first: dict[str, Any] = json.loads(stored)
         return first
 
-    def began(self) -> dict[str, Any] | None:
-        """How the service began; None before its first day."""
+    def initial_settings(self) -> dict[str, Any] | None:
+        """The settings with which the service first started; None before its first start."""
         with reading(self._engine) as connection:
-            known = connection.scalar(select(schema.facts.c.value).where(schema.facts.c.name == "beginning"))
-        return json.loads(known) if known else None
+            stored = connection.scalar(select(schema.facts.c.value).where(schema.facts.c.name == "beginning"))
+        return json.loads(stored) if stored else None
 
-    def served(self) -> dict[str, Any]:
-        """How the service was served last, as `serve` noted it; empty before."""
+    def serve_options(self) -> dict[str, Any]:
+        """Options of the last `horae serve`, as saved by `save_serve_options`; empty before the first."""
         with reading(self._engine) as connection:
-            known = connection.scalar(select(schema.facts.c.value).where(schema.facts.c.name == "served"))
-        return json.loads(known) if known else {}
+            stored = connection.scalar(select(schema.facts.c.value).where(schema.facts.c.name == "served"))
+        return json.loads(stored) if stored else {}
 
-    def serve(self, how: Mapping[str, Any]) -> None:
-        """Note how the service is served, for the next time."""
+    def save_serve_options(self, how: Mapping[str, Any]) -> None:
+        """Save the options of this `horae serve` for the next start."""
         facts = schema.facts
         with writing(self._engine) as connection:
             connection.execute(delete(facts).where(facts.c.name == "served"))
             connection.execute(facts.insert(), {"name": "served", "value": _JSON.encode(how)})
 
     def close(self) -> None:
-        """Let go of the database, and of the right to append."""
-        if self._ownership:
-            self._ownership.release()
-            self._ownership = None
+        """Close the database and release the store lock."""
+        if self._store_lock:
+            self._store_lock.release()
+            self._store_lock = None
         self._engine.dispose()
 
     # --------------------------------------------------------------- journal
@@ -130,19 +130,20 @@ class Store:
         acts: Sequence[Act] = (),
         after: int | None = None,
     ) -> int:
-        """Write all of it or nothing; it is on disk when this returns the number of the last record there is.
+        """Write everything or nothing, durably; returns the number of the last record.
 
-        With `after`, only if that is the last record now: what follows from an old journal is not written.
+        With `after`, writes only if `after` is the number of the last record: a decision made from an old journal is
+        refused.
         """
         rows = [_row(record) for record in records]
         texts = [{"job": task.job, "body": encode_task(task)} for task in tasks]
-        with self._appending:
-            if self._ownership:
-                self._ownership.confirm()
+        with self._append_lock:
+            if self._store_lock:
+                self._store_lock.confirm()
             with writing(self._engine) as connection:
                 last = _last(connection, schema.journal.c.seq)
                 if after is not None and last != after:
-                    raise StoreTrouble("Another daemon has written to the journal meanwhile: try again in a moment.")
+                    raise StoreTrouble("Another service has written to the journal meanwhile: try again in a moment.")
                 numbered = list(enumerate(records, last + 1))
                 _insert(connection, schema.journal, [{**row, "seq": last + k} for k, row in enumerate(rows, 1)])
                 named = [{"job": name, "seq": seq} for seq, record in numbered for name in _names(record)]
@@ -152,15 +153,15 @@ class Store:
         return last + len(records)
 
     def tail(self, after: int = 0, upto: int | None = None) -> Iterator[tuple[int, Record]]:
-        """Records after one number and up to another, in order."""
+        """Numbers and records after record `after`, up to record `upto` if given, in order."""
         seq = schema.journal.c.seq
         query = select(seq, schema.journal.c.body)
         return self._pages(query if upto is None else query.where(seq <= upto), seq, after)
 
     def job_records(self, job: str, app: str | None = None) -> Iterator[tuple[int, Record]]:
-        """Records that name a job: its submission, reports about it, and decisions that stop, place or launch it.
+        """Records that name a job: its submission, reports about it, decisions that stop, place or launch it.
 
-        With an app, also those in which the app's own agent comes, goes, is asked or answers.
+        With `app`, also the records of the app's own agent: registration, offers, bids.
         """
         named, seq = schema.journal_jobs, schema.journal.c.seq
         names = [job] if app is None else [job, _app_name(app)]
@@ -168,19 +169,19 @@ class Store:
         return self._pages(select(seq, schema.journal.c.body).where(seq.in_(wanted)), seq, 0)
 
     def last_seq(self) -> int:
-        """Number of the last record; 0 if there is none."""
+        """Number of the last record; 0 if the journal is empty."""
         with reading(self._engine) as connection:
             return _last(connection, schema.journal.c.seq)
 
     def try_writing(self) -> int:
-        """Write what is there once more, to see whether that can be done; gives the number of the last record."""
+        """Test whether the store can be written, without changing it; returns the number of the last record."""
         facts = schema.facts
         with writing(self._engine) as connection:
             connection.execute(update(facts).where(facts.c.name == "epoch").values(value=repr(self.epoch)))
             return _last(connection, schema.journal.c.seq)
 
-    def whole(self) -> bool:
-        """Whether every record that was ever written is still there."""
+    def is_complete(self) -> bool:
+        """Whether no record was ever dropped."""
         with reading(self._engine) as connection:
             number = schema.journal.c.seq
             return (connection.scalar(select(func.count(number))) or 0) == _last(connection, number)
@@ -197,44 +198,44 @@ class Store:
     # ----------------------------------------------------------- checkpoints
 
     def save_checkpoint(self, seq: int, body: bytes) -> None:
-        """Keep the engine as it was after a record; the last two checkpoints stay."""
-        kept = schema.checkpoints
+        """Store a checkpoint of the engine after record `seq`. The newest two checkpoints stay."""
+        table = schema.checkpoints
         with writing(self._engine) as connection:
-            connection.execute(delete(kept).where(kept.c.seq == seq))
-            connection.execute(kept.insert(), {"seq": seq, "body": body})
-            newest = connection.scalars(select(kept.c.seq).order_by(kept.c.seq.desc()).limit(2)).all()
-            connection.execute(delete(kept).where(kept.c.seq < newest[-1]))
+            connection.execute(delete(table).where(table.c.seq == seq))
+            connection.execute(table.insert(), {"seq": seq, "body": body})
+            newest = connection.scalars(select(table.c.seq).order_by(table.c.seq.desc()).limit(2)).all()
+            connection.execute(delete(table).where(table.c.seq < newest[-1]))
 
     def newest_checkpoint(self, before: int | None = None) -> tuple[int, bytes] | None:
-        """The newest checkpoint and the record it stands after; `before` asks for the one before that."""
-        kept = schema.checkpoints
-        query = select(kept.c.seq, kept.c.body).order_by(kept.c.seq.desc()).limit(1)
+        """Record number and body of the newest checkpoint; with `before`, of the newest one before that record."""
+        table = schema.checkpoints
+        query = select(table.c.seq, table.c.body).order_by(table.c.seq.desc()).limit(1)
         with reading(self._engine) as connection:
-            row = connection.execute(query if before is None else query.where(kept.c.seq < before)).first()
+            row = connection.execute(query if before is None else query.where(table.c.seq < before)).first()
         return (row.seq, bytes(row.body)) if row else None
 
     def compact(self, before_seq: int, keep_since_s: float, jobs: Iterable[str] = ()) -> int:
-        """Drop records before a number that recovery can do without; gives how many.
+        """Drop records before `before_seq` that recovery does not need; returns how many.
 
-        Recovery starts from a checkpoint, at worst from the older of the two, so what comes after
-        that is never dropped. Of the rest, whatever is older than `keep_since_s` goes, but for what
-        says which nodes there are and how things are set, and for what names one of some jobs, which
-        came earlier and are still there; and of the reports on progress those that later ones supersede.
+        1. Records after the older of the two checkpoints always stay: recovery may start there.
+        2. Records older than `keep_since_s` go, except nodes and settings (`_ALWAYS_KEPT`) and records that name one
+           of `jobs` (jobs older than `keep_since_s` that have not left).
+        3. Progress reports that later reports supersede go, whatever their age.
         """
         journal = schema.journal
         with writing(self._engine) as connection:
             covered = connection.scalar(select(func.min(schema.checkpoints.c.seq))) or 0
-            # The last record stays whatever happens: the next one is numbered after it.
+            # The last record always stays: the next record's number follows it.
             end = min(before_seq, covered + 1, _last(connection, journal.c.seq))
             first_kept = select(journal.c.seq).where(journal.c.at_s >= keep_since_s).order_by(journal.c.seq).limit(1)
             old = journal.c.seq < min(end, connection.scalar(first_kept) or end)
-            spared = _naming(connection, jobs)
-            aged = connection.scalars(select(journal.c.seq).where(old & journal.c.kind.not_in(_NEVER_OLD))).all()
+            spared = _records_naming(connection, jobs)
+            old_seqs = connection.scalars(select(journal.c.seq).where(old & journal.c.kind.not_in(_ALWAYS_KEPT))).all()
             dropped = 0
-            for numbers in _chunks([seq for seq in aged if seq not in spared]):
+            for numbers in _chunks([seq for seq in old_seqs if seq not in spared]):
                 dropped += _drop(connection, journal.c.seq.in_(numbers))
-            reports = _reports(connection, self._compacted, end)
-            for numbers in _chunks([seq for seq in superseded(reports) if seq < end]):
+            reports = _progress_reports(connection, self._compacted, end)
+            for numbers in _chunks([seq for seq in superseded_reports(reports) if seq < end]):
                 dropped += _drop(connection, journal.c.seq.in_(numbers))
         self._compacted = max(self._compacted, end)
         return dropped
@@ -242,7 +243,7 @@ class Store:
     # ----------------------------------------------------------------- tasks
 
     def tasks(self, jobs: Iterable[str] | None = None) -> dict[str, Task]:
-        """What jobs run, by job: of all, or of those asked for that there are."""
+        """Tasks by job id: of all jobs, or of those in `jobs` that exist."""
         rows = schema.tasks
         with reading(self._engine) as connection:
             if jobs is None:
@@ -258,7 +259,7 @@ class Store:
         return {task.job: task for task in map(decode_task, bodies)}
 
     def drop_tasks(self, jobs: Iterable[str]) -> None:
-        """Jobs that have left will not run again: what they ran need not be known."""
+        """Delete the tasks of jobs that left the service."""
         with writing(self._engine) as connection:
             for names in _chunks(sorted(set(jobs))):
                 connection.execute(delete(schema.tasks).where(schema.tasks.c.job.in_(names)))
@@ -266,19 +267,19 @@ class Store:
     # ---------------------------------------------------------------- tokens
 
     def add_token(self, token: TokenRecord) -> None:
-        """Let a token in."""
+        """Store a new token."""
         with writing(self._engine) as connection:
             connection.execute(schema.tokens.insert(), asdict(token))
 
     def tokens(self) -> list[TokenRecord]:
-        """All tokens, oldest first, those that were revoked or have expired among them."""
+        """All tokens, oldest first, including revoked and expired tokens."""
         columns = schema.tokens.c
         with reading(self._engine) as connection:
             rows = connection.execute(select(schema.tokens).order_by(columns.created_s, columns.id))
             return [TokenRecord(**row) for row in rows.mappings()]
 
     def revoke(self, token: str) -> int:
-        """Let a token, by its id, open nothing any more; gives how many did until now."""
+        """Revoke the token with this id; returns the number of tokens revoked (0 or 1)."""
         columns = schema.tokens.c
         with writing(self._engine) as connection:
             return connection.execute(
@@ -288,7 +289,7 @@ class Store:
     # ----------------------------------------------------------- audit trail
 
     def acts(self, limit: int = 100) -> list[Act]:
-        """The newest acts, newest first."""
+        """The last acts of the audit trail, newest first."""
         rows = schema.acts
         query = select(rows.c.at_s, rows.c.actor, rows.c.action, rows.c.target, rows.c.detail)
         with reading(self._engine) as connection:
@@ -296,23 +297,24 @@ class Store:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    """A record as a row, but for its number."""
+    """A record as a row of the journal, without its number."""
     body = encode(record)
     return {"at_s": record.at_s, "kind": body["kind"], "body": _JSON.encode(body)}
 
 
 def _names(record: Record) -> Iterable[str]:
-    """The jobs, and the apps that bid for themselves, that a record names, each once."""
+    """Names under which a record is found: its jobs, and its apps that bid for themselves. Each once."""
     match record:
         case JobSubmitted():
             return (record.spec.id,)
         case Decided():
             stopped = (name for stop in record.stops for name in (stop.job, stop.by) if name)
-            taken = (*(one.job for one in record.placed), *(one.job for one in record.launches))
-            # A question that is still open is repeated by every decision.
+            started = (*(placed.job for placed in record.placed), *(launch.job for launch in record.launches))
+            # Every decision repeats the offers that are still open.
             asked = (ask.app for ask in record.asks if ask.asked_s == record.at_s)
             apps = map(_app_name, (*asked, *record.unanswered))
-            return dict.fromkeys((*(one.job for one in record.given_up), *stopped, *record.withdrawn, *taken, *apps))
+            given_up = (trial.job for trial in record.given_up)
+            return dict.fromkeys((*given_up, *stopped, *record.withdrawn, *started, *apps))
         case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved() | SettingsChanged() | JobsRetired():
             return ()
         case AgentChanged():
@@ -324,24 +326,24 @@ def _names(record: Record) -> Iterable[str]:
 
 
 def _app_name(app: str) -> str:
-    """How an app is called among jobs: no job's id has a colon."""
+    """Name of an app in `journal_jobs`. No job id has a colon."""
     return f"app:{app}"
 
 
 def _last(connection: Connection, number: ColumnElement[int]) -> int:
-    """The largest number in a column, 0 if it is empty."""
+    """The largest number in a column; 0 if it is empty."""
     return connection.scalar(select(func.max(number))) or 0
 
 
 def _drop(connection: Connection, which: ColumnElement[bool]) -> int:
-    """Take records out of the journal, and with them which jobs they name; gives how many."""
+    """Delete records and their names; returns the number of records."""
     journal, named = schema.journal, schema.journal_jobs
     connection.execute(delete(named).where(named.c.seq.in_(select(journal.c.seq).where(which))))
     return connection.execute(delete(journal).where(which)).rowcount
 
 
-def _naming(connection: Connection, jobs: Iterable[str]) -> set[int]:
-    """Numbers of the records that name jobs."""
+def _records_naming(connection: Connection, jobs: Iterable[str]) -> set[int]:
+    """Numbers of the records that name one of these jobs."""
     named = schema.journal_jobs
     return {
         seq
@@ -350,16 +352,16 @@ def _naming(connection: Connection, jobs: Iterable[str]) -> set[int]:
     }
 
 
-def _reports(connection: Connection, since: int, end: int) -> Iterator[tuple[int, JobProgressed]]:
-    """Reports on the progress of jobs that have made many, and some of them from one number on and before another."""
+def _progress_reports(connection: Connection, since: int, end: int) -> Iterator[tuple[int, JobProgressed]]:
+    """All progress reports of jobs with more than `MAX_KEPT_REPORTS`, one of them in [since, end)."""
     journal, named = schema.journal, schema.journal_jobs
     is_report = journal.c.kind == JobProgressed.__name__
-    beside = named.join(journal, journal.c.seq == named.c.seq)
-    new = select(named.c.job).select_from(beside).where(is_report, journal.c.seq >= since, journal.c.seq < end)
-    query = select(journal.c.seq, journal.c.body).select_from(beside).where(is_report)
+    joined = named.join(journal, journal.c.seq == named.c.seq)
+    new = select(named.c.job).select_from(joined).where(is_report, journal.c.seq >= since, journal.c.seq < end)
+    query = select(journal.c.seq, journal.c.body).select_from(joined).where(is_report)
     for jobs in _chunks(list(connection.scalars(new.distinct()))):
-        counted = select(named.c.job).select_from(beside).where(is_report, named.c.job.in_(jobs), journal.c.seq < end)
-        many = counted.group_by(named.c.job).having(func.count() > MOST_KEPT)
+        counted = select(named.c.job).select_from(joined).where(is_report, named.c.job.in_(jobs), journal.c.seq < end)
+        many = counted.group_by(named.c.job).having(func.count() > MAX_KEPT_REPORTS)
         for seq, body in connection.execute(query.where(named.c.job.in_(many)).order_by(journal.c.seq)):
             record = decode(json.loads(body))
             assert isinstance(record, JobProgressed)
@@ -377,5 +379,5 @@ def _append_acts(connection: Connection, acts: Sequence[Act]) -> None:
 
 
 def _chunks(names: list[Name]) -> Iterator[list[Name]]:
-    """Names or numbers, so many at a time as a statement may hold."""
-    return (names[at : at + _NAMES] for at in range(0, len(names), _NAMES))
+    """Split names or numbers into pieces that fit one statement."""
+    return (names[start : start + _NAMES] for start in range(0, len(names), _NAMES))

@@ -1,7 +1,7 @@
-"""What the journal says, in sentences for people: who preempted whom and why, what was launched where, how jobs ended.
+"""Journal records as sentences: who preempted a job and why, where it was launched, how it ended.
 
-Progress reports and what nodes are seen to run are left out: there are too many of the ones, and nothing to
-do about the others. So is that jobs have left, which ended long ago.
+Progress reports, node observations and retirements have no sentence: there are too many of them, or nothing
+follows for the user.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from horae.core.queues import Queue
 from horae.core.reasons import RULES, Reason
 from horae.core.status import ClusterStatus
 from horae.service.daemon import TIME_LIMIT
-from horae.service.gpu_locations import describe
+from horae.service.gpu_locations import gpu_labels
 
 
 @dataclass(frozen=True)
 class EventSentence:
-    """One thing that happened; `job` is empty where it concerns the cluster."""
+    """One thing that happened. `job` is empty if it concerns the cluster or an app."""
 
     kind: str
     job: str
     what: str
-    #: The app that it concerns, where that is no single job.
+    #: The app, if the event concerns an app and no single job.
     app: str = ""
 
 
 @dataclass(frozen=True)
 class EventSentences:
-    """Tells records, with the names that are known now."""
+    """Makes sentences from records, with the users, jobs and GPUs of a cluster status."""
 
-    standing: ClusterStatus
+    status: ClusterStatus
     tasks: Mapping[str, Task]
 
-    def tell(self, record: Event | Decided) -> Iterator[EventSentence]:
-        """What a record says, one sentence for each thing that happened."""
+    def sentences_of(self, record: Event | Decided) -> Iterator[EventSentence]:
+        """The sentences of a record, one for each thing that happened."""
         match record:
             case Decided():
                 yield from self._decision(record)
@@ -92,12 +92,12 @@ class EventSentences:
             case JobSubmitted():
                 return EventSentence("submitted", record.spec.id, self._submitted(record))
             case JobCancelled(by=by):
-                what = "Cancelled: it ran for longer than it may." if by == TIME_LIMIT else f"Cancelled{_by(by)}."
+                what = "Cancelled: it reached its time limit." if by == TIME_LIMIT else f"Cancelled{_by_user(by)}."
                 return EventSentence("cancelled", record.job, what)
             case JobHeld():
-                return EventSentence("held", record.job, f"Held{_by(record.by)}.")
+                return EventSentence("held", record.job, f"Held{_by_user(record.by)}.")
             case JobReleased():
-                return EventSentence("released", record.job, f"Released{_by(record.by)}.")
+                return EventSentence("released", record.job, f"Released{_by_user(record.by)}.")
             case JobStarted():
                 return EventSentence("started", record.job, f"Attempt {record.attempt} is up and works.")
             case LaunchFailed():
@@ -106,8 +106,8 @@ class EventSentences:
                     "launch-failed", record.job, f"Attempt {record.attempt} could not be started{why}."
                 )
             case JobStopped():
-                held = self._share(record.job, record.work_done)
-                return EventSentence("stopped", record.job, f"Attempt {record.attempt} has stopped; {held} is saved.")
+                share = self._share(record.job, record.work_done)
+                return EventSentence("stopped", record.job, f"Attempt {record.attempt} has stopped; {share} is saved.")
             case JobFinished():
                 return EventSentence("finished", record.job, f"Finished, in attempt {record.attempt}.")
             case JobFailed():
@@ -120,9 +120,9 @@ class EventSentences:
 
     def _submitted(self, record: JobSubmitted) -> str:
         spec = record.spec
-        kinds = f" of type {' or '.join(spec.gpu_types)}" if spec.gpu_types else ""
+        types = f" of type {' or '.join(spec.gpu_types)}" if spec.gpu_types else ""
         gpus = "1 GPU" if spec.gpus == 1 else f"{spec.gpus} GPUs"
-        return f"Submitted{_by(self._user(spec.id))} to queue {spec.queue}: {gpus}{kinds}."
+        return f"Submitted{_by_user(self._user(spec.id))} to queue {spec.queue}: {gpus}{types}."
 
     # --------------------------------------------------------------- decisions
 
@@ -132,20 +132,20 @@ class EventSentences:
         for app in record.unanswered:
             yield EventSentence("bid", "", f"App {app} did not bid in time: the built-in agent does.", app)
         for ask in record.asks:
-            # One that is still open is repeated by every decision.
+            # Every decision repeats the offers that are still open.
             if ask.asked_s == record.at_s:
                 yield _asked(ask)
         for stop in record.stops:
             yield EventSentence(stop.why.replace(" ", "-"), stop.job, self._stop(stop))
         for job in record.withdrawn:
-            yield EventSentence("withdrawn", job, "The GPUs that were set aside for it are not, any more.")
+            yield EventSentence("withdrawn", job, "The GPUs that were set aside for it are free for other jobs again.")
         for placed in record.placed:
             yield EventSentence("placed", placed.job, self._placed(placed))
         for launch in record.launches:
             yield EventSentence("launched", launch.job, self._launch(launch))
 
     def _stop(self, stop: Stop) -> str:
-        """Why an attempt has to go, for whom, and the rule behind it."""
+        """Why an attempt must stop, for which job, and by which rule."""
         begin = f"Attempt {stop.attempt} was told to stop: "
         match stop.why:
             case StopWhy.PREEMPTED:
@@ -168,7 +168,7 @@ class EventSentences:
                 assert_never(stop.why)
 
     def _for(self, job: str) -> str:
-        """The job that the GPUs go to, and whose it is."""
+        """The job that gets the GPUs, and its user."""
         if not job:
             return ""
         user = self._user(job)
@@ -182,14 +182,14 @@ class EventSentences:
         return f"Attempt {launch.attempt} is launched on {self._gpus(launch.gpu_ids)}{saved}."
 
     def _gpus(self, gpu_ids: tuple[int, ...]) -> str:
-        known = [gpu for gpu in gpu_ids if gpu < self.standing.cluster.gpus]
-        return " and ".join(describe(self.standing.cluster, known)) or f"{len(gpu_ids)} GPUs"
+        known_gpus = [gpu for gpu in gpu_ids if gpu < self.status.cluster.gpus]
+        return " and ".join(gpu_labels(self.status.cluster, known_gpus)) or f"{len(gpu_ids)} GPUs"
 
     def _share(self, job: str, work_done: float) -> str:
-        row = self.standing.row(job)
+        row = self.status.row(job)
         if row is None:
             return "some part of its work"
-        share = work_done / self.standing.spec(row).work if np.isfinite(work_done) else 0.0
+        share = work_done / self.status.spec(row).work if np.isfinite(work_done) else 0.0
         return f"{min(max(share, 0.0), 1.0):.0%} of its work"
 
     def _user(self, job: str) -> str:
@@ -197,22 +197,22 @@ class EventSentences:
         return task.user if task else ""
 
 
-def _by(who: str) -> str:
+def _by_user(who: str) -> str:
     return f" by {who}" if who else ""
 
 
 def _rule(stop: Stop) -> str:
-    """The order by which the job waits after the decision that stopped it, if it waits by one."""
+    """The ordering rule by which the stopped job waits now; empty if it waits for another reason."""
     rule = RULES.get(Reason(stop.reason))
     return f" {rule}." if rule else ""
 
 
-def _given_up(one: GivenUp) -> EventSentence:
-    return EventSentence("given-up", one.job, f"Its app gave it up {one.why}.".replace("  ", " "))
+def _given_up(given_up: GivenUp) -> EventSentence:
+    return EventSentence("given-up", given_up.job, f"Its app gave it up {given_up.why}.".replace("  ", " "))
 
 
 def _signal(code: int) -> str:
-    """The signal behind an exit code above 128, as shells count."""
+    """The signal of an exit code above 128, as shells count."""
     try:
         return f" ({signal.Signals(code - 128).name})" if code > 128 else ""
     except ValueError:
@@ -226,10 +226,10 @@ def _asked(ask: Ask) -> EventSentence:
 
 
 def _agent_news(record: AgentChanged | BidReceived) -> EventSentence:
-    """What apps' own agents do. It concerns no single job."""
+    """The sentence of an event of an app's own agent."""
     if isinstance(record, AgentChanged):
         what = "bids for itself now" if record.present else "leaves bidding to the built-in agent"
-        return EventSentence("agent", "", f"App {record.app} {what}{_by(record.by)}.", record.app)
+        return EventSentence("agent", "", f"App {record.app} {what}{_by_user(record.by)}.", record.app)
     answer = record.answer
     if answer.problem:
         what = f"App {answer.app} gave a bid that cannot be used: {answer.problem}"

@@ -1,4 +1,4 @@
-"""What each queue is entitled to and uses: in GPUs, and in GPUs counted by their speed."""
+"""Entitlement and usage of each queue, in GPUs and in GPUs normalised by speed."""
 
 from __future__ import annotations
 
@@ -12,143 +12,146 @@ from numpy.typing import NDArray
 from horae.core.queues import Queue
 from horae.core.states import ENDED, State
 from horae.core.status import ClusterStatus
-from horae.service.views.job_list import among
+from horae.service.views.job_list import in_states
 
-#: Jobs that have GPUs or want some.
+#: States of jobs that have GPUs or want GPUs.
 _WANTING = tuple(state for state in State if state not in (*ENDED, State.HELD))
 
 
 @dataclass
-class _Use:
-    """What a queue and all below it have, and how many jobs there run and wait."""
+class _Usage:
+    """GPUs and jobs of a queue, including the queues below it."""
 
     gpus: float = 0.0
-    worth: float = 0.0
+    normalised: float = 0.0
     running: int = 0
     waiting: int = 0
 
-    def add(self, other: _Use) -> None:
-        """Count what another has, too."""
+    def add(self, other: _Usage) -> None:
+        """Add the usage of another queue."""
         self.gpus += other.gpus
-        self.worth += other.worth
+        self.normalised += other.normalised
         self.running += other.running
         self.waiting += other.waiting
 
 
 class QueueShares:
-    """The queue tree at one moment. GPUs that are gone are nobody's."""
+    """The queue tree of a cluster status. GPUs of lost nodes do not count."""
 
-    def __init__(self, standing: ClusterStatus) -> None:
-        self._at = standing
-        self._there = standing.gpu_there
-        self._worth = _worths(standing)[standing.cluster.gpu_type]
-        self._use = [_Use() for _ in standing.queue_paths]
-        #: Queues in which jobs are that count, not those above them.
-        self._own: set[int] = set()
+    def __init__(self, status: ClusterStatus) -> None:
+        self._status = status
+        self._gpu_present = status.gpu_there
+        self._gpu_speed = _relative_speeds(status)[status.cluster.gpu_type]
+        self._usage = [_Usage() for _ in status.queue_paths]
+        #: Queues that have jobs of their own, not only in queues below.
+        self._queues_with_jobs: set[int] = set()
         self._count()
         self._children: dict[int, list[int]] = {}
-        for queue, parent in enumerate(standing.queue_parents):
+        for queue, parent in enumerate(status.queue_parents):
             if self._busy(queue):
                 self._children.setdefault(parent, []).append(queue)
 
     def records(self) -> list[dict[str, Any]]:
         """Every queue, parents before their children.
 
-        Entitled is the queue's weight among its siblings that have jobs now, of what its parent is entitled to, within
-        its quota; what one may not have falls to the others. A queue without jobs is entitled to what it needs: none.
+        A queue is entitled to a share of its parent's entitlement, by its weight among the siblings that have jobs now,
+        within its quota. What a quota cuts off goes to the siblings. A queue without jobs is entitled to nothing.
         """
-        total = float(np.count_nonzero(self._there))
-        worth = float(self._worth[self._there].sum())
+        total = float(np.count_nonzero(self._gpu_present))
+        normalised = float(self._gpu_speed[self._gpu_present].sum())
         entitled = self._entitled(total)
-        return [self._record(queue, use, entitled.get(queue, 0.0), total, worth) for queue, use in enumerate(self._use)]
+        return [
+            self._record(queue, usage, entitled.get(queue, 0.0), total, normalised)
+            for queue, usage in enumerate(self._usage)
+        ]
 
-    def _record(self, queue: int, use: _Use, entitled: float, total: float, worth: float) -> dict[str, Any]:
-        path, settings = self._at.queue_paths[queue], self._settings(queue)
+    def _record(self, queue: int, usage: _Usage, entitled: float, total: float, normalised: float) -> dict[str, Any]:
+        path, settings = self._status.queue_paths[queue], self._settings(queue)
         return {
             "queue": path or "(all)",
             "weight": settings.weight,
             "gpus_min": settings.gpus_min,
             "gpus_max": settings.gpus_max,
-            "running": use.running,
-            "waiting": use.waiting,
+            "running": usage.running,
+            "waiting": usage.waiting,
             "entitled_gpus": entitled,
-            "used_gpus": use.gpus,
+            "used_gpus": usage.gpus,
             "entitled_share": entitled / total if total else 0.0,
-            "used_share": use.gpus / total if total else 0.0,
-            "used_share_normalised": use.worth / worth if worth else 0.0,
+            "used_share": usage.gpus / total if total else 0.0,
+            "used_share_normalised": usage.normalised / normalised if normalised else 0.0,
         }
 
     # --------------------------------------------------------------------- use
 
     def _count(self) -> None:
-        at, use = self._at, self._use
-        rows = np.flatnonzero(among(at, _WANTING))
-        queues = np.asarray(at.columns["queue"][rows], np.int64)
-        self._own.update(queues.tolist())
-        runs = np.isin(rows, list(at.occupied))
-        for queue, waiting in enumerate(np.bincount(queues[~runs], minlength=len(use)).tolist()):
-            use[queue].waiting = waiting
-        held = np.array([gpu for gpus in at.occupied.values() for gpu in gpus], np.int64)
-        # Who shares a GPU has its part of it.
-        part = self._there / np.maximum(np.bincount(held, minlength=len(self._there)), 1)
-        worth = part * self._worth
+        status, usage = self._status, self._usage
+        rows = np.flatnonzero(in_states(status, _WANTING))
+        queues = np.asarray(status.columns["queue"][rows], np.int64)
+        self._queues_with_jobs.update(queues.tolist())
+        runs = np.isin(rows, list(status.occupied))
+        for queue, waiting in enumerate(np.bincount(queues[~runs], minlength=len(usage)).tolist()):
+            usage[queue].waiting = waiting
+        occupied = np.array([gpu for gpus in status.occupied.values() for gpu in gpus], np.int64)
+        # Jobs that share a GPU count a fraction of it each.
+        fraction = self._gpu_present / np.maximum(np.bincount(occupied, minlength=len(self._gpu_present)), 1)
+        normalised = fraction * self._gpu_speed
         for row, queue in zip(rows[runs].tolist(), queues[runs].tolist(), strict=True):
-            gpus = list(at.occupied[row])
-            use[queue].add(_Use(float(part[gpus].sum()), float(worth[gpus].sum()), running=1))
+            gpus = list(status.occupied[row])
+            usage[queue].add(_Usage(float(fraction[gpus].sum()), float(normalised[gpus].sum()), running=1))
         # Children come after their parents.
-        for queue in range(len(use) - 1, 0, -1):
-            use[at.queue_parents[queue]].add(use[queue])
+        for queue in range(len(usage) - 1, 0, -1):
+            usage[status.queue_parents[queue]].add(usage[queue])
 
     def _busy(self, queue: int) -> bool:
-        return self._use[queue].running + self._use[queue].waiting > 0
+        return self._usage[queue].running + self._usage[queue].waiting > 0
 
     # ---------------------------------------------------------------- entitled
 
     def _entitled(self, total: float) -> dict[int, float]:
-        """GPUs of each queue that has jobs; parents come before their children."""
+        """Entitlement in GPUs of each queue that has jobs. Parents come before their children."""
         entitled = {0: total}
         for parent in sorted(self._children.keys() - {-1}):
             children = self._children[parent]
             bounds = [self._bounds(child, total) for child in children]
             weights = [self._settings(child).weight for child in children]
-            entitled.update(zip(children, divided(entitled[parent], weights, bounds), strict=True))
+            entitled.update(zip(children, divide_by_weight(entitled[parent], weights, bounds), strict=True))
         return entitled
 
     def _bounds(self, queue: int, total: float) -> tuple[float, float]:
-        """The least and the most that a queue may have: by its own quota, and by those of the queues below it."""
+        """Least and most GPUs of a queue, by its own quota and the quotas of the queues below it."""
         below = [self._bounds(child, total) for child in self._children.get(queue, ())]
         settings = self._settings(queue)
         most = total if settings.gpus_max is None else min(total, settings.gpus_max)
-        if queue not in self._own:
+        if queue not in self._queues_with_jobs:
             most = min(most, sum(top for _, top in below))
         return min(most, max(settings.gpus_min, sum(low for low, _ in below))), most
 
     def _settings(self, queue: int) -> Queue:
-        path = self._at.queue_paths[queue]
-        return self._at.queues.get(path) or Queue(path or "root")
+        path = self._status.queue_paths[queue]
+        return self._status.queues.get(path) or Queue(path or "root")
 
 
-def divided(amount: float, weights: Sequence[float], bounds: Sequence[tuple[float, float]]) -> list[float]:
-    """An amount by weights, none below its least or above its most; the least are cut down if there is not enough."""
+def divide_by_weight(amount: float, weights: Sequence[float], bounds: Sequence[tuple[float, float]]) -> list[float]:
+    """Divide an amount by weights within (least, most) bounds. If the least exceed the amount, they are scaled down."""
     least = sum(low for low, _ in bounds)
     if least >= amount:
         return [low * amount / least if least else 0.0 for low, _ in bounds]
-    parts, free = dict.fromkeys(range(len(bounds)), 0.0), set(range(len(bounds)))
+    amounts, free = dict.fromkeys(range(len(bounds)), 0.0), set(range(len(bounds)))
     while free:
-        left, weight = amount - sum(parts.values()), sum(weights[one] for one in free)
-        wanted = {one: left * weights[one] / weight for one in free}
-        within = {one: min(max(want, bounds[one][0]), bounds[one][1]) for one, want in wanted.items()}
-        # Those at their least stay there if they take more from the others than those at their most leave them.
-        over = sum(within[one] - wanted[one] for one in free)
-        settled = {one for one in free if over == 0 or (within[one] - wanted[one]) * over > 0}
-        parts |= {one: within[one] for one in settled}
-        free -= settled
-    return list(parts.values())
+        left, weight = amount - sum(amounts.values()), sum(weights[index] for index in free)
+        wanted = {index: left * weights[index] / weight for index in free}
+        within = {index: min(max(want, bounds[index][0]), bounds[index][1]) for index, want in wanted.items()}
+        # Fix the shares at their least if these take more than the shares at their most free; else the latter.
+        over = sum(within[index] - wanted[index] for index in free)
+        fixed = {index for index in free if over == 0 or (within[index] - wanted[index]) * over > 0}
+        amounts |= {index: within[index] for index in fixed}
+        free -= fixed
+    return list(amounts.values())
 
 
-def _worths(at: ClusterStatus) -> NDArray[np.float64]:
-    """What a GPU of each type counts for: its speed against the fastest, on average over the jobs that may choose."""
-    rates = at.rates[among(at, _WANTING)]
+def _relative_speeds(status: ClusterStatus) -> NDArray[np.float64]:
+    """Speed of each GPU type relative to the fastest, averaged over the jobs that can use several types."""
+    rates = status.rates[in_states(status, _WANTING)]
     rates = rates[np.count_nonzero(rates > 0, axis=1) > 1]
     speeds = rates / rates.max(axis=1, initial=0.0, keepdims=True) if len(rates) else rates
     jobs = np.count_nonzero(speeds > 0, axis=0)

@@ -1,4 +1,4 @@
-"""What people see of a service: jobs, nodes and shares as plain records, made from a standing."""
+"""Views of a service: jobs, nodes and queue shares as plain records. Public: field names stay."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from horae.core.explain import explain
 from horae.core.states import ENDED, State
 from horae.core.status import ClusterStatus
 from horae.service.roles import Caller, NotFound
-from horae.service.views.job_list import STATE_NAMES, Listing, among, moment
+from horae.service.views.job_list import STATE_NAMES, JobListing, in_states, timestamp
 from horae.service.views.queue_shares import QueueShares
 
-#: States that a list shows unless all are asked for.
+#: States of jobs that have not ended, which lists show by default.
 LIVE = tuple(state for state in State if state not in ENDED)
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Which jobs a list shows: all that are asked for, the newest last, at most `limit`."""
+    """Which jobs a list shows: the newest `limit` that match (0 for all), newest last."""
 
     states: tuple[State, ...] = LIVE
     user: str | None = None
@@ -37,96 +37,102 @@ class Filters:
 
 @dataclass(frozen=True)
 class ServiceViews:
-    """Everything that can be looked at, at one moment."""
+    """All views of one cluster status at `now_s`."""
 
-    standing: ClusterStatus
+    status: ClusterStatus
     tasks: Mapping[str, Task]
     epoch: float
     now_s: float
 
     # -------------------------------------------------------------------- jobs
 
-    def jobs(self, who: Caller, wanted: Filters) -> tuple[list[dict[str, Any]], int]:
-        """The jobs that somebody asks for and may see, and how many there are in all."""
-        rows = self._rows(who, wanted)
-        shown = rows[-wanted.limit :] if wanted.limit else rows
-        return self._listing(shown).records(wanted.fields), len(rows)
+    def jobs(self, caller: Caller, filters: Filters) -> tuple[list[dict[str, Any]], int]:
+        """Records of the jobs that match and that the caller may see, and the total number of matches."""
+        rows = self._rows(caller, filters)
+        shown = rows[-filters.limit :] if filters.limit else rows
+        return self._listing(shown).records(filters.fields), len(rows)
 
-    def find(self, who: Caller, job: str) -> int:
-        """Row of a job that somebody may see; another's job is as good as none."""
-        row = self.standing.row(job)
-        if row is None or not (who.sees_all or self.tasks[job].user == who.user):
+    def visible_row(self, caller: Caller, job: str) -> int:
+        """Row of a job that the caller may see. A job of another user is reported as not found."""
+        row = self.status.row(job)
+        if row is None or not (caller.sees_all or self.tasks[job].user == caller.user):
             raise NotFound(f"There is no job {job!r}; `horae queue --all` lists yours.")
         return row
 
     def job(self, row: int) -> dict[str, Any]:
-        """One job, as lists show it."""
+        """The record of one job."""
         return self._listing(np.array([row])).records()[0]
 
-    def _listing(self, rows: NDArray[np.int64]) -> Listing:
-        return Listing(self.standing, self.tasks, self.epoch, self.now_s, rows)
+    def _listing(self, rows: NDArray[np.int64]) -> JobListing:
+        return JobListing(self.status, self.tasks, self.epoch, self.now_s, rows)
 
     def why(self, row: int) -> dict[str, Any]:
-        """Why a job waits: the one reason its last decision gave, the numbers behind it, and what to do."""
-        at = self.standing
-        told = explain(at, at.spec(row).id, self.now_s)
-        decided_s = at.evidence.at_s if at.evidence else None
+        """Why a job waits: reason and numbers of the last decision, and a sentence."""
+        status = self.status
+        explanation = explain(status, status.spec(row).id, self.now_s)
+        decided_s = status.evidence.at_s if status.evidence else None
         return {
-            "job": told.job,
-            "state": STATE_NAMES[at.state(row)],
-            "reason": told.code,
-            "sentence": told.sentence,
-            "numbers": told.numbers,
-            "decided": None if decided_s is None else self.moment(decided_s),
+            "job": explanation.job,
+            "state": STATE_NAMES[status.state(row)],
+            "reason": explanation.code,
+            "sentence": explanation.sentence,
+            "numbers": explanation.numbers,
+            "decided": None if decided_s is None else self.timestamp(decided_s),
         }
 
-    def life(self, row: int) -> tuple[float, float]:
-        """When a job was submitted, and when it ended: at infinity, as long as it has not."""
-        columns = self.standing.columns
+    def lifetime(self, row: int) -> tuple[float, float]:
+        """Times of submission and end of a job in seconds; the end is infinite if it has not ended."""
+        columns = self.status.columns
         return float(columns["submit_s"][row]), float(columns["ended_s"][row])
 
-    def moment(self, at_s: float) -> str | None:
-        """A moment for people and programs: UTC, to the millisecond."""
-        return moment(self.epoch, at_s)
+    def timestamp(self, at_s: float) -> str | None:
+        """Seconds of the journal as ISO 8601 in UTC."""
+        return timestamp(self.epoch, at_s)
 
-    def _rows(self, who: Caller, wanted: Filters) -> NDArray[np.int64]:
-        column = self.standing.columns
-        chosen = among(self.standing, wanted.states)
-        chosen &= np.asarray(column["submit_s"], np.float64) >= wanted.since_s
-        if wanted.queue is not None:
-            chosen &= np.isin(column["queue"], self._queues_in(wanted.queue))
-        user = wanted.user if who.sees_all else who.user
-        if not who.sees_all and wanted.user not in (None, who.user):
+    def _rows(self, caller: Caller, filters: Filters) -> NDArray[np.int64]:
+        column = self.status.columns
+        chosen = in_states(self.status, filters.states)
+        chosen &= np.asarray(column["submit_s"], np.float64) >= filters.since_s
+        if filters.queue is not None:
+            chosen &= np.isin(column["queue"], self._queues_in(filters.queue))
+        user = filters.user if caller.sees_all else caller.user
+        if not caller.sees_all and filters.user not in (None, caller.user):
             chosen[:] = False
         rows = np.flatnonzero(chosen)
-        if wanted.app is not None:
-            rows = rows[[self.standing.spec(row).app == wanted.app for row in rows.tolist()]]
+        if filters.app is not None:
+            rows = rows[[self.status.spec(row).app == filters.app for row in rows.tolist()]]
         if user is not None:
-            tasks, spec = self.tasks, self.standing.spec
+            tasks, spec = self.tasks, self.status.spec
             rows = rows[[tasks[spec(row).id].user == user for row in rows.tolist()]]
         return rows
 
     def _queues_in(self, path: str) -> list[int]:
-        """Numbers of a queue and those below it."""
-        return [n for n, one in enumerate(self.standing.queue_paths) if one == path or one.startswith(f"{path}/")]
+        """Numbers of a queue and of the queues below it."""
+        return [
+            number
+            for number, queue in enumerate(self.status.queue_paths)
+            if queue == path or queue.startswith(f"{path}/")
+        ]
 
     # ------------------------------------------------------------ nodes, shares
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Every node: what it has, what is taken, and by whom."""
-        at = self.standing
+        """Every node: its GPUs, how many are used, and by which jobs."""
+        status = self.status
         taken: dict[int, dict[str, int]] = {}
-        for row, gpus in at.occupied.items():
-            for node in at.cluster.gpu_node[list(gpus)].tolist():
-                here = taken.setdefault(node, {})
-                here[at.spec(row).id] = here.get(at.spec(row).id, 0) + 1
+        for row, gpus in status.occupied.items():
+            for node in status.cluster.gpu_node[list(gpus)].tolist():
+                jobs = taken.setdefault(node, {})
+                jobs[status.spec(row).id] = jobs.get(status.spec(row).id, 0) + 1
         # Two jobs may share a GPU.
-        used = np.bincount(at.cluster.gpu_node[list(set(chain(*at.occupied.values())))], minlength=len(at.node_up))
+        used = np.bincount(
+            status.cluster.gpu_node[list(set(chain(*status.occupied.values())))], minlength=len(status.node_up)
+        )
         return [self._node(number, count, taken.get(number, {})) for number, count in enumerate(used.tolist())]
 
     def _node(self, number: int, used: int, jobs: Mapping[str, int]) -> dict[str, Any]:
-        at, node = self.standing, self.standing.nodes[number]
-        state = "down" if not at.node_up[number] else "draining" if at.node_draining[number] else "up"
+        status, node = self.status, self.status.nodes[number]
+        state = "down" if not status.node_up[number] else "draining" if status.node_draining[number] else "up"
         return {
             "node": node.name,
             "gpu_type": node.gpu_type,
@@ -137,5 +143,5 @@ class ServiceViews:
         }
 
     def shares(self) -> list[dict[str, Any]]:
-        """The queue tree: what each queue is entitled to and uses."""
-        return QueueShares(self.standing).records()
+        """The queue tree: entitlement and usage of each queue."""
+        return QueueShares(self.status).records()

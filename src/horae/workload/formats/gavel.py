@@ -45,21 +45,21 @@ SIZE_THEN_ARRIVAL = Layout(job_type=0, steps=4, gpus=5, arrival=6)
 
 def row_reader(table: Table, throughputs: Throughputs | None) -> RowReader:
     """Read rows whose work is in steps; a job's id is the number of its row, from 0."""
-    at = TEN if table.width == 10 else _seven(table)
+    layout = TEN if table.width == 10 else _seven(table)
 
     def job(row_number: int, row: Sequence[Cell]) -> JobSpec:
-        job_type = row[at.job_type].strip()
-        gpus = whole(row[at.gpus], "scale_factor")
-        steps = number(row[at.steps], "total_steps")
-        slo = NO_SLO if at.slo < 0 else number(row[at.slo], "SLO")
+        job_type = row[layout.job_type].strip()
+        gpus = whole(row[layout.gpus], "scale_factor")
+        steps = number(row[layout.steps], "total_steps")
+        slo = NO_SLO if layout.slo < 0 else number(row[layout.slo], "SLO")
         return JobSpec(
             id=str(row_number),
-            submit_s=number(row[at.arrival], "arrival"),
+            submit_s=number(row[layout.arrival], "arrival"),
             gpus=gpus,
             work=steps,
             unit="steps",
             job_class=job_type,
-            weight=1.0 if at.weight < 0 else number(row[at.weight], "priority_weight"),
+            weight=1.0 if layout.weight < 0 else number(row[layout.weight], "priority_weight"),
             deadline_s=None if slo == NO_SLO else slo * _duration_s(job_type, gpus, steps, throughputs),
         )
 
@@ -71,12 +71,12 @@ def _duration_s(job_type: str, gpus: int, steps: float, throughputs: Throughputs
     if throughputs is None:
         raise BadCell("its SLO is a multiple of a duration that only a table of speeds gives; pass --throughputs")
     span = Span.GPU if gpus == 1 else Span.NODE
-    known = throughputs.get(Setting(job_type, REFERENCE_TYPE, gpus, span))
-    if known is None or known.steps_per_s <= 0:
+    throughput = throughputs.get(Setting(job_type, REFERENCE_TYPE, gpus, span))
+    if throughput is None or throughput.steps_per_s <= 0:
         raise BadCell(
             f"its SLO needs a throughput of {job_type!r} on {gpus} {REFERENCE_TYPE} GPUs; add it to the table"
         )
-    return steps / known.steps_per_s
+    return steps / throughput.steps_per_s
 
 
 def _seven(table: Table) -> Layout:
@@ -90,10 +90,10 @@ def _seven(table: Table) -> Layout:
     return min((ARRIVAL_THEN_SIZE, SIZE_THEN_ARRIVAL), key=lambda layout: _breaches(rows, layout))
 
 
-def _breaches(rows: Sequence[Sequence[Cell]], at: Layout) -> int:
+def _breaches(rows: Sequence[Sequence[Cell]], layout: Layout) -> int:
     """In how many rows a layout would make arrivals fall or sizes unlikely."""
-    arrivals = [_number_or_nan(row[at.arrival]) for row in rows]
-    sizes = [_number_or_nan(row[at.gpus]) for row in rows]
+    arrivals = [_number_or_nan(row[layout.arrival]) for row in rows]
+    sizes = [_number_or_nan(row[layout.gpus]) for row in rows]
     falls = sum(later < earlier for earlier, later in pairwise(arrivals))
     odd = sum(not (size.is_integer() and 1 <= size <= LARGEST_LIKELY_SIZE) for size in sizes)
     return falls + odd

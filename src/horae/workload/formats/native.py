@@ -31,7 +31,7 @@ from horae.workload.formats.table import (
 
 
 @dataclass(frozen=True)
-class Column:
+class TraceColumn:
     """One column: the field of JobSpec it holds and how to read and write it."""
 
     name: str
@@ -82,8 +82,8 @@ def _codes(cell: Cell, column: str) -> tuple[int, ...]:
 def _loss(cell: Cell, column: str) -> LossCurve:
     """A JSON map with the three numbers of a loss curve."""
     curve = from_json(cell, column)
-    known = {field.name for field in fields(LossCurve)}
-    if not isinstance(curve, dict) or set(curve) != known or not all(_is_number(value) for value in curve.values()):
+    names = {field.name for field in fields(LossCurve)}
+    if not isinstance(curve, dict) or set(curve) != names or not all(_is_number(value) for value in curve.values()):
         raise BadCell(f'{column} is {cell!r}, not a JSON map such as {{"first": 4, "last": 0.5, "halves_at": 600}}')
     return LossCurve(**{name: float(value) for name, value in curve.items()})
 
@@ -105,33 +105,33 @@ def _loss_json(value: LossCurve | None) -> str:
 
 
 COLUMNS = (
-    Column("job_id", "id", _text, required=True),
-    Column("submit_s", "submit_s", number, "Float64", required=True),
-    Column("gpus", "gpus", whole, "Int64", required=True),
-    Column("work", "work", number, "Float64", required=True),
-    Column("unit", "unit", _text),
-    Column("gpus_min", "gpus_min", whole, "Int64"),
-    Column("gpus_max", "gpus_max", whole, "Int64"),
-    Column("job_class", "job_class", _text),
-    Column("gpu_types", "gpu_types", _names, write=_list_json),
-    Column("throughput", "throughput", _speeds, write=_map_json),
-    Column("slowdown", "slowdown", _numbers, write=_list_json),
-    Column("skew", "skew", number, "Float64"),
-    Column("weight", "weight", number, "Float64"),
-    Column("app", "app", _text),
-    Column("queue", "queue", _text),
-    Column("checkpoint_s", "checkpoint_s", number, "Float64"),
-    Column("restore_s", "restore_s", number, "Float64"),
-    Column("start_s", "start_s", number, "Float64"),
-    Column("finish_s", "finish_s", number, "Float64"),
-    Column("checkpoint_every_s", "checkpoint_every_s", number, "Float64"),
-    Column("min_runtime_s", "min_runtime_s", number, "Float64"),
-    Column("deadline_s", "deadline_s", number, "Float64"),
-    Column("max_restarts", "max_restarts", whole, "Int64"),
-    Column("retry_exit_codes", "retry_exit_codes", _codes, write=_list_json),
-    Column("app_scheduler", "app_scheduler", _text),
-    Column("report_every", "report_every", number, "Float64"),
-    Column("loss", "loss", _loss, write=_loss_json),
+    TraceColumn("job_id", "id", _text, required=True),
+    TraceColumn("submit_s", "submit_s", number, "Float64", required=True),
+    TraceColumn("gpus", "gpus", whole, "Int64", required=True),
+    TraceColumn("work", "work", number, "Float64", required=True),
+    TraceColumn("unit", "unit", _text),
+    TraceColumn("gpus_min", "gpus_min", whole, "Int64"),
+    TraceColumn("gpus_max", "gpus_max", whole, "Int64"),
+    TraceColumn("job_class", "job_class", _text),
+    TraceColumn("gpu_types", "gpu_types", _names, write=_list_json),
+    TraceColumn("throughput", "throughput", _speeds, write=_map_json),
+    TraceColumn("slowdown", "slowdown", _numbers, write=_list_json),
+    TraceColumn("skew", "skew", number, "Float64"),
+    TraceColumn("weight", "weight", number, "Float64"),
+    TraceColumn("app", "app", _text),
+    TraceColumn("queue", "queue", _text),
+    TraceColumn("checkpoint_s", "checkpoint_s", number, "Float64"),
+    TraceColumn("restore_s", "restore_s", number, "Float64"),
+    TraceColumn("start_s", "start_s", number, "Float64"),
+    TraceColumn("finish_s", "finish_s", number, "Float64"),
+    TraceColumn("checkpoint_every_s", "checkpoint_every_s", number, "Float64"),
+    TraceColumn("min_runtime_s", "min_runtime_s", number, "Float64"),
+    TraceColumn("deadline_s", "deadline_s", number, "Float64"),
+    TraceColumn("max_restarts", "max_restarts", whole, "Int64"),
+    TraceColumn("retry_exit_codes", "retry_exit_codes", _codes, write=_list_json),
+    TraceColumn("app_scheduler", "app_scheduler", _text),
+    TraceColumn("report_every", "report_every", number, "Float64"),
+    TraceColumn("loss", "loss", _loss, write=_loss_json),
 )
 
 REQUIRED = tuple(column.name for column in COLUMNS if column.required)
@@ -185,11 +185,11 @@ def write_parquet(path: Path, jobs: Sequence[JobSpec]) -> None:
     polars.DataFrame(data, schema=schema).write_parquet(path)
 
 
-def _columns_in_use(jobs: Sequence[JobSpec]) -> list[Column]:
+def _columns_in_use(jobs: Sequence[JobSpec]) -> list[TraceColumn]:
     """The columns that say more than a default would; the unit is always worth saying."""
     pairs = [(job, JobSpec(job.id, job.submit_s, job.gpus, job.work)) for job in jobs]
 
-    def in_use(column: Column) -> bool:
+    def in_use(column: TraceColumn) -> bool:
         return any(getattr(job, column.field) != getattr(bare, column.field) for job, bare in pairs)
 
     return [column for column in COLUMNS if column.required or column.name == "unit" or in_use(column)]

@@ -1,4 +1,4 @@
-"""What Slurm's accounting tells of jobs: the output of `sacct --parsable2`."""
+"""Slurm's accounting of jobs: the output of `sacct --parsable2`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horae.core.job import DEFAULT_QUEUE, JobSpec
 from horae.core.throughputs import Throughputs
 from horae.workload.formats.table import BadCell, BadTrace, Cell, Format, LeftOut, RowReader, Table, read_csv, whole
 
-#: How to get all that is read here; names of jobs are not, for they may hold a bar.
+#: The command whose output is read here. Job names are left out, because they may hold a bar.
 COMMAND = (
     "sacct --parsable2 --allusers --duplicates --format=JobID,User,Account,Submit,Start,End,ElapsedRaw,State,"
     "AllocTRES,ReqTRES"
@@ -24,7 +24,7 @@ OVER = frozenset(
 )
 GOING_ON = frozenset("COMPLETING CONFIGURING PENDING RESIZING RUNNING STAGE_OUT SUSPENDED".split())
 
-#: What stands for a moment that has not come, or never will.
+#: Texts that Slurm prints for a moment that has not come.
 NO_TIMES = frozenset(("", "None", "Unknown"))
 
 #: The name under which Slurm counts GPUs; those of a type are `gres/gpu:TYPE`.
@@ -42,11 +42,16 @@ class Accounting:
     @staticmethod
     def of(table: Table) -> Accounting:
         """Refuse a table that lacks what no job can do without."""
-        here = set(table.header)
-        for ways in (("JobID",), ("Submit",), ("ElapsedRaw", "Elapsed", "Start and End"), ("AllocTRES", "ReqTRES")):
-            if not any(here.issuperset(way.split(" and ")) for way in ways):
+        present = set(table.header)
+        for alternatives in (
+            ("JobID",),
+            ("Submit",),
+            ("ElapsedRaw", "Elapsed", "Start and End"),
+            ("AllocTRES", "ReqTRES"),
+        ):
+            if not any(present.issuperset(columns.split(" and ")) for columns in alternatives):
                 raise BadTrace(
-                    f"{table.path} lacks the column {' or '.join(ways)} (it has {', '.join(table.header)}); "
+                    f"{table.path} lacks the column {' or '.join(alternatives)} (it has {', '.join(table.header)}); "
                     f"get it with `{COMMAND}`."
                 )
         return Accounting({name: number for number, name in enumerate(table.header)})
@@ -60,10 +65,10 @@ class Accounting:
         text = self.cell(row, column)
         if text in NO_TIMES:
             return None
-        known = _known(text)
-        if known is None:
+        moment = _parsed_moment(text)
+        if moment is None:
             raise BadCell(f"{column} is {text!r}, not a date and time such as 2024-03-01T07:01:55")
-        return known
+        return moment
 
     def state(self, row: Row) -> str:
         """The state without who brought it about, as in `CANCELLED by 1000`; empty if the table does not say."""
@@ -123,23 +128,23 @@ def row_reader(table: Table, _: Throughputs | None) -> RowReader:
     columns = Accounting.of(table)
     rows = [row for row in table.rows if len(row) == table.width]
     submissions = [columns.cell(row, "Submit") for row in rows]
-    origin = min((known for text in submissions if (known := _known(text))), default=None)
+    origin = min((moment for text in submissions if (moment := _parsed_moment(text))), default=None)
     runs: dict[str, list[Row]] = {}
     for row in rows:
         runs.setdefault(columns.cell(row, "JobID"), []).append(row)
 
     def job(_: int, row: Row) -> JobSpec:
-        mine = runs[columns.cell(row, "JobID")]
-        if row is not mine[-1]:
+        records = runs[columns.cell(row, "JobID")]
+        if row is not records[-1]:
             raise LeftOut("earlier records of jobs that are told again")
-        mine = _runs_of_one_job(columns, mine)
-        work_s = sum(columns.elapsed_s(run) for run in mine)
-        gpus, gpu_types = columns.gpus(mine[-1])
+        records = _runs_of_one_job(columns, records)
+        work_s = sum(columns.elapsed_s(run) for run in records)
+        gpus, gpu_types = columns.gpus(records[-1])
         if gpus == 0:
             raise LeftOut("jobs without GPUs")
         if work_s == 0:
             raise LeftOut("jobs that never ran")
-        submitted = columns.moment(mine[0], "Submit")
+        submitted = columns.moment(records[0], "Submit")
         if submitted is None or origin is None:
             raise BadCell("Submit is missing")
         return JobSpec(
@@ -148,7 +153,7 @@ def row_reader(table: Table, _: Throughputs | None) -> RowReader:
             gpus=gpus,
             work=work_s,
             gpu_types=gpu_types,
-            queue=columns.queue(mine[-1]),
+            queue=columns.queue(records[-1]),
         )
 
     return job
@@ -156,7 +161,9 @@ def row_reader(table: Table, _: Throughputs | None) -> RowReader:
 
 def _runs_of_one_job(columns: Accounting, records: Sequence[Row]) -> list[Row]:
     """The runs of a job in order of time, each once, though accounting of overlapping times may tell it twice."""
-    submit, start = ([str(_known(columns.cell(row, name)) or "") for row in records] for name in ("Submit", "Start"))
+    submit, start = (
+        [str(_parsed_moment(columns.cell(row, name)) or "") for row in records] for name in ("Submit", "Start")
+    )
     latest = max(submit)
     ended = {(came, began): row for came, began, row in zip(submit, start, records, strict=True) if columns.over(row)}
     # Requeued, a job is submitted anew: what was told while it still ran is void once that run has ended.
@@ -165,24 +172,24 @@ def _runs_of_one_job(columns: Accounting, records: Sequence[Row]) -> list[Row]:
     return [ended[moments] for moments in sorted(ended)]
 
 
-def _known(text: str) -> datetime | None:
+def _parsed_moment(text: str) -> datetime | None:
     """The moment a text names, or None; whether that is a mistake is for its row to say.
 
     Slurm prints local times. Where it was told to add how far these are from UTC, all are made UTC.
     """
     try:
-        told = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return told.astimezone(UTC).replace(tzinfo=None) if told.tzinfo else told
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
 
 def _seconds(text: str, column: str) -> float:
     """Seconds, plain or as [DAYS-]HOURS:MINUTES:SECONDS."""
     days, dash, clock = text.rpartition("-")
     try:
-        parts = [float(part) for part in clock.split(":")]
-        seconds = sum(part * 60.0**place for place, part in enumerate(reversed(parts)))
+        values = [float(value) for value in clock.split(":")]
+        seconds = sum(value * 60.0**place for place, value in enumerate(reversed(values)))
         return seconds + 86400 * float(days) if dash else seconds
     except ValueError:
         raise BadCell(f"{column} is {text!r}, not a time such as 5400 or 1-02:30:00") from None
@@ -191,8 +198,8 @@ def _seconds(text: str, column: str) -> float:
 def _gpus(tres: str, column: str) -> tuple[int, tuple[str, ...]]:
     """How many GPUs a list such as `cpu=8,gres/gpu:a100=4,gres/gpu=4` has, and their types if it names those of all."""
     total, typed = 0, {}
-    for part in tres.split(","):
-        name, _, count = part.partition("=")
+    for entry in tres.split(","):
+        name, _, count = entry.partition("=")
         if name == GPUS:
             total = whole(count, f"{GPUS} in {column}")
         elif name.startswith(f"{GPUS}:"):

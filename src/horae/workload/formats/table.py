@@ -20,8 +20,8 @@ PARQUET_MAGIC = b"PAR1"
 #: Text from CSV, numbers and text from Parquet; "" and None both mean that nothing was given.
 Cell = Any
 
-#: Turns row `number` (counted from 0) into a job, or raises a UserError that says what is wrong with the row, or
-#: `LeftOut` if nothing is wrong with it and yet it is no job.
+#: Turns row `number` (counted from 0) into a job. Raises a UserError for a bad row, and `LeftOut` for a row that is
+#: correct but does not describe a GPU job.
 RowReader = Callable[[int, Sequence[Cell]], JobSpec]
 
 
@@ -34,12 +34,12 @@ class BadCell(UserError):
 
 
 class LeftOut(Exception):
-    """A row that is rightly no job of the trace; the message names its kind, in the plural."""
+    """A correct row that does not describe a GPU job; the message says what such rows are, in the plural."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of a file, each with the line it stands on."""
+    """All rows of a file, each with its line number."""
 
     path: Path
     header: tuple[str, ...]
@@ -49,7 +49,7 @@ class Table:
     width: int
 
     def places(self, *columns: str) -> list[int]:
-        """Where the named columns stand in a row."""
+        """The positions of the named columns in a row."""
         missing = [name for name in columns if name not in self.header]
         if missing:
             raise BadTrace(

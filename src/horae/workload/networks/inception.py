@@ -28,11 +28,11 @@ def _plain(x: Signal, name: str, channels: int, kernel: int, stride: int = 1, pa
     return x.conv(name, channels, kernel, stride, padding, bias=True).pointwise()
 
 
-def _mixed(x: Signal, name: str, one: int, less3: int, three: int, less5: int, five: int, pooled: int) -> Signal:
+def _mixed(x: Signal, name: str, conv1: int, reduce3: int, conv3: int, reduce5: int, conv5: int, pooled: int) -> Signal:
     return concatenate(
-        _plain(x, f"{name}.1x1", one, 1),
-        _plain(_plain(x, f"{name}.3x3.0", less3, 1), f"{name}.3x3.1", three, 3, padding=1),
-        _plain(_plain(x, f"{name}.5x5.0", less5, 1), f"{name}.5x5.1", five, 5, padding=2),
+        _plain(x, f"{name}.1x1", conv1, 1),
+        _plain(_plain(x, f"{name}.3x3.0", reduce3, 1), f"{name}.3x3.1", conv3, 3, padding=1),
+        _plain(_plain(x, f"{name}.5x5.0", reduce5, 1), f"{name}.5x5.1", conv5, 5, padding=2),
         _plain(x.pool(3, 1, 1), f"{name}.pool", pooled, 1),
     )
 

@@ -1,8 +1,7 @@
-"""A network as a drawing: what flows through its layers, the tensors it trains, what a forward pass costs.
+"""A network layer by layer: the shapes of its signals, the tensors it trains, the cost of a forward pass.
 
-Nothing is computed here but shapes. A `Signal` is what one sample has become at some point of
-the network; each layer takes a signal, writes its tensors and its cost into the `Network`, and
-gives the next signal.
+Only shapes are computed. A `Signal` is the shape of one sample between two layers; each layer
+takes a signal, notes its tensors and its cost in the `Network`, and returns the next signal.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Layer(NamedTuple):
     flops: int
     #: Numbers read as input or written as output.
     moved: int
-    #: How often a GPU must be told to do something.
+    #: Kernel launches.
     calls: int = 1
 
 
@@ -51,8 +50,8 @@ class Network:
 
     def train(self, name: str, *shape: int) -> None:
         """Note a tensor; layers that use it again, under the same name, share it."""
-        known = self.tensors.setdefault(name, shape)
-        assert known == shape, f"{name} is {known}, and cannot be {shape}"
+        noted = self.tensors.setdefault(name, shape)
+        assert noted == shape, f"{name} is {noted}, and cannot be {shape}"
 
 
 @dataclass(frozen=True)
@@ -163,10 +162,10 @@ class Signal:
         return tuple((side + 2 * pad + beyond - width) // stride + 1 for side, width, pad in sides)
 
 
-def concatenate(*parts: Signal) -> Signal:
+def concatenate(*signals: Signal) -> Signal:
     """Signals over the same grid, copied one behind the other."""
-    grid = parts[0].grid
-    assert all(part.grid == grid for part in parts), f"the grids differ: {[part.grid for part in parts]}"
-    made = Signal(parts[0].net, sum(part.channels for part in parts), grid)
+    grid = signals[0].grid
+    assert all(signal.grid == grid for signal in signals), f"the grids differ: {[signal.grid for signal in signals]}"
+    made = Signal(signals[0].net, sum(signal.channels for signal in signals), grid)
     made.net.layers.append(Layer(0, 2 * made.size))
     return made
