@@ -27,7 +27,7 @@ from horae.core.events import (
 )
 from horae.core.job import JobSpec
 from horae.core.policy import Particular
-from horae.core.queues import Queue
+from horae.core.queues import Queue, quota_below
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.plugins.setting_files import with_files
 from horae.policies import CONTENT_HASH, make_policy
@@ -319,19 +319,16 @@ def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
 
 def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:
     """Refuse jobs that can never run: they need more GPUs than any GPU type or their queue's quota has."""
-    limits = {queue.path: queue.gpus_max for queue in engine.queues.configured if queue.gpus_max is not None}
     by_type = dict(zip(cluster.gpu_types, cluster.gpus_by_type.tolist(), strict=True))
     for spec in specs:
-        largest = max(by_type[event_type] for event_type in spec.gpu_types or cluster.gpu_types)
+        largest = max(by_type[name] for name in spec.gpu_types or cluster.gpu_types)
         if spec.gpus_min > largest:
             raise BadJobFile(
                 f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type, but there are only "
                 f"{largest}: ask for fewer GPUs."
             )
-        parts = spec.queue.split("/")
-        for path in ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)):
-            if spec.gpus_min > limits.get(path, spec.gpus_min):
-                raise BadJobFile(
-                    f"Queue {path} may use at most {limits[path]} GPUs and the job needs {spec.gpus_min}: "
-                    "ask for fewer GPUs, or for a larger quota."
-                )
+        if queue := quota_below(spec.gpus_min, spec.queue, engine.queues.configured):
+            raise BadJobFile(
+                f"Queue {queue.path} may use at most {queue.gpus_max} GPUs and the job needs {spec.gpus_min}: "
+                "ask for fewer GPUs, or for a larger quota."
+            )

@@ -109,13 +109,26 @@ def with_estimates(measured: Throughputs | None, jobs: Sequence[JobSpec], cluste
 
 def read_queues(path: Path | None, cluster: str) -> tuple[Queue, ...]:
     """Load the queues of a file; without one, those that the cluster's own YAML file holds."""
-    from horae.workload.clusters import cluster_queues, load_queues
+    from horae.workload.clusters import cluster_queues
 
-    if path is None:
-        return cluster_queues(cluster)
+    return cluster_queues(cluster) if path is None else read_queue_file(path)
+
+
+def read_queue_file(path: Path, named_by_jobs: bool = False) -> tuple[Queue, ...]:
+    """Load the queues of a file that --queues names; with `named_by_jobs`, refuse paths that no job file could name."""
+    from horae.workload.clusters import load_queues
+
     queues = load_queues(path)
     if not queues:
         raise UserError(f"{path} names no queues; add a section `queues:`, or leave --queues out.")
+    if named_by_jobs:
+        from horae.service.job_file import queue_path
+
+        try:
+            for queue in queues:
+                queue_path(queue.path)
+        except ValueError as error:
+            raise UserError(f"{path}: {error}.") from None
     return queues
 
 
