@@ -26,7 +26,7 @@ from horae.core.events import (
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.states import State
-from horae.simulate.faults import Faults
+from horae.simulator.faults import Faults
 
 
 @pytest.mark.parametrize("policy", ["smallest-first", "srsf"])

@@ -20,8 +20,8 @@ from horae.core.queues import QueueTree
 from horae.core.states import State
 from horae.core.throughputs import Origin, Setting, Speeds, Throughputs
 from horae.report.metrics.measure import measure
-from horae.simulate.faults import Faults
-from horae.simulate.world import World
+from horae.simulator.faults import Faults
+from horae.simulator.world import World
 
 CURVE = LossCurve(10.0, 2.0, 50.0)
 

@@ -14,9 +14,13 @@ from horae.core.wishes import Wishes
 
 
 class Policy(Protocol):
-    """Who should run. Pure: it may cache, but remembers only in the memory it declares."""
+    """Which jobs should run. Pure: a policy may cache, but remembers only in the memory it declares.
 
-    memory: MemorySpec
+    A policy from outside need not inherit from this class, and may leave `memory` out. Its settings are the fields
+    of a dataclass; `objective`, `unit` and `paper`, where it has them, are shown to people.
+    """
+
+    memory: MemorySpec = MemorySpec()
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """Turn what is into what should be."""

@@ -46,6 +46,14 @@ class Queue:
             raise BadQueue(f"Queue {self.path!r} needs 0 <= gpus_min <= gpus_max.")
 
 
+def quota_below(gpus: int, path: str, queues: Iterable[Queue]) -> Queue | None:
+    """The first queue on the way down a path whose quota is less than so many GPUs; None where all have room."""
+    limited = {queue.path: queue for queue in queues if queue.gpus_max is not None and queue.gpus_max < gpus}
+    parts = path.split("/")
+    on_path = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    return next((limited[name] for name in on_path if name in limited), None)
+
+
 class QueueTree:
     """All queues as columns, parents before children. Queue 0 is the root, above every path.
 

@@ -12,7 +12,7 @@ from horae.core.events import PRECEDENCE, Event, JobSubmitted
 from horae.core.history import History, Recorder
 from horae.core.job_table import along
 from horae.core.run_history import history_of
-from horae.simulate.world import World
+from horae.simulator.world import World
 
 Progress = Callable[[int, int], None]
 #: Called after every event applied and every decision made, with the engine as it then is.

@@ -11,7 +11,7 @@ from horae.core.engine import Engine
 from horae.core.gpu_ledger import NOBODY
 from horae.core.snapshot import Snapshot
 from horae.core.throughputs import Speeds
-from horae.simulate.audit.misreports import lies_of, tell
+from horae.simulator.audit.misreports import lies_of, tell
 
 #: An app that gets nothing now is taken to get its best gang so much later: the usual length of a lease.
 _NEXT_CHANCE_S = 1200.0

@@ -29,7 +29,7 @@ from horae.core.events import (
 from horae.core.job import JobSpec
 from horae.core.job_table import JobTable
 from horae.core.throughputs import Speeds, Throughputs
-from horae.simulate.faults import Faults
+from horae.simulator.faults import Faults
 
 _SECONDS_A_DAY = 86400.0
 #: Void entries that are worth sweeping up.

@@ -8,7 +8,7 @@ from horae.core.apps import check_apps
 from horae.core.cluster import Cluster
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
-from horae.core.queues import Queue
+from horae.core.queues import Queue, quota_below
 from horae.core.throughputs import Throughputs
 
 
@@ -41,16 +41,13 @@ def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughput
 
 def check_quotas(jobs: Sequence[JobSpec], queues: Sequence[Queue]) -> None:
     """Refuse a gang that is larger than its queue, or one above it, may ever have."""
-    limits = {queue.path: queue.gpus_max for queue in queues if queue.gpus_max is not None}
-    for job in jobs if limits else ():
-        parts = job.queue.split("/")
-        for depth in range(1, len(parts) + 1):
-            path = "/".join(parts[:depth])
-            if job.gpus_min > limits.get(path, job.gpus_min):
-                raise CannotRun(
-                    f"Job {job.id!r} needs {job.gpus_min} GPUs and queue {path} may have {limits[path]}: "
-                    "raise gpus_max, or take the job out of the trace."
-                )
+    limited = [queue for queue in queues if queue.gpus_max is not None]
+    for job in jobs if limited else ():
+        if queue := quota_below(job.gpus_min, job.queue, limited):
+            raise CannotRun(
+                f"Job {job.id!r} needs {job.gpus_min} GPUs and queue {queue.path} may have {queue.gpus_max}: "
+                "raise gpus_max, or take the job out of the trace."
+            )
 
 
 def check_trials(jobs: Sequence[JobSpec]) -> None:

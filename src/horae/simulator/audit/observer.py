@@ -15,8 +15,8 @@ from horae.core.events import Event
 from horae.core.gpu_ledger import NOBODY
 from horae.core.job import JobSpec
 from horae.core.throughputs import Speeds, Throughputs
-from horae.simulate.audit.idle_gpus import IdleWatch
-from horae.simulate.audit.misreport_probes import probe
+from horae.simulator.audit.idle_gpus import IdleWatch
+from horae.simulator.audit.misreport_probes import probe
 
 #: Apps that lie, one after the other, at each decision that is probed.
 LIARS = 2
