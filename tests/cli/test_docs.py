@@ -19,8 +19,7 @@ from horae.policies import _CLASSES
 from horae.service.api import admin, agents, health, jobs, streams
 from horae.service.job_file import JobFile, read_job
 from horae.simulate.run import simulate
-
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 DOCS = Path(__file__).parents[2] / "docs"
 

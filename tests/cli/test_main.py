@@ -16,8 +16,7 @@ from horae import __version__
 from horae.cli import policies
 from horae.cli.lazy_commands import LazyGroup
 from horae.cli.main import _take_debug, app
-
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 PROGRAM = [sys.executable, "-m", "horae.cli.main"]
 HEAVY = ("numpy", "numba", "polars", "matplotlib", "scipy", "yaml", "rich", "httpx", "fastapi", "sqlalchemy")

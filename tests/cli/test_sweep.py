@@ -15,8 +15,7 @@ from horae.policies import POLICIES
 from horae.simulate.run import simulate
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS
-
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 WINDOW = ["--generate", "plain", "--cluster", "2x8", "--measure-from", 10, "--measure-to", 30, "--workers", 1]
 SMALL = ["sweep", *WINDOW, "--jobs", 1000]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from tests.backends.real import NODES, bash, end_all, task, text_of, until
 
 from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.backends.local.backend import LocalBackend
 from horae.backends.protocol import Backend, Place, Start
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
+from tests.backends.real import NODES, bash, end_all, task, text_of, until
 
 #: What a job may do: run until told to stop and be run again, end by itself in some way, or never come up.
 #: `finishes late` gets its notice first. All but the last have 40 of 100 in their checkpoint.

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Cell, Script, job
 from horae.core.app_schedulers import (
     AppTrials,
     Halving,
@@ -31,6 +30,7 @@ from horae.core.job import BadJob, JobSpec
 from horae.core.loss_curve import LossCurve
 from horae.core.reasons import Reason
 from horae.core.states import State
+from tests.builders import Cell, Script, job
 
 NAN = math.nan
 RUNNING, FINISHED, GONE = int(State.RUNNING), int(State.FINISHED), int(State.CANCELLED)

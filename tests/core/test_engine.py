@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from builders import Cell, Script, job
 from horae.core.cluster import Node
 from horae.core.commands import Launch, Stop, StopWhy
 from horae.core.events import (
@@ -28,6 +27,7 @@ from horae.core.events import (
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.states import State
+from tests.builders import Cell, Script, job
 
 
 def in_state(state: State) -> Cell:

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from builders import Cell, job
 from horae.core.events import JobFinished, JobHeld, LaunchFailed
 from horae.core.explain import explain
 from horae.core.queues import Queue
 from horae.core.reasons import SENTENCES, Reason
+from tests.builders import Cell, job
 
 
 def said(cell: Cell, name: str) -> tuple[str, str]:

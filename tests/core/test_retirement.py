@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders import Cell, job
-from tests.simulation.trouble import FAULTS, Trouble, difference, same
 
 from horae.core import retired_jobs
 from horae.core.checkpoint import load, save
@@ -25,6 +23,8 @@ from horae.core.invariants import check
 from horae.core.throughputs import Origin
 from horae.simulate.driver import Driver
 from horae.simulate.world import World
+from tests.builders import Cell, job
+from tests.simulation.trouble import FAULTS, Trouble, difference, same
 
 
 def named(record: Decided, engine: Engine) -> dict[str, Any]:

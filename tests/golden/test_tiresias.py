@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from builders import ends, job, run
 from horae.simulate.run import simulate
 from horae.workload.clusters import parse_cluster
 from horae.workload.traces import load_trace
+from tests.builders import ends, job, run
 
 #: Schedules of the published simulator and our names for them.
 SCHEDULES = {

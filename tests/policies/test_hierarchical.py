@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from tests.solve.plain import problem
 
-from builders import cluster, ends, job
 from horae.core.engine import Engine
 from horae.core.events import JobSubmitted
 from horae.core.history import History
@@ -22,6 +20,8 @@ from horae.policies.gavel.max_min import MaxMin
 from horae.policies.gavel.water_filling import WaterFilling
 from horae.simulate.driver import Driver
 from horae.simulate.world import World
+from tests.builders import cluster, ends, job
+from tests.solve.plain import problem
 
 
 def run(jobs: Sequence[JobSpec], spec: str, policy: AllocationPolicy, queues: Sequence[Queue] = ()) -> History:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from builders import Cell, cluster, ends, job, run, times
 from horae.core.cluster import Cluster
 from horae.core.events import JobFinished
 from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.policies.gavel.isolated import isolated_share
 from horae.policies.time_grid import next_quantum_s
+from tests.builders import Cell, cluster, ends, job, run, times
 
 
 def seconds_on(history: History, machines: Cluster) -> dict[tuple[str, str], float]:

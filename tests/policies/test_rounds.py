@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builders import Cell, job, run, times
 from horae.core.snapshot import Snapshot
 from horae.policies.gavel.rounds import TimeShares, next_round
 from horae.report.metrics.measure import Report, measure
@@ -15,6 +14,7 @@ from horae.simulate.run import simulate
 from horae.workload.clusters import parse_cluster
 from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
+from tests.builders import Cell, job, run, times
 
 
 def test_who_is_owed_the_most_runs_next() -> None:

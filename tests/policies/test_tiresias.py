@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from builders import Cell, Script, ends, job, run, times
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import JobCancelled, JobStarted, JobSubmitted, NodeDraining
@@ -31,6 +30,7 @@ from horae.simulate.world import World
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS, generate
 from horae.workload.traces import load_trace
+from tests.builders import Cell, Script, ends, job, run, times
 
 BOTH = ("tiresias", "tiresias-gittins")
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.builders import cluster, job
 
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
@@ -16,6 +15,7 @@ from horae.report.audit.html_section import render_verdicts
 from horae.report.audit.verdict import Verdict, all_held
 from horae.simulate.audit.observer import Observer, sample_times
 from horae.simulate.run import simulate
+from tests.builders import cluster, job
 
 PROPERTIES = [
     "sharing_incentive",

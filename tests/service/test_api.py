@@ -19,8 +19,7 @@ from horae.service.api.limits import FAILURES
 from horae.service.roles import Role
 from horae.service.store.connection import StoreTrouble
 from horae.service.views.views import ServiceViews
-
-from .live import Live, eventually, in_state, live, submit
+from tests.service.live import Live, eventually, in_state, live, submit
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,7 @@ from horae.core.events import JobSubmitted, SettingsChanged
 from horae.core.job import JobSpec
 from horae.service.daemon import Change
 from horae.service.server import CannotServe, ServeOptions, Server, listen
-
-from .live import eventually, in_state, submit
+from tests.service.live import eventually, in_state, submit
 
 SERVE = [sys.executable, "-m", "horae", "serve", "--port", "0", "--gpus", "v100:2,k80:2"]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.builders import Cell, Script, cluster, job
 
 from horae.core.audit_observations import Observations
 from horae.core.cluster import Span
@@ -26,6 +25,7 @@ from horae.simulate.audit.misreports import Misreport, tell
 from horae.simulate.audit.observer import Observer, sample_times
 from horae.simulate.faults import Faults
 from horae.simulate.run import simulate
+from tests.builders import Cell, Script, cluster, job
 
 TWO_TYPES = "v100:1x4,k80:2x2"
 

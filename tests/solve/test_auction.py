@@ -16,8 +16,16 @@ from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_b
 from horae.solve.auction.explanation import explain, explain_gap
 from horae.solve.auction.outcome import Outcome
 from horae.solve.auction.rounding import draw, gangs_kept, keep
-
-from .auctions import PlainBid, allocations, best_by_search, bid, every_bundle, log_value, made, small_auctions
+from tests.solve.auctions import (
+    PlainBid,
+    allocations,
+    best_by_search,
+    bid,
+    every_bundle,
+    log_value,
+    made,
+    small_auctions,
+)
 
 #: Two machines of four GPUs.
 PAIR = Offer.of({"m0": 4, "m1": 4})

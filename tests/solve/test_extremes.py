@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.solve.plain import Shares, problem
-from tests.solve.test_pairs import solve
 
 from horae.policies.gavel.finish_time import FinishTime
 from horae.simulate.run import simulate
@@ -20,6 +18,8 @@ from horae.solve.allocation.programs import finish_time
 from horae.workload.clusters import parse_cluster
 from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
+from tests.solve.pairs import solve
+from tests.solve.plain import Shares, problem
 
 
 @st.composite

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.solve.plain import best, most_of_one, possible, problem
 
 from horae.solve.allocation.problem import AllocationProblem, Solution
 from horae.solve.allocation.programs import PROGRAMS, NoAllocation
+from tests.solve.plain import best, most_of_one, possible, problem
 
 T3 = [(2, 1, 0.5), (3, 2, 1)]
 T4 = [*T3, (4, 3, 2), (1, 1, 1)]
