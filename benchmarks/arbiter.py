@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.bench import Bench, note
 from benchmarks.memory import in_new_process, peak_mb
 from benchmarks.part import Part, Row
-from benchmarks.scaling import Grown, draw_scaling
+from benchmarks.scaling import draw_scaling, grown, sizes_of
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
 from horae.core.events import JobSubmitted
@@ -23,7 +24,7 @@ from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.policies.themis.app_views import AppViews
 from horae.policies.themis.bidding_agent import TruthfulAgent
-from horae.policies.themis.rho import alone_s, look, whole_demand
+from horae.policies.themis.rho import alone_s, find_apps, whole_demand
 from horae.policies.themis.themis import Themis
 from horae.solve.auction.auction import hold_auction
 from horae.solve.auction.bids import Bid, Offer
@@ -82,19 +83,15 @@ def measure_arbiter(bench: Bench) -> Part:
         "arbiter: the auction, from bids to leftovers. decision: all of it, with the split among jobs and placement.",
         "mb: resident memory that it adds at its highest; some 5 of it are libraries being read again.",
         f"of capacity: the share of a lease of {_LEASE_S:g} s that GPUs would wait if they idled while it is decided.",
-        f"Drawn in {_draw(measured)}.",
     ]
     return Part("A decision of Themis, taken apart", [one.row() for one in measured], notes)
 
 
-def _draw(measured: Sequence[Measured]) -> Path:
-    lines = [
-        Grown("whole decision", [one.whole_s for one in measured], [one.whole_mb for one in measured]),
-        Grown("arbiter", [one.arbiter_s for one in measured], [one.arbiter_mb for one in measured]),
-        Grown("agents, all of them", [one.agents_s for one in measured], [one.agents_mb for one in measured]),
-    ]
-    sizes = [(one.apps, one.gpus) for one in measured]
-    return draw_scaling("decision-scaling", "A decision of Themis: every app bids for every GPU", sizes, lines)
+def draw_arbiter(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the rows of the part."""
+    parts = {"whole decision": "decision", "arbiter": "arbiter", "agents, all of them": "agents"}
+    lines = [grown(label, rows, f"{name} ms", f"{name} mb") for label, name in parts.items()]
+    draw_scaling(path, "A decision of Themis: every app bids for every GPU", sizes_of(rows), lines)
 
 
 def _engine(apps: int, gpus: int) -> Engine:
@@ -160,5 +157,5 @@ class _Auction:
 
 
 def _views(now: Snapshot, memory: Memory) -> AppViews:
-    apps = look(now, memory)
+    apps = find_apps(now, memory)
     return AppViews(now, apps, alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention), _LEASE_S)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.bench import Bench, note
 from benchmarks.bidding import draw_auction
 from benchmarks.memory import in_new_process, peak_mb
 from benchmarks.part import Part, Row
-from benchmarks.scaling import Grown, draw_scaling
+from benchmarks.scaling import draw_scaling, grown, sizes_of
 from horae.solve.auction.auction import hold_auction
-from horae.solve.auction.outcome import Outcome
+from horae.solve.auction.outcome import AuctionOutcome
 
 #: Apps and GPUs for which limits are set: seconds, and how far the geometric mean of V may be from the best.
 _LIMITS = {(50, 256): (0.050, 0.02), (1_000, 8_192): (5.0, 0.02)}
@@ -32,7 +33,7 @@ class Measured:
     bundles: int
     cpu_s: float
     peak_mb: float
-    outcome: Outcome
+    outcome: AuctionOutcome
 
     def row(self) -> Row:
         """A line of the table."""
@@ -77,19 +78,17 @@ def measure_auctions(bench: Bench) -> Part:
         "mb: resident memory that it adds at its highest, beside the bids; some 5 of it are libraries read again.",
         "gap: the geometric mean of all V = 1/rho before payments is at most this far below the best possible.",
         "paid: the part of the GPUs won that winners give back, which then goes to leftovers.",
-        f"Drawn in {_draw(measured)}.",
     ]
     misses = [miss for one in measured for miss in one.misses()]
     return Part("Auctions of free GPUs", [one.row() for one in measured], notes, misses)
 
 
-def _draw(measured: Sequence[Measured]) -> Path:
-    lines, sizes = [], []
-    for named, label in ((False, "bids for any machines of a rack"), (True, "bids for machines by name")):
-        chosen = [one for one in measured if one.named == named]
-        lines.append(Grown(label, [one.cpu_s for one in chosen], [one.peak_mb for one in chosen]))
-        sizes = [(one.apps, one.gpus) for one in chosen]
-    return draw_scaling("auction-scaling", "Whole auctions: every app bids for every GPU", sizes, lines)
+def draw_auctions(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the rows of the part."""
+    labels = {"racks": "bids for any machines of a rack", "machines": "bids for machines by name"}
+    chosen = {bids_for: [row for row in rows if row["bids for"] == bids_for] for bids_for in labels}
+    lines = [grown(label, chosen[bids_for], "ms", "mb") for bids_for, label in labels.items()]
+    draw_scaling(path, "Whole auctions: every app bids for every GPU", sizes_of(chosen["racks"]), lines)
 
 
 def _measure(apps: int, gpus: int, named: bool) -> Measured:

@@ -135,7 +135,7 @@ def _ways(problem: AllocationProblem) -> _Ways:
     if problem.sharing is None:
         return _Ways(alone, gpu_type, speed)
     one, other = np.triu_indices(len(problem), 1)
-    kind, beside = problem.sharing.kind, problem.sharing.beside
+    kind, beside = problem.sharing.pair_row, problem.sharing.pair_speed
     able = (problem.gpus[one] == problem.gpus[other]) & (kind[one] >= 0) & (kind[other] >= 0)
     one, other = one[able], other[able]
     mine, theirs = beside[kind[one], kind[other]], beside[kind[other], kind[one]]

@@ -1,4 +1,4 @@
-"""Runs `horae simulate` as a user would, and says what the process has cost."""
+"""Runs commands as a user would, and says what each process has cost."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ _SMALL_PARENT = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 
 @dataclass(frozen=True)
 class Cost:
-    """A finished process: what the system says it took, children included, and the JSON it printed."""
+    """A finished process: what the system says it took, children included, and the JSON it printed, if it did."""
 
     cpu_s: float
     wall_s: float
@@ -35,14 +36,25 @@ class Cost:
         return float(self.report["peak_rss_mb"])
 
 
-def simulate(trace: Path, cluster: str, policy: str, placement: str, numba_cache: Path) -> Cost:
-    """Run one simulation in a process of its own; restarts cost nothing."""
+def simulate(
+    trace: Path, cluster: str, policy: str, placement: str, numba_cache: Path, restart_cost_s: float = 0.0
+) -> Cost:
+    """Run one simulation in a process of its own."""
     arguments = ["simulate", "--trace", trace, "--cluster", cluster, "--policy", policy]
-    arguments += ["--placement", placement, "--restart-cost", "0", "-o", "json"]
-    command = [*_SMALL_PARENT, sys.executable, "-m", "horae.cli.main", *map(str, arguments)]
+    return horae([*arguments, "--placement", placement, "--restart-cost", f"{restart_cost_s:g}"], numba_cache)
+
+
+def horae(arguments: Sequence[object], numba_cache: Path) -> Cost:
+    """Run a command that prints JSON, with compiled code in a folder of the caller's."""
+    command = [sys.executable, "-m", "horae", *map(str, arguments), "-o", "json"]
+    return run(command, {"NUMBA_CACHE_DIR": str(numba_cache)}, reads_json=True)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], reads_json: bool = False) -> Cost:
+    """Run a command to its end; what it prints is read as JSON, or thrown away."""
     with tempfile.TemporaryFile("w+") as answer:
         began_s = time.perf_counter()
-        process = subprocess.Popen(command, stdout=answer, env={**os.environ, "NUMBA_CACHE_DIR": str(numba_cache)})
+        process = subprocess.Popen([*_SMALL_PARENT, *command], stdout=answer, env={**os.environ, **environment})
         # Not `process.wait()`: only wait4 tells what this one child has used.
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - began_s
@@ -50,5 +62,5 @@ def simulate(trace: Path, cluster: str, policy: str, placement: str, numba_cache
         if process.returncode:
             raise CommandFailed(f"{' '.join(command)} ended with exit code {process.returncode}")
         answer.seek(0)
-        report = json.load(answer)
+        report = json.load(answer) if reads_json else {}
     return Cost(usage.ru_utime + usage.ru_stime, wall_s, report)

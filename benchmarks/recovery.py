@@ -84,7 +84,7 @@ def _write(store: Store, beginning: InitialSettings, count: int) -> Engine:
     engine, tasks = beginning.engine(), list[Task]()
     page: list[_Record] = []
     written = 0
-    for record in _day(engine, tasks):
+    for record in busy_day(engine, tasks, _QUEUED):
         page.append(record)
         if len(page) == min(_PAGE, count - written):
             written += len(page)
@@ -96,10 +96,10 @@ def _write(store: Store, beginning: InitialSettings, count: int) -> Engine:
     return engine
 
 
-def _day(engine: Engine, tasks: list[Task]) -> Iterator[_Record]:
+def busy_day(engine: Engine, tasks: list[Task], queued: int) -> Iterator[_Record]:
     """What happens, without end; each record has been folded when it is given."""
     coming = submissions(engine, tasks)
-    for _ in range(_QUEUED):
+    for _ in range(queued):
         yield _folded(engine, next(coming))
     now_s = 0.0
     while True:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from horae.report.pages.palette import MUTED, line_colour
 
-#: Where `make` puts what it builds.
-_BUILD = Path(__file__).resolve().parents[1] / "build"
 #: Below these nothing can be told from noise, and a logarithmic axis has no 0.
 _LEAST_S, _LEAST_MB = 1e-4, 0.1
 
@@ -24,16 +22,24 @@ class Grown:
     mb: Sequence[float]
 
 
-def draw_scaling(name: str, title: str, sizes: Sequence[tuple[int, int]], lines: Sequence[Grown]) -> Path:
-    """Write two panels with logarithmic axes, CPU time and memory against apps, and say where."""
+def grown(label: str, rows: Sequence[Mapping[str, Any]], ms: str, mb: str) -> Grown:
+    """A line from two columns of a part's rows."""
+    return Grown(label, [row[ms] / 1e3 for row in rows], [row[mb] for row in rows])
+
+
+def sizes_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Apps and GPUs of the rows."""
+    return [(row["apps"], row["gpus"]) for row in rows]
+
+
+def draw_scaling(path: Path, title: str, sizes: Sequence[tuple[int, int]], lines: Sequence[Grown]) -> None:
+    """Write two panels with logarithmic axes: CPU time and memory against apps."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    from horae.report.pages.plots import _STYLE
+    from horae.report.pages.plots import STYLE
 
-    _BUILD.mkdir(exist_ok=True)
-    path = _BUILD / f"{name}.png"
-    with style.context(["default", {**_STYLE, "figure.figsize": (10.4, 4.4)}]):
+    with style.context(["default", {**STYLE, "figure.figsize": (10.4, 4.4)}]):
         figure = Figure()
         time, memory = figure.subplots(1, 2)
         for k, line in enumerate(lines):
@@ -44,7 +50,6 @@ def draw_scaling(name: str, title: str, sizes: Sequence[tuple[int, int]], lines:
         time.legend(frameon=False, loc="upper left")
         figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=MUTED)
         figure.savefig(path, dpi=160, facecolor="white", metadata={"Software": None})
-    return path.relative_to(_BUILD.parent)
 
 
 def _plot(axes: Any, sizes: Sequence[tuple[int, int]], values: Sequence[float], label: str, line: int) -> None:

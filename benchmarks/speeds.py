@@ -54,7 +54,7 @@ def find_speeds() -> Speeds:
     about = (
         f"a made-up table of {len(CLASSES)} classes: {path} does not exist; set HORAE_DATA to the folder of the data"
     )
-    return _made_up(about)
+    return made_up_speeds(about)
 
 
 def _published(path: Path) -> Speeds:
@@ -74,7 +74,7 @@ def _row(table: Throughputs, job_class: str, gpus: int, neighbour: str = "") -> 
     return [number.steps_per_s if number else 0.0 for number in known]
 
 
-def _made_up(about: str) -> Speeds:
+def made_up_speeds(about: str = "a made-up table") -> Speeds:
     """Speeds as unlike as measured ones: types differ by up to ten times, and a neighbour takes up to two thirds."""
     rng = np.random.default_rng(0)
     gpus, classes = _sizes(), len(CLASSES)

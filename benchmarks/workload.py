@@ -17,6 +17,7 @@ CLUSTER = "56x8"
 
 #: Jobs in the Philly trace.
 PHILLY_JOBS = 82_247
+PHILLY = "philly/philly_pollux.csv"
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -31,6 +32,8 @@ class Sizes:
     #: Queued jobs, nodes: the scale to plan for.
     large: tuple[int, int] = (10_000, 1_000)
     steps: int = 40
+    #: Generated jobs, and the nodes of the clusters that run them.
+    scale: tuple[int, tuple[int, ...]] = (100_000, (1_250, 12_500))
     #: Jobs of one allocation problem: at most, and of those that all differ.
     solved: int = 1_000_000
     differing: int = 50_000
@@ -55,6 +58,7 @@ QUICK = Sizes(
     queued=(1_000,),
     large=(2_000, 200),
     steps=10,
+    scale=(2_000, (125, 1_250)),
     solved=100_000,
     differing=5_000,
     service=2_000,
@@ -81,7 +85,7 @@ def find_data(path: str) -> Path:
 
 def find_workload(sizes: Sizes, folder: Path) -> Workload:
     """The longest trace to run; files it needs are written into the folder."""
-    philly = find_data("philly/philly_pollux.csv")
+    philly = find_data(PHILLY)
     most = sizes.lengths[-1]
     if not philly.is_file():
         jobs = _generated(most)
@@ -97,6 +101,13 @@ def write_prefix(jobs: Sequence[JobSpec], count: int, folder: Path) -> Path:
     """The first jobs by submission, as a trace file."""
     path = folder / f"first-{count}.csv"
     save_trace(path, jobs[:count])
+    return path
+
+
+def write_generated(count: int, cluster: str, folder: Path) -> Path:
+    """Jobs as `horae trace generate plain --load 0.9` draws them, as a trace file."""
+    path = folder / f"generated-{count}.csv"
+    save_trace(path, generate(preset("plain", jobs=count, load=0.9), parse_cluster(cluster), None, seed=0))
     return path
 
 

@@ -214,14 +214,11 @@ def test_memory_counts_what_python_cannot_see(benchmark_module: Callable[[str], 
         memory.peak_mb(lambda: 1 // 0)
 
 
-def test_how_auctions_scale_is_drawn(
-    benchmark_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_how_auctions_scale_is_drawn(benchmark_module: Callable[[str], ModuleType], tmp_path: Path) -> None:
     scaling = benchmark_module("scaling")
-    monkeypatch.setattr(scaling, "_BUILD", tmp_path / "build")
     line = scaling.Grown("arbiter", [0.0, 2.0], [0.0, 300.0])
-    assert scaling.draw_scaling("drawn", "title", [(8, 64), (50, 256)], [line]) == Path("build/drawn.png")
-    assert (tmp_path / "build/drawn.png").read_bytes().startswith(b"\x89PNG")
+    scaling.draw_scaling(tmp_path / "drawn.png", "title", [(8, 64), (50, 256)], [line])
+    assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_decision_is_taken_apart(benchmark_module: Callable[[str], ModuleType]) -> None:
@@ -261,3 +258,54 @@ def test_the_longest_decision_is_that_of_the_interval_alone(benchmark_module: Ca
     before = counts(("0.1", 5), ("1", 5), ("3", 6), ("+Inf", 6))
     after = counts(("0.1", 7), ("1", 8), ("3", 9), ("+Inf", 9))
     assert benchmark_module("service")._longest_s(before, after) == 1.0
+
+
+# ------------------------------------------------------------------------ results
+
+
+@pytest.fixture
+def page(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("page")
+
+
+@pytest.fixture
+def results(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("results")
+
+
+def test_the_page_is_rendered_from_the_results(page: ModuleType, results: ModuleType) -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.render(results.load()), "run `make docs`"
+
+
+def test_the_results_are_not_older_than_fifty_commits(results: ModuleType) -> None:
+    ages = {name: results.commits_since(result["commit"]) for name, result in results.load().items()}
+    if None in ages.values():
+        pytest.skip("this is no git checkout, or a shallow one that does not hold the measured commits")
+    old = {name: age for name, age in ages.items() if age > results.MOST_COMMITS}
+    assert not old, f"run `make bench` and `make docs`: commits of the measured packages since, by part: {old}"
+
+
+def test_every_part_has_a_section(benchmark_module: Callable[[str], ModuleType], page: ModuleType) -> None:
+    assert set(page.SECTIONS) == set(benchmark_module("__main__").PARTS)
+
+
+def test_a_result_takes_the_place_of_the_last_one_of_its_part(
+    page: ModuleType, results: ModuleType, benchmark_module: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    part, path = benchmark_module("part").Part, tmp_path / "results.json"
+    for commit, cpu_s in (("a" * 40, 1234.5), ("b" * 40, 7.5)):
+        results.save("start", part("Start", [{"cpu_s": cpu_s, "holds": "-"}], ["A note."]), commit, (0.5, 1.0), path)
+    results.save("limits", part("Limits", [{"cpu_s": 4321}], [], ["Too slow."]), "b" * 40, (0.5, 1.0), path)
+    rendered = page.render(results.load(path))
+    assert "| 7.5 |  |\n\n- A note." in rendered
+    assert "| 4,321 |" in rendered
+    assert "- **Missed:** Too slow." in rendered
+    assert "1,234" not in rendered
+    assert "`bbbbbbbbbbbb`" in rendered
+
+
+def test_pictures_are_drawn_from_rows(benchmark_module: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    arbiter, auction = benchmark_module("arbiter"), benchmark_module("auction")
+    arbiter.draw_arbiter([arbiter._measure(8, 64).row()], tmp_path / "arbiter.png")
+    auction.draw_auctions([auction._measure(8, 64, named).row() for named in (False, True)], tmp_path / "auction.png")
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("arbiter.png", "auction.png"))

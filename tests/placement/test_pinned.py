@@ -14,7 +14,7 @@ from horae.core.plan import Plan
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
-from horae.core.wishes import Pins, Wishes
+from horae.core.wishes import Wishes
 from tests.builders import Cell, cluster, job
 
 
@@ -22,12 +22,9 @@ def pinned(cell: Cell, wishes: Mapping[str, Mapping[int, int]], lease_until_s: f
     """The plan that wishes by job, each GPUs by machine, come to."""
     engine = cell.engine
     now = Snapshot(engine.now_s, engine.jobs.active, engine.jobs, engine.gpus, engine.queues)
-    first = np.append(0, np.cumsum([len(places) for places in wishes.values()])).astype(np.int64)
-    machine = np.array([m for places in wishes.values() for m in places], np.int64)
-    gpus = np.array([count for places in wishes.values() for count in places.values()], np.int64)
     rows = np.array([cell.row(name) for name in wishes], np.int64)
     rule = engine._placement
-    return rule.fit(now, Wishes(rows, pins=Pins(first, machine, gpus), lease_until_s=lease_until_s))
+    return rule.fit(now, Wishes(rows, pins=tuple(wishes.values()), lease_until_s=lease_until_s))
 
 
 def waiting_cell(spec: str = "3x4", **more: object) -> Cell:

@@ -15,9 +15,7 @@ from horae.core.policy import Policy
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
 from horae.policies.gavel.allocation_policy import AllocationPolicy
-from horae.policies.gavel.hierarchical import Hierarchical
-from horae.policies.gavel.max_min import MaxMin
-from horae.policies.gavel.water_filling import WaterFilling
+from horae.policies.gavel.share_policies import Hierarchical, MaxMin, WaterFilling
 from horae.simulate.driver import Driver
 from horae.simulate.world import World
 from tests.builders import cluster, ends, job

@@ -14,7 +14,7 @@ from horae.core.job import JobSpec
 from horae.core.loss_curve import LossCurve
 from horae.core.memory import Memory
 from horae.core.snapshot import Snapshot
-from horae.policies.themis.rho import MEMORY, alone_s, demand_left, look, rho, whole_demand
+from horae.policies.themis.rho import MEMORY, alone_s, demand_left, find_apps, rho, whole_demand
 from horae.report.metrics.fairness import finish_time_fairness
 from tests.builders import Cell, Script, job, run, times
 
@@ -49,7 +49,7 @@ def test_contention_is_the_average_number_of_apps_over_an_apps_life(seed: int) -
         if not isinstance(what, Decided) or not what.planned:
             return
         table, now_s = engine.jobs, engine.now_s
-        apps = look(snapshot(engine), engine.memory)
+        apps = find_apps(snapshot(engine), engine.memory)
         begin, end = lives(engine)
         for number, contention in zip(apps.numbers, apps.contention, strict=True):
             since_s = begin[number]
@@ -77,7 +77,7 @@ def test_an_app_alone_that_has_all_it_can_use_has_rho_1() -> None:
     cell = Cell("2x4", "highest-rho")
     cell.submit(0, *trials("a", 2, gpus=4, work=500))
     now = snapshot(cell.engine)
-    assert rho(now, look(now, fresh(cell.engine)), 1200) == pytest.approx([1.0])
+    assert rho(now, find_apps(now, fresh(cell.engine)), 1200) == pytest.approx([1.0])
 
 
 def test_rho_counts_waiting_placement_and_gpu_types_by_hand() -> None:
@@ -86,9 +86,9 @@ def test_rho_counts_waiting_placement_and_gpu_types_by_hand() -> None:
     cell.submit(0, *trials("a", 2, gpus=2, work=800, unit="steps", throughput=speeds))
     cell.submit(0, *trials("b", 1, gpus=2, work=400, unit="steps", throughput=speeds))
     assert cell.running == ["a0", "a1"], "who came first has all"
-    cell.engine.now_s = 100.0
+    cell.engine.advance(100.0)
     now = snapshot(cell.engine)
-    apps = look(now, cell.engine.memory)
+    apps = find_apps(now, cell.engine.memory)
     assert apps.contention.tolist() == [2.0, 2.0]
     # Alone on half of the cluster: one fast GPU, serial work of a: 2 * 800 / 2 * 2 GPU-seconds, of b a quarter.
     fair_s = alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention)
@@ -104,7 +104,7 @@ def test_an_app_is_owed_what_finished_and_nothing_for_what_it_gave_up() -> None:
     table.activate(2)
     table.state[1] = 10
     now = Snapshot(400.0, np.array([2]), table, script.engine.gpus, script.engine.queues)
-    apps = look(now, fresh(script.engine))
+    apps = find_apps(now, fresh(script.engine))
     assert whole_demand(now, apps).serial_gpu_s.tolist() == [[400.0]]
     assert demand_left(now, apps).serial_gpu_s.tolist() == [[0.0]]
 
@@ -113,17 +113,17 @@ def test_an_app_whose_jobs_are_all_held_contends_with_nobody() -> None:
     cell = Cell("1x4", "highest-rho")
     cell.submit(0, job("a", work=1000), job("b", work=1000))
     cell.at(100, JobHeld(100, "b"))
-    cell.engine.now_s = 300.0
+    cell.engine.advance(300.0)
     now = snapshot(cell.engine)
-    assert look(now, cell.engine.memory).contention.tolist() == [(2 * 100 + 1 * 200) / 300]
+    assert find_apps(now, cell.engine.memory).contention.tolist() == [(2 * 100 + 1 * 200) / 300]
 
 
 def test_a_policy_that_comes_late_takes_the_present_for_the_past() -> None:
     cell = Cell("1x4", "fifo")
     cell.submit(0, job("a", work=1000), job("b", work=1000))
-    cell.engine.now_s = 500.0
+    cell.engine.advance(500.0)
     now = snapshot(cell.engine)
-    apps = look(now, fresh(cell.engine))
+    apps = find_apps(now, fresh(cell.engine))
     assert (apps.elapsed_s.tolist(), apps.contention.tolist()) == ([500.0, 500.0], [2.0, 2.0])
 
 
@@ -158,7 +158,7 @@ def test_the_worst_app_first_lowers_the_largest_rho() -> None:
 def test_apps_that_are_not_there_are_no_trouble() -> None:
     cell = Cell("1x4", "highest-rho")
     now = snapshot(cell.engine)
-    assert rho(now, look(now, fresh(cell.engine)), 1200).tolist() == []
+    assert rho(now, find_apps(now, fresh(cell.engine)), 1200).tolist() == []
     cell.at(0, JobSubmitted(0, job("late")))
     assert cell.running == ["late"]
 
@@ -178,7 +178,7 @@ def test_trials_that_pause_are_work_left_all_the_same() -> None:
     cell.at(250, JobProgressed(250, "a0", 1, 250.0, 3.0))
     assert cell.running == ["a1"], "a0 waits at the rung for a1, lease or not"
     now = Snapshot(250.0, np.array([1]), cell.engine.jobs, cell.engine.gpus, cell.engine.queues)
-    assert rho(now, look(now, cell.engine.memory), 1200.0) == pytest.approx([(250 + 1750) / 2000])
+    assert rho(now, find_apps(now, cell.engine.memory), 1200.0) == pytest.approx([(250 + 1750) / 2000])
 
 
 def test_an_app_that_comes_again_is_owed_nothing_for_the_time_it_was_away() -> None:
@@ -191,6 +191,6 @@ def test_an_app_that_comes_again_is_owed_nothing_for_the_time_it_was_away() -> N
     table = cell.engine.jobs
     assert [table.apps[number] for number in table.app[:4]] == ["nightly", "nightly", "honest", "nightly"]
     assert len(set(table.app[:4].tolist())) == 3, "one that comes after its end is another"
-    apps = look(snapshot(cell.engine), cell.engine.memory)
+    apps = find_apps(snapshot(cell.engine), cell.engine.memory)
     assert apps.elapsed_s.tolist() == [0.0, 0.0]
     assert rho(snapshot(cell.engine), apps, 60.0).max() < 2.2, "not a day's wait for a thousand seconds of work"

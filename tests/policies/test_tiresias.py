@@ -284,12 +284,12 @@ def test_finished_jobs_of_this_cluster_are_samples(index: str) -> None:
     assert times(few)["new"] == (91_000, 91_010), "too few to know anything: whoever started first goes first"
 
 
-def test_experience_has_only_what_had_finished() -> None:
+def test_the_learnt_distribution_holds_only_jobs_that_had_finished() -> None:
     jobs = [job(f"done-{k}", work=5 + k % 7, submit_s=20 * k) for k in range(120)] + [job("long", work=5000)]
     script = Script(sorted(jobs, key=lambda one: one.submit_s), "1x2", "tiresias-gittins")
     policy = script.engine.policy
     assert isinstance(policy, TiresiasGittins)
-    ((_, learnt_s, known),) = policy._experience._last
+    ((_, learnt_s, known),) = policy._learnt._last
     assert known is not None
     ended = {one.id: end for one, end in zip(script.history.jobs, script.history.end_s.tolist(), strict=True)}
     wanted = sorted(one.work for one in jobs if ended[one.id] < learnt_s)
@@ -297,7 +297,7 @@ def test_experience_has_only_what_had_finished() -> None:
     assert len(wanted) >= 99
 
 
-def test_who_was_cancelled_is_no_experience() -> None:
+def test_cancelled_jobs_teach_no_service() -> None:
     cell = Cell("1x1", "tiresias-gittins")
     for number in range(120):
         cell.submit(number, job(f"gone-{number}", work=1e6, submit_s=number))

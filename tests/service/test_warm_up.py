@@ -27,7 +27,7 @@ def test_every_policy_can_be_rehearsed(policy: str) -> None:
 def test_a_rehearsal_of_themis_goes_through_all_that_an_auction_may_need(
     types: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = ("kick", "refill", "polish", "improve", "settle_prices", "list_options", "climb")
+    needed = ("kick", "refill", "polish", "improve", "lower_bound", "list_options", "branch_and_bound")
     used: set[str] = set()
 
     def noted(name: str, do: Callable[..., Any]) -> Callable[..., Any]:

@@ -54,9 +54,9 @@ def solve(name: str, p: AllocationProblem) -> tuple[Solution, np.ndarray]:
         assert p.gpus[a] == p.gpus[b]
         assert (row >= 0).all()
         assert row.sum() > 0
-        one, other = p.sharing.kind[a], p.sharing.kind[b]
+        one, other = p.sharing.pair_row[a], p.sharing.pair_row[b]
         assert min(one, other) >= 0
-        assert (row[(p.sharing.beside[one, other] == 0) | (p.sharing.beside[other, one] == 0)] == 0).all()
+        assert (row[(p.sharing.pair_speed[one, other] == 0) | (p.sharing.pair_speed[other, one] == 0)] == 0).all()
         time[[a, b]] += row.sum()
         used += p.gpus[a] * row
     assert (time <= 1 + 1e-7).all()

@@ -130,7 +130,11 @@ class Shares:
 
 def beside(p: AllocationProblem, a: int, b: int, k: int) -> tuple[float, float]:
     """Steps/s of two jobs on the same GPUs of a type, where each could run alone."""
-    if p.sharing is None or min(p.sharing.kind[a], p.sharing.kind[b]) < 0 or min(p.speed[a, k], p.speed[b, k]) <= 0:
+    if (
+        p.sharing is None
+        or min(p.sharing.pair_row[a], p.sharing.pair_row[b]) < 0
+        or min(p.speed[a, k], p.speed[b, k]) <= 0
+    ):
         return 0.0, 0.0
-    one, other = p.sharing.kind[a], p.sharing.kind[b]
-    return float(p.sharing.beside[one, other, k]), float(p.sharing.beside[other, one, k])
+    one, other = p.sharing.pair_row[a], p.sharing.pair_row[b]
+    return float(p.sharing.pair_speed[one, other, k]), float(p.sharing.pair_speed[other, one, k])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from horae.solve.auction.auction import hold_auction
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
 from horae.solve.auction.explanation import explain, explain_gap
-from horae.solve.auction.outcome import Outcome
+from horae.solve.auction.outcome import AuctionOutcome
 from horae.solve.auction.rounding import draw, gangs_kept, keep
 from tests.solve.auctions import (
     PlainBid,
@@ -45,7 +45,7 @@ def gpus_of(counts: dict[int, int]) -> int:
     return sum(counts.values())
 
 
-def chosen_rhos(outcome: Outcome) -> list[float]:
+def chosen_rhos(outcome: AuctionOutcome) -> list[float]:
     return [award.rho for award in outcome.awards.values()]
 
 
@@ -263,7 +263,7 @@ def test_lying_does_not_pay_where_values_are_homogeneous(case: tuple[Offer, list
     lie_value = every_bundle(offer, lambda gpus: _linear(gpus, 1.0 if hides else slow) ** power)
     lie = bid(offer, "a0", lie_value, 50.0)
 
-    def worth(outcome: Outcome) -> float:
+    def worth(outcome: AuctionOutcome) -> float:
         award = outcome.awards["a0"]
         named = offer.named(award.proportional)
         return award.fraction * _linear(named, slow) if named else 0.0
@@ -281,7 +281,7 @@ def test_where_values_are_not_homogeneous_a_lie_pays_and_that_is_known() -> None
     truth = hold_auction(offer, [claims("A", 1.0), claims("B", 1.0)])
     lie = hold_auction(offer, [claims("A", 8.0), claims("B", 1.0)])
 
-    def kept(outcome: Outcome) -> float:
+    def kept(outcome: AuctionOutcome) -> float:
         return outcome.awards["A"].fraction * gpus_of(outcome.awards["A"].proportional)
 
     assert [gpus_of(outcome.awards["A"].proportional) for outcome in (truth, lie)] == [6, 9]

@@ -15,8 +15,8 @@ from scipy.sparse import csc_matrix
 
 from horae.solve.auction.auction import hold_auction
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
-from horae.solve.auction.outcome import Outcome
-from horae.solve.auction.winner_program import UNIT, Market, open_books
+from horae.solve.auction.outcome import AuctionOutcome
+from horae.solve.auction.winner_program import UNIT, Market, build_market
 from horae.solve.auction.winners import Effort, find_winners, find_winners_without
 
 #: So little that hardly anything is proved.
@@ -60,7 +60,7 @@ def racks(count: int, machines: int, free: int = 4) -> Offer:
     return Offer.of(dict.fromkeys(names, free), {name: name.split("m")[0] for name in names})
 
 
-def check_capacity(outcome: Outcome) -> None:
+def check_capacity(outcome: AuctionOutcome) -> None:
     for counts in (
         [award.proportional for award in outcome.awards.values()],
         list(outcome.holdings().values()),
@@ -78,7 +78,7 @@ def check_capacity(outcome: Outcome) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_gap_is_a_true_bound_and_exact_means_exact(seed: int, pooled: bool) -> None:
     offer = racks(3, 4)
-    market = open_books(offer, draw_bids(offer, 10, seed, pooled)).market
+    market = build_market(offer, draw_bids(offer, 10, seed, pooled)).market
     best = best_by_milp(market)
     for effort in (QUICK, Effort(), Effort().times(50)):
         found = find_winners(market, effort)
@@ -93,11 +93,11 @@ def test_the_gap_is_a_true_bound_and_exact_means_exact(seed: int, pooled: bool) 
 def test_with_one_app_less_the_bound_and_the_gain_hold_too(pooled: bool) -> None:
     offer = racks(3, 4)
     bids = draw_bids(offer, 7, 7, pooled)
-    market = open_books(offer, bids).market
+    market = build_market(offer, bids).market
     winners = find_winners(market, Effort().times(50))
     for app in np.flatnonzero(winners.choice >= 0).tolist():
         without = find_winners_without(market, app, winners, Effort().times(50))
-        best = best_by_milp(open_books(offer, [*bids[:app], *bids[app + 1 :]]).market)
+        best = best_by_milp(build_market(offer, [*bids[:app], *bids[app + 1 :]]).market)
         assert without.choice[app] == -1
         assert without.gain / UNIT == pytest.approx(best, abs=1e-6)
 
@@ -110,11 +110,11 @@ def test_payments_that_are_not_proved_are_near_those_of_the_same_winners(seed: i
     bids = draw_bids(offer, 9, seed, pooled)
     hasty = hold_auction(offer, bids, effort=replace(Effort(), work=0))
     gains = [math.log(award.rho_of_nothing / award.rho) for award in hasty.awards.values()]
-    best, errors = best_by_milp(open_books(offer, bids).market), []
+    best, errors = best_by_milp(build_market(offer, bids).market), []
     for n, award in enumerate(hasty.awards.values()):
         assert 0 < award.fraction <= 1
         if award.bundle is not None:
-            without = best_by_milp(open_books(offer, [*bids[:n], *bids[n + 1 :]]).market)
+            without = best_by_milp(build_market(offer, [*bids[:n], *bids[n + 1 :]]).market)
             errors.append(award.fraction - math.exp(best - gains[n] - without))
     assert np.abs(errors).mean() < 0.15
 

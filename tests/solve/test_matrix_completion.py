@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from horae.core.arrays import Floats
-from horae.solve.matrix_completion import complete, fill, nearest_rows, snap
+from horae.solve.matrix_completion import complete, fill, from_nearest_rows, nearest_rows
 
 NAN = np.nan
 
@@ -85,13 +85,13 @@ def test_a_row_takes_its_shape_from_the_nearest_row_and_its_level_from_itself() 
     whole = np.vstack([shapes[0], shapes[1], shapes[0] + 10])
     holed = whole.copy()
     holed[2, 3] = NAN
-    assert snap(holed, whole)[2, 3] == pytest.approx(13)
+    assert from_nearest_rows(holed, whole)[2, 3] == pytest.approx(13)
 
 
 def test_where_nobody_else_knows_the_column_the_fit_stays() -> None:
     holed = np.array([[1.0, NAN, 3.0], [2.0, NAN, NAN]])
     fitted = np.arange(6.0).reshape(2, 3)
-    snapped = snap(holed, fitted)
+    snapped = from_nearest_rows(holed, fitted)
     np.testing.assert_array_equal(snapped[:, 1], fitted[:, 1])
     assert snapped[0, 2] == fitted[0, 2]
 
@@ -108,7 +108,7 @@ def test_the_mean_of_both_forgives_noise_better_than_the_nearest_row() -> None:
     truth = low_rank(30, 20, 2, seed=7)
     holed = punch(truth + 0.3 * np.random.default_rng(8).normal(size=truth.shape), 0.5, seed=9)
     missing = np.isnan(holed)
-    borrowed = snap(holed, complete(holed))
+    borrowed = from_nearest_rows(holed, complete(holed))
     assert np.abs(fill(holed) - truth)[missing].mean() < np.abs(borrowed - truth)[missing].mean()
 
 

@@ -128,11 +128,11 @@ def test_nobody_gains_by_lying_unless_it_plays_down_what_company_costs(
     p: AllocationProblem, liar: int, alone: float, beside: float
 ) -> None:
     m = liar % len(p)
-    kinds = len(p.sharing.beside)
+    kinds = len(p.sharing.pair_speed)
     # A kind of its own, so that it lies for itself only.
-    own = np.append(np.arange(kinds), max(p.sharing.kind[m], 0))
-    true = replace(p.sharing, kind=p.sharing.kind.copy(), beside=p.sharing.beside[own][:, own])
-    true.kind[m] = kinds if p.sharing.kind[m] >= 0 else -1
+    own = np.append(np.arange(kinds), max(p.sharing.pair_row[m], 0))
+    true = replace(p.sharing, pair_row=p.sharing.pair_row.copy(), pair_speed=p.sharing.pair_speed[own][:, own])
+    true.pair_row[m] = kinds if p.sharing.pair_row[m] >= 0 else -1
     p = replace(p, sharing=true)
     said, company = p.speed.copy(), true.beside.copy()
     said[m] *= alone

@@ -11,7 +11,7 @@ from horae.cli.options import OutputOption
 from horae.cli.output import Output, print_csv, print_json, print_rich, table
 
 if TYPE_CHECKING:
-    from horae.solve.auction.outcome import Outcome
+    from horae.solve.auction.outcome import AuctionOutcome
 
 #: Nobody waits for a command as a scheduler waits for an auction: so many times more effort to be exact.
 _PATIENCE = 100.0
@@ -47,7 +47,7 @@ def command(
             print_rich(*sentences.values(), explain_gap(outcome))
 
 
-def _record(outcome: Outcome) -> dict[str, Any]:
+def _record(outcome: AuctionOutcome) -> dict[str, Any]:
     """The outcome as JSON shows it."""
     named = outcome.offer.named
     apps = {
@@ -57,7 +57,7 @@ def _record(outcome: Outcome) -> dict[str, Any]:
     return {"apps": apps, "leftover": {app: named(gpus) for app, gpus in outcome.leftover.items()}, "gap": outcome.gap}
 
 
-def _rows(outcome: Outcome, sentences: dict[str, str]) -> list[dict[str, object]]:
+def _rows(outcome: AuctionOutcome, sentences: dict[str, str]) -> list[dict[str, object]]:
     """A row for each app that bid or was given something."""
     record, rows = _record(outcome), []
     for app in dict.fromkeys((*record["apps"], *record["leftover"])):

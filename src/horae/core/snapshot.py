@@ -102,6 +102,12 @@ class Snapshot:
         return rates * (self.gpus / asked)[:, None]
 
     @cached_property
+    def usable(self) -> NDArray[np.bool_]:
+        """Whether each job (rows) can run on each GPU type (columns): it has a speed there, and the gang fits now."""
+        usable: NDArray[np.bool_] = (self.rates > 0) & (self.open_gpus >= self.gpus[:, None])
+        return usable
+
+    @cached_property
     def kind(self) -> Ints:
         """Kind of each job, as `beside` numbers them; -1 for jobs that never share GPUs."""
         return self.table.kind[self.rows]

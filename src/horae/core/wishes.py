@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,15 +25,6 @@ def _no_floats() -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Pins:
-    """Where wishes must be placed: wish i on `gpus[k]` GPUs of `machine[k]`, k from first[i] to first[i + 1]."""
-
-    first: Ints
-    machine: Ints
-    gpus: Ints
-
-
-@dataclass(frozen=True, slots=True)
 class Wishes:
     """Who should run, as columns: position i wishes GPUs for the job in row `job[i]`.
 
@@ -49,8 +41,9 @@ class Wishes:
     gpus_max: Ints = field(default_factory=_no_ints)
     #: Row of the job that shares the GPUs, or -1.
     partner: Ints = field(default_factory=_no_ints)
-    #: For policies that choose the machines themselves. Jobs without a wish keep theirs unless somebody needs them.
-    pins: Pins | None = None
+    #: For policies that choose the machines themselves: GPU count by machine, one mapping for each wish. Jobs without a
+    #: wish keep their GPUs unless a wish needs them.
+    pins: tuple[Mapping[int, int], ...] | None = None
     #: Whether running jobs may lose their GPUs to wishes that go before theirs.
     preempt: bool = True
     #: Whether the first wish that cannot be placed stops all behind it.
@@ -75,3 +68,4 @@ class Wishes:
     def __post_init__(self) -> None:
         for column in (self.partner, self.key, self.gpu_type, self.gpus_min, self.gpus_max, self.wake_if_stopped_s):
             assert len(column) in (0, len(self.job)), f"a column of {len(column)} for {len(self.job)} wishes"
+        assert self.pins is None or len(self.pins) == len(self.job), f"{self.pins} for {len(self.job)} wishes"

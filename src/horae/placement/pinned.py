@@ -8,6 +8,7 @@ a wish beyond the maximum of its queue is left out.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +19,16 @@ from horae.core.queues import QueueUse
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.states import PLACED, STOPPING, WAITING
-from horae.core.wishes import Pins, Wishes
+from horae.core.wishes import Wishes
 
 Ints = NDArray[np.int64]
 
 
-def fit_pinned(now: Snapshot, wishes: Wishes, pins: Pins) -> Plan:
-    """Place every wish on the machines it names."""
+def fit_pinned(now: Snapshot, wishes: Wishes, pins: Sequence[Mapping[int, int]]) -> Plan:
+    """Place every wish on the machines it names: `pins[i]` is the GPU count by machine of wish i."""
     floor = _Floor(now, set(wishes.job.tolist()))
-    for i, row in enumerate(wishes.job.tolist()):
-        at = slice(int(pins.first[i]), int(pins.first[i + 1]))
-        floor.want(row, dict(zip(pins.machine[at].tolist(), pins.gpus[at].tolist(), strict=True)))
+    for row, machines in zip(wishes.job.tolist(), pins, strict=True):
+        floor.want(row, machines)
     floor.make_room()
     placed = tuple(floor.place(row) for row in floor.wanted)
     reason_rows, reason_codes = floor.reasons(wishes.waiting, placed)
@@ -59,12 +59,12 @@ class _Floor:
         for row, gpu_ids in ledger.held.items():
             self._queues.add(int(self._table.queue[row]), len(gpu_ids))
         #: GPUs by machine of every job that gets others than it has, and who keeps or loses what it has.
-        self.wanted: dict[int, dict[int, int]] = {}
+        self.wanted: dict[int, Mapping[int, int]] = {}
         self.kept: list[int] = []
         self.losers: list[int] = []
         self._over_quota: set[int] = set()
 
-    def want(self, row: int, machines: dict[int, int]) -> None:
+    def want(self, row: int, machines: Mapping[int, int]) -> None:
         """Write down a wish, unless the job has just that or its queue is full."""
         has = self._ledger.held.get(row, ())
         if has and self._by_machine(has) == machines:

@@ -12,13 +12,9 @@ from horae.policies.gavel.cost import Cost, CostDeadline
 from horae.policies.gavel.fifo_sjf_aware import FifoAware, ShortestAware
 from horae.policies.gavel.finish_time import FinishTime
 from horae.policies.gavel.gandiva import Gandiva
-from horae.policies.gavel.hierarchical import Hierarchical
 from horae.policies.gavel.isolated import Isolated
 from horae.policies.gavel.makespan import Makespan
-from horae.policies.gavel.max_min import MaxMin
-from horae.policies.gavel.strategy_proof import StrategyProof
-from horae.policies.gavel.total_throughput import TotalThroughput
-from horae.policies.gavel.water_filling import WaterFilling
+from horae.policies.gavel.share_policies import Hierarchical, MaxMin, StrategyProof, TotalThroughput, WaterFilling
 from horae.policies.marginal_gain.optimus import Optimus
 from horae.policies.marginal_gain.slaq import Slaq
 from horae.policies.ordering.fifo import Fifo, FifoBackfill

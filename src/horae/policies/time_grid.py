@@ -1,4 +1,4 @@
-"""Time in equal pieces: policies that look again every quantum share one grid."""
+"""The time grid: multiples of a quantum, at which policies with time slices, leases or rounds decide again."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Pure numerics: exact solvers for allocation problems."""
+"""Pure numerics: allocation programs, the auction, matching, the Gittins index, matrix completion. No I/O, no clock."""

@@ -1,14 +1,13 @@
-"""Jobs matched to places in queues, so that the sum of their completion times is least (AlloX, EuroSys '20).
+"""AlloX: jobs matched to positions in queues so that the sum of their completion times is least (EuroSys '20).
 
-A job that is k-th from the end of a queue holds up k jobs by its own time: itself and the
-k - 1 behind it. So the sum of all completion times is the sum of k * time, and the best
-schedule is a matching of jobs to (GPU, k) of least cost. Only whoever is first in its queue
-runs now; the rest is matched again when something happens.
+A job that is k-th from the end of a queue delays k jobs by its own time: itself and the k - 1 jobs behind it. So the
+sum of all completion times is the sum of k * time, and the best schedule is a matching of jobs to (GPU, k) of least
+cost. Only the first job of each queue runs now; the others are matched again at the next event.
 
-The GPUs of a type are alike, so all their k-th places are one seat with room for several:
-a hundredth of the columns that a matching of jobs to single places would have (170 jobs on
-36 GPUs of each of three types: 0.1 ms, where `scipy.optimize.linear_sum_assignment` takes
-4 ms; 1,000 jobs: 9 ms and 950 ms). Gangs queue for slots of their size: see `slots.py`.
+The GPUs of a type are alike, so all their k-th positions are one seat with room for several jobs: a hundredth of the
+columns of a matching of jobs to single positions (170 jobs on 36 GPUs of each of three types: 0.1 ms, where
+`scipy.optimize.linear_sum_assignment` takes 4 ms; 1,000 jobs: 9 ms and 950 ms). Gangs queue for slots of their size:
+see `slots.py`.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class NoMatching(UserError):
 
 @dataclass(frozen=True)
 class Matching:
-    """Where each job queues. Position m of every column is the same job."""
+    """The queue and the position of each job. Position m of every column is the same job."""
 
     gpu_type: Ints
-    #: Places from the end of the queue, from 1.
+    #: Position from the end of the queue; the last is 1.
     position: Ints
-    #: Who is first in its queue, and runs now.
+    #: Jobs that are first in their queue, and run now.
     first: NDArray[np.bool_]
-    #: Sum of position * time, and what no matching can be below.
+    #: Sum of position * time, and its lower bound over all matchings.
     cost_s: float
     bound_s: float
     #: Slots by size (rows) and GPU type.
@@ -48,29 +47,29 @@ class Matching:
 def match(time_s: Floats, gpus: Ints, capacity: Ints, runs_on: Ints) -> Matching:
     """Match jobs that take `time_s` on each GPU type (infinite where they cannot run) to queues.
 
-    Of jobs that could as well be first, those go first that run on the type already, as
-    `runs_on` says (-1: on none).
+    `runs_on` is the type on which each job runs (-1: none). Of jobs that could as well be first, those that run on
+    the type already are.
     """
     slots, size = cut_slots(time_s, gpus, capacity)
     gpu_type, position = np.zeros(len(gpus), np.int64), np.zeros(len(gpus), np.int64)
     first = np.zeros(len(gpus), np.bool_)
     bound_s = 0.0
-    for one_size in np.unique(size):
-        jobs = np.flatnonzero(size == one_size)
-        its_time_s = np.where(slots[one_size] > 0, time_s[jobs], np.inf)
-        seat, seat_type, seat_position, price = _seat_jobs(its_time_s, slots[one_size])
+    for slot_size in np.unique(size):
+        jobs = np.flatnonzero(size == slot_size)
+        size_time_s = np.where(slots[slot_size] > 0, time_s[jobs], np.inf)
+        seat, seat_type, seat_position, price = _seat_jobs(size_time_s, slots[slot_size])
         gpu_type[jobs], position[jobs] = seat_type[seat], seat_position[seat]
-        bound_s += _bound_s(its_time_s, slots[one_size], seat_type, seat_position, price)
-        first[jobs] = _who_is_first(its_time_s, gpu_type[jobs], position[jobs], runs_on[jobs])
+        bound_s += _bound_s(size_time_s, slots[slot_size], seat_type, seat_position, price)
+        first[jobs] = _first_in_queues(size_time_s, gpu_type[jobs], position[jobs], runs_on[jobs])
     cost_s = float((position * time_s[np.arange(len(gpus)), gpu_type]).sum())
     return Matching(gpu_type, position, first, cost_s, bound_s, slots)
 
 
 def allox(problem: AllocationProblem) -> Solution:
-    """The sum of completion times is as small as possible; who is first in its queue has all of its time there.
+    """The sum of completion times is as small as possible; the first job of each queue has a share of 1 there.
 
-    Completion times count from arrival. What has passed of them nobody can change, so it is part
-    of the objective and of no choice; the gap is that of the rest.
+    Completion times count from arrival. The time that has passed already is part of the objective, but not of the
+    gap.
     """
     time_s = _times(problem)
     gpus, capacity = problem.gpus.astype(np.int64), problem.capacity.astype(np.int64)
@@ -94,7 +93,7 @@ def allox(problem: AllocationProblem) -> Solution:
 
 
 def _times(problem: AllocationProblem) -> Floats:
-    """Seconds each job would still take on each type; infinite where it cannot run."""
+    """Seconds left of each job on each type; infinite where it cannot run."""
     usable = (problem.speed > 0) & (problem.gpus[:, None] <= problem.capacity)
     for m, name in enumerate(problem.ids):
         if not usable[m].any():
@@ -112,8 +111,8 @@ def _seat_jobs(time_s: Floats, slots: Ints) -> tuple[Ints, Ints, Ints, Floats]:
     A seat is position k of all slots of a type; it takes as many jobs as there are slots and
     costs each k times its time. Jobs are seated one by one along shortest augmenting paths
     (the Hungarian method), which keeps prices of seats that prove the matching optimal. A
-    seat that is not full has price 0, so nobody would rather have position k + 1: it is
-    opened only when position k is full.
+    seat that is not full has price 0, so no job prefers position k + 1: that seat is opened only when position k is
+    full.
     """
     jobs, types = time_s.shape
     most = 0
@@ -129,9 +128,9 @@ def _seat_jobs(time_s: Floats, slots: Ints) -> tuple[Ints, Ints, Ints, Floats]:
             seats += 1
     seat, place = np.full(jobs, -1), np.full(jobs, -1)
     distance, via, passed = np.empty(most), np.empty(most, np.int64), np.empty(most, np.bool_)
-    # Of equal jobs who is seated later stands farther ahead, so the first to come is the last to be seated.
+    # Of equal jobs, the job seated later is farther ahead. So the first job to arrive is seated last.
     for m in range(jobs - 1, -1, -1):
-        # 1. Seats by distance from the new job, through the jobs that would have to move on.
+        # 1. Seats by distance from the new job, through the jobs that would have to move.
         for c in range(seats):
             distance[c], via[c], passed[c] = position[c] * time_s[m, of_type[c]] + price[c], m, False
         while True:
@@ -142,44 +141,44 @@ def _seat_jobs(time_s: Floats, slots: Ints) -> tuple[Ints, Ints, Ints, Floats]:
             if taken[near] < slots[of_type[near]]:
                 break
             passed[near] = True
-            for at in range(taken[near]):
-                i = sitting[near, at]
+            for n in range(taken[near]):
+                i = sitting[near, n]
                 base = distance[near] - position[near] * time_s[i, of_type[near]] - price[near]
                 for c in range(seats):
                     beyond = base + position[c] * time_s[i, of_type[c]] + price[c]
                     if not passed[c] and beyond < distance[c]:
                         distance[c], via[c] = beyond, i
-        # 2. What was passed on the way to the nearest that has room becomes dearer.
+        # 2. Seats passed on the path to the nearest seat with room become dearer.
         for c in range(seats):
             if passed[c]:
                 price[c] += distance[near] - distance[c]
-        # 3. Everybody on the way moves one seat on.
-        c, at = near, taken[near]
+        # 3. Each job on the path moves one seat on.
+        c, index = near, taken[near]
         taken[near] += 1
         if taken[near] == slots[of_type[near]]:
             of_type[seats], position[seats] = of_type[near], position[near] + 1
             seats += 1
         while True:
             i = via[c]
-            left_seat, left_place = seat[i], place[i]
-            seat[i], place[i], sitting[c, at] = c, at, i
+            left_seat, left_index = seat[i], place[i]
+            seat[i], place[i], sitting[c, index] = c, index, i
             if i == m:
                 break
-            c, at = left_seat, left_place
+            c, index = left_seat, left_index
     return seat, of_type[:seats].copy(), position[:seats].copy(), price[:seats].copy()
 
 
 def _bound_s(time_s: Floats, slots: Ints, seat_type: Ints, seat_position: Ints, price: Floats) -> float:
-    """What no matching can cost less than: everybody takes its cheapest seat, prices included, less all prices."""
+    """Lower bound on the cost of all matchings: each job's cheapest seat at these prices, less all prices."""
     cheapest = (seat_position * time_s[:, seat_type] + price).min(axis=1)
     return float(cheapest.sum() - (slots[seat_type] * price).sum())
 
 
-def _who_is_first(time_s: Floats, gpu_type: Ints, position: Ints, runs_on: Ints) -> NDArray[np.bool_]:
-    """As many of each type as have position 1, for each is the end of a queue: those with the highest positions.
+def _first_in_queues(time_s: Floats, gpu_type: Ints, position: Ints, runs_on: Ints) -> NDArray[np.bool_]:
+    """The first job of each queue: of each type the jobs with the highest positions, as many as there are queues.
 
-    Who of equal position stands before whom costs the same, so that jobs which run there
-    already may go first, then the shortest.
+    Jobs of equal position may swap queues at no cost, so jobs that run on the type already go first, then the
+    shortest.
     """
     jobs = np.arange(len(gpu_type))
     order = np.lexsort((time_s[jobs, gpu_type], runs_on != gpu_type, -position, gpu_type))

@@ -1,8 +1,7 @@
-"""Filling the holes of a matrix: low rank, and the nearest row that was measured (Gavel, OSDI '20).
+"""Matrix completion: missing entries from a low-rank fit and from the nearest measured row (Gavel, OSDI '20).
 
-Entries are logarithms, so that "half as fast" weighs as much as "twice as fast", and a row's
-level (how fast a job is at all) is a sum away from its shape (where it is faster than elsewhere).
-What is missing is not a number.
+Entries are logarithms of speeds, so that "half as fast" weighs as much as "twice as fast", and a row is the sum of its
+level (the job's speed in general) and its shape (the columns in which it is faster). Missing entries are NaN.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ _SWEEPS = 30
 
 
 def fill(values: Floats) -> Floats:
-    """Known entries as they are, the others half way between low rank and nearest row.
+    """Measured entries as they are; missing entries half way between the low-rank fit and the nearest row.
 
-    The low-rank fit is smooth and forgives noise, the nearest row keeps what is odd about
-    real jobs; their mean is better than either, or as good.
+    The low-rank fit is smooth and tolerates noise; the nearest row keeps the peculiarities of real jobs. Their mean
+    is as good as either, or better.
     """
     fitted = complete(values)
-    return np.where(np.isnan(values), (fitted + snap(values, fitted)) / 2, values)
+    return np.where(np.isnan(values), (fitted + from_nearest_rows(values, fitted)) / 2, values)
 
 
 def complete(values: Floats, rank: int = RANK, ridge: float = RIDGE, level_ridge: float = LEVEL_RIDGE) -> Floats:
-    """The matrix `mean + row level + column level + low rank` that fits the known entries best.
+    """The matrix `mean + row level + column level + low rank` that fits the measured entries best.
 
     Alternating least squares, all rows at once and then all columns. Ridges keep a row with
-    few known entries near the others; a row or column with none stays at the mean.
+    few measured entries near the others; a row or column without entries stays at the mean.
     """
-    known = ~np.isnan(values)
-    mean = float(values[known].mean()) if known.any() else 0.0
-    centred, weight = np.where(known, values - mean, 0.0), known.astype(np.float64)
+    measured = ~np.isnan(values)
+    mean = float(values[measured].mean()) if measured.any() else 0.0
+    centred, weight = np.where(measured, values - mean, 0.0), measured.astype(np.float64)
     levels = _alternate(centred, weight, np.zeros((values.shape[1], 1)), np.array([level_ridge]))
     columns = np.hstack([levels[1], _directions(weight * (centred - _product(*levels)), rank)])
     penalty = np.array([level_ridge, *[ridge] * (columns.shape[1] - 1)])
@@ -46,7 +45,7 @@ def complete(values: Floats, rank: int = RANK, ridge: float = RIDGE, level_ridge
 
 
 def _alternate(target: Floats, weight: Floats, columns: Floats, penalty: Floats) -> tuple[Floats, Floats]:
-    """Level and factors of the rows, then of the columns, each fitted to the other, over and over."""
+    """Levels and factors of rows and of columns, fitted to each other in turns."""
     for _ in range(_SWEEPS):
         rows = _regress(target, weight, columns, penalty)
         columns = _regress(target.T, weight.T, rows, penalty)
@@ -69,16 +68,16 @@ def _product(rows: Floats, columns: Floats) -> Floats:
 
 
 def _directions(residual: Floats, rank: int) -> Floats:
-    """The leading directions of what levels leave: a start that is the same every time."""
+    """The leading directions of the residual of the levels: a deterministic start."""
     _, size, right = np.linalg.svd(residual, full_matrices=False)
     start: Floats = right[:rank].T * np.sqrt(size[:rank])
     return start
 
 
-def snap(values: Floats, fitted: Floats) -> Floats:
-    """Every entry as the nearest row has it that knows the column, at the level of the row itself.
+def from_nearest_rows(values: Floats, fitted: Floats) -> Floats:
+    """Every entry from the nearest row with a measurement in the column, shifted to the level of the row itself.
 
-    Where no other row knows the column, the fitted value stays.
+    Where no other row has a measurement in the column, the fitted value stays.
     """
     nearest = nearest_rows(fitted, ~np.isnan(values))
     level = fitted.mean(axis=1)
@@ -86,21 +85,21 @@ def snap(values: Floats, fitted: Floats) -> Floats:
     return np.where(nearest >= 0, borrowed, fitted)
 
 
-def nearest_rows(fitted: Floats, known: NDArray[np.bool_]) -> Ints:
-    """For each entry, the other row of the most similar shape that knows the column; -1 if none does."""
-    apart = _distances(fitted - fitted.mean(axis=1, keepdims=True))
-    nearest = np.full(known.shape, -1)
-    for column in np.flatnonzero(known.any(axis=0)):
-        candidates = np.flatnonzero(known[:, column])
-        chosen = candidates[apart[:, candidates].argmin(axis=1)]
-        oneself = chosen == np.arange(len(apart))
-        nearest[:, column] = np.where(oneself, -1, chosen)
+def nearest_rows(fitted: Floats, measured: NDArray[np.bool_]) -> Ints:
+    """For each entry, the other row of most similar shape with a measurement in the column; -1 if there is none."""
+    distance = _distances(fitted - fitted.mean(axis=1, keepdims=True))
+    nearest = np.full(measured.shape, -1)
+    for column in np.flatnonzero(measured.any(axis=0)):
+        candidates = np.flatnonzero(measured[:, column])
+        chosen = candidates[distance[:, candidates].argmin(axis=1)]
+        itself = chosen == np.arange(len(distance))
+        nearest[:, column] = np.where(itself, -1, chosen)
     return nearest
 
 
 def _distances(points: Floats) -> Floats:
-    """Squared distances; infinite to oneself. Rounded, so that equal ones tie and the first row wins."""
+    """Squared distances; infinite to itself. Rounded, so that equal ones tie and the first row wins."""
     squares = np.square(points).sum(axis=1)
-    apart: Floats = np.round(squares[:, None] + squares - 2 * points @ points.T, 9)
-    np.fill_diagonal(apart, np.inf)
-    return apart
+    distance: Floats = np.round(squares[:, None] + squares - 2 * points @ points.T, 9)
+    np.fill_diagonal(distance, np.inf)
+    return distance

@@ -1,4 +1,4 @@
-"""What policies share that solve for shares of time and run them in rounds."""
+"""The base of Gavel's policies: solve an allocation problem for shares of time, and run the shares in rounds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from horae.core.arrays import Floats
+from horae.core.arrays import Bools, Floats, Ints
 from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
@@ -19,11 +18,12 @@ from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, re
 from horae.policies.settings import BadSetting, setting
 from horae.solve.allocation.problem import AllocationProblem, Sharing, Solution
 
+#: Shares of time below this are rounding errors of the solver.
 _LEAST_SHARE = 1e-6
 
 
 def problem_of(now: Snapshot, isolated_s: Floats) -> AllocationProblem:
-    """The allocation problem of this moment; a gang that a type cannot hold now cannot use it."""
+    """The allocation problem of a snapshot. A job has speed 0 on a GPU type that is too small for its gang now."""
     return AllocationProblem(
         gpu_types=now.cluster.gpu_types,
         capacity=now.open_gpus.astype(np.float64),
@@ -47,12 +47,16 @@ class AllocationPolicy(ABC):
     paper: ClassVar = "Gavel, OSDI '20, section 4"
     memory: ClassVar[MemorySpec] = MEMORY
     round: float = setting(360.0, "length of a round in seconds", least=0.001)
-    stay: float = setting(720.0, "seconds a running job may be behind others before it gives way", least=0)
-    half_life: float = setting(math.inf, "seconds in which half of what is owed is forgotten; off for never", least=1)
-    aware: bool = setting(True, "whether speeds on the GPU types are told apart")
+    stay: float = setting(
+        720.0, "seconds that a waiting job must be owed more than a running job before it takes its GPUs", least=0
+    )
+    half_life: float = setting(
+        math.inf, "seconds after which half of the time owed is forgotten; off for never", least=1
+    )
+    aware: bool = setting(True, "whether each GPU type has its own speed; false takes one average speed for all")
     space_sharing: bool = setting(False, "whether two jobs may share GPUs where that is faster than taking turns")
 
-    #: Whether the shares are the same as long as nobody comes, goes or changes.
+    #: Whether the shares depend on jobs and GPUs alone, not on time; equal problems are then solved once.
     timeless: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -62,7 +66,7 @@ class AllocationPolicy(ABC):
             )
 
     def check(self, gpu_types: tuple[str, ...], pairs_known: bool) -> None:
-        """Sharing blindly is nothing that anybody should ask for."""
+        """Refuse space sharing where no speeds of pairs are known."""
         if self.space_sharing and not pairs_known:
             raise BadSetting(
                 "space-sharing=true needs speeds of two jobs on the same GPUs, and none are known: "
@@ -71,52 +75,51 @@ class AllocationPolicy(ABC):
 
     @abstractmethod
     def allocate(self, problem: AllocationProblem) -> Solution:
-        """The shares of this moment's problem."""
+        """Solve a problem for shares of time."""
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Settle what is owed, solve, and wish for the next round."""
+        """Update the time owed, solve for shares, and wish for the next round."""
         owed_s = owed(now, memory, self.half_life)
-        # Jobs that no open type can hold are no part of the problem, and have no share.
-        usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
-        runs = np.array(usable.any(axis=1), np.bool_)
-        shares = self._shares(now, memory, runs) if runs.any() else TimeShares(np.zeros_like(owed_s))
+        # Jobs that no GPU type can hold now are left out of the problem, and have no share.
+        runnable = np.asarray(now.usable.any(axis=1))
+        shares = self._shares(now, memory, runnable) if runnable.any() else TimeShares(np.zeros_like(owed_s))
         remember(now, memory, shares, owed_s)
         wishes = next_round(now, shares, self.claims(now, shares, owed_s), self.round, self.stay)
         return replace(wishes, wake_s=min(wishes.wake_s, self.next_claim_s(now, shares)))
 
     def claims(self, now: Snapshot, shares: TimeShares, owed_s: Floats) -> Floats:
-        """How much each job (rows) deserves each type (columns) now, in seconds: what it is owed, as a rule."""
+        """Claim of each job (rows) to each GPU type (columns), in seconds; the time owed, by default."""
         return owed_s
 
     def next_claim_s(self, now: Snapshot, shares: TimeShares) -> float:
-        """When claims change before the round ends even if nothing happens: never, as a rule."""
+        """When claims change although nothing happens, if before the end of the round; never, by default."""
         return math.inf
 
     def least_share(self, solution: Solution) -> Floats:
-        """What is below this, by job, is a solver's tolerance and nobody's right."""
+        """Share of each job below which a share is a rounding error of the solver, and dropped."""
         return np.full(len(solution.share), _LEAST_SHARE)
 
-    def _shares(self, now: Snapshot, memory: Memory, runs: NDArray[np.bool_]) -> TimeShares:
-        """Solve for those that can run; the others have no share."""
+    def _shares(self, now: Snapshot, memory: Memory, runnable: Bools) -> TimeShares:
+        """Solve for the jobs that can run now; the others have no share."""
         problem = problem_of(now, self._isolated_s(now, memory))
         if self.space_sharing:
             problem = replace(problem, sharing=Sharing(now.kind, now.beside))
-        problem = problem.only(runs)
+        problem = problem.only(runnable)
         solution = self._solve(problem if self.aware else problem.agnostic())
-        self.note(now, memory, solution)
+        self.note(now, memory, now.rows[runnable], solution)
         least = self.least_share(solution)
         alone = np.zeros((len(now), len(problem.gpu_types)))
-        alone[runs] = np.where(solution.share < least[:, None], 0.0, solution.share)
+        alone[runnable] = np.where(solution.share < least[:, None], 0.0, solution.share)
         together = np.where(
             solution.pair_share < least[solution.pairs].min(axis=1, keepdims=True), 0.0, solution.pair_share
         )
-        return TimeShares(alone, np.flatnonzero(runs)[solution.pairs], together)
+        return TimeShares(alone, np.flatnonzero(runnable)[solution.pairs], together)
 
-    def note(self, now: Snapshot, memory: Memory, solution: Solution) -> None:  # noqa: B027, most have nothing to note
-        """Remember what a solution says beside the shares; its jobs are named by their rows."""
+    def note(self, now: Snapshot, memory: Memory, rows: Ints, solution: Solution) -> None:  # noqa: B027, optional
+        """Remember more of a solution than its shares (nothing, by default); `rows[m]` is the row of its job m."""
 
     def _solve(self, problem: AllocationProblem) -> Solution:
-        """Allocate, or take the last solution where the problem is the same: most rounds end and nothing changed."""
+        """Allocate, or return the last solution if the problem is the same: most rounds end without any change."""
         if not self.timeless:
             return self.allocate(problem)
         key = problem.fingerprint
@@ -127,9 +130,9 @@ class AllocationPolicy(ABC):
 
     @cached_property
     def _last(self) -> dict[bytes, Solution]:
-        """A cache of one; it can be lost at any time."""
+        """A cache of one entry; it can be lost at any time."""
         return {}
 
     def _isolated_s(self, now: Snapshot, memory: Memory) -> Floats:
-        """Time that what each job has done would have taken alone on its share; few policies ask."""
+        """Seconds that each job's work so far would have taken on its isolated share; 0 by default."""
         return np.zeros(len(now))

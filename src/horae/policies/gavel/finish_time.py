@@ -1,4 +1,4 @@
-"""Finish-time fairness as an optimisation."""
+"""Finish-time fairness as an allocation program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from horae.solve.allocation.problem import AllocationProblem, Solution
 class FinishTime(AllocationPolicy):
     """Lower the largest ratio of finish time here to finish time alone on 1/N of the cluster, then the next.
 
-    Gavel's form of Themis' finish-time fairness (section 4.2). The time alone is kept as it evolves.
+    Gavel's form of Themis' finish-time fairness (section 4.2). `isolated_time.py`
+    keeps each job's time alone as the number of jobs changes.
     """
 
     objective: ClassVar = "largest rho = finish time here / finish time alone, lowered lexicographically"
@@ -33,7 +34,7 @@ class FinishTime(AllocationPolicy):
     )
 
     def allocate(self, problem: AllocationProblem) -> Solution:
-        """Lower rho level by level."""
+        """Shares that lower rho level by level."""
         from horae.solve.allocation.programs import finish_time
 
         return finish_time(problem)

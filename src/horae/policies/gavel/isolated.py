@@ -1,4 +1,4 @@
-"""Everybody alone on 1/N of the cluster."""
+"""Isolation: each of N jobs has 1/N of every GPU type, a yardstick for other policies."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, remember
 from horae.policies.settings import setting
+from horae.solve.allocation.problem import isolated_share
 
 
 @dataclass(frozen=True)
 class Isolated:
     """Give each of the N jobs 1/N of the time of every GPU type, in rounds.
 
-    The share is that of Gavel (OSDI '20, section 4.2): (GPUs of the type / N) / gang, at most
-    all of the time. It is a yardstick, so nobody is preferred where it runs.
+    The share is that of Gavel (OSDI '20, section 4.2): (GPUs of the type / N) / GPUs of the job, in sum at most 1.
+    The policy is a yardstick, so a running job has no preference for the GPUs that it has.
     """
 
     objective: ClassVar = "time owed on each GPU type, most first"
@@ -31,20 +29,8 @@ class Isolated:
     round: float = setting(360.0, "length of a round in seconds", least=0.001)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Settle what each job is owed, then wish for (job, type) in order of it."""
+        """Update the time owed, then wish for (job, GPU type) pairs by time owed, most first."""
         owed_s = owed(now, memory, math.inf)
-        usable = (now.rates > 0) & (now.open_gpus >= now.gpus[:, None])
-        share = isolated_share(now.open_gpus, now.gpus, usable)
+        share = isolated_share(now.open_gpus, now.gpus, now.usable)
         remember(now, memory, TimeShares(share), owed_s)
         return next_round(now, TimeShares(share), owed_s, self.round, stay_s=0.0)
-
-
-def isolated_share(
-    gpus_by_type: NDArray[np.int64], gangs: NDArray[np.int64], usable: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Share of time each job (rows) would have on each GPU type (columns) of its 1/N of the cluster."""
-    if len(gangs) == 0:
-        return np.zeros(usable.shape)
-    share = gpus_by_type[None, :] / len(gangs) / gangs[:, None]
-    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    return np.where(usable, share, 0.0)

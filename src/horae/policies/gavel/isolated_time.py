@@ -1,6 +1,6 @@
-"""How long jobs would have taken for what they did, alone on 1/N of every GPU type, kept as it evolves.
+"""Isolated time: seconds that a job's work would have taken alone on 1/N of every GPU type, while N changes.
 
-What a job does between two looks would have taken it that work over its isolated throughput of then.
+Work done between two decisions counts as that work divided by the isolated throughput at the earlier decision.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from horae.core.memory import Memory
 from horae.core.snapshot import Snapshot
 from horae.policies.gavel.allocation_policy import problem_of
 
-#: What is remembered of each job.
+#: Memory (stored), by job: isolated time so far, work left and isolated throughput at the last decision.
 COLUMNS = {"isolated_s": 0, "left": 0, "isolated_rate": 0}
 
 
 def isolated_s(now: Snapshot, memory: Memory) -> Floats:
-    """Seconds of each job so far; remembers its isolated throughput from here on."""
+    """Isolated seconds of each job's work so far. Updates the memory."""
     so_far_s, rate = memory.column("isolated_s", now.rows), memory.column("isolated_rate", now.rows)
-    known = rate > 0
+    counted = rate > 0
     done = memory.column("left", now.rows) - now.work_left
-    so_far_s[known] += np.maximum(done[known], 0.0) / rate[known]
+    so_far_s[counted] += np.maximum(done[counted], 0.0) / rate[counted]
     memory.put("isolated_s", now.rows, so_far_s)
     memory.put("left", now.rows, now.work_left)
     if len(now):
@@ -29,8 +29,8 @@ def isolated_s(now: Snapshot, memory: Memory) -> Floats:
     return so_far_s
 
 
-def isolated_in_all_s(now: Snapshot, memory: Memory) -> Floats:
-    """Seconds of each job from beginning to end, if as many stay as there are now; infinite if it could not run."""
+def isolated_total_s(now: Snapshot, memory: Memory) -> Floats:
+    """Isolated seconds of each whole job, if N stays as it is now; infinite if the job cannot run."""
     so_far_s = isolated_s(now, memory)
     rate = memory.column("isolated_rate", now.rows)
     left_s = np.divide(now.work_left, rate, out=np.full(len(now), np.inf), where=rate > 0)

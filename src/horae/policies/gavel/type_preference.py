@@ -1,4 +1,4 @@
-"""Which GPU type suits a job best now, and when changing it is worth a restart."""
+"""Time left of each job on each GPU type, and when a faster type is worth a restart."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import numpy as np
 from horae.core.arrays import Floats, Ints
 from horae.core.snapshot import Snapshot
 
-#: The setting of all policies that look at time left on each type.
-GAIN = "seconds by which somebody must end sooner before a running job moves or gives way"
+#: Help text of the setting `gain`.
+GAIN = "seconds that a move or a preemption must save before a running job is restarted for it"
 
-#: Not even a free restart is worth less.
+#: Least gain in seconds: without it rounding errors could move a job.
 _LEAST_GAIN_S = 1e-6
 
 
 def held_type(now: Snapshot) -> Ints:
-    """Number of the GPU type on which each job runs, starts up or has GPUs set aside; -1 for those that wait."""
+    """Number of the GPU type of which each job has GPUs, or has GPUs set aside; -1 for waiting jobs."""
     held = np.full(len(now), -1, np.int64)
     for holder in now.gpu_ledger.holders:
         gpus = np.flatnonzero(np.isin(holder, now.rows))
@@ -24,16 +24,16 @@ def held_type(now: Snapshot) -> Ints:
 
 
 def free_gpus(now: Snapshot) -> Ints:
-    """GPUs of each type that nobody holds."""
+    """GPUs of each type that no job has."""
     ledger = now.gpu_ledger
     free = ledger.gpu_open & (ledger.holders[0] < 0)
     return np.bincount(now.cluster.gpu_type[free], minlength=len(now.open_gpus)).astype(np.int64)
 
 
 def times_left(now: Snapshot, aware: bool) -> Floats:
-    """Seconds that each job (rows) still takes on each type (columns), infinite where it cannot run.
+    """Seconds left of each job (rows) on each GPU type (columns); infinite where the job cannot run.
 
-    Who is not aware of types takes each for the average of the cluster.
+    Without `aware` every type has the average speed of the cluster.
     """
     usable = now.rates > 0
     average = now.rates @ now.cluster.gpus_by_type / now.cluster.gpus
@@ -43,7 +43,7 @@ def times_left(now: Snapshot, aware: bool) -> Floats:
 
 
 def less_where_held(time_s: Floats, held: Ints, gain_s: float) -> Floats:
-    """The same times, with a job that has GPUs `gain_s` shorter on their type: elsewhere it would have to restart."""
-    shorter_s, runs = time_s.copy(), np.flatnonzero(held >= 0)
-    shorter_s[runs, held[runs]] -= max(gain_s, _LEAST_GAIN_S)
+    """The same times, `gain_s` less on the type of which a job has GPUs: on another type it would have to restart."""
+    shorter_s, holders = time_s.copy(), np.flatnonzero(held >= 0)
+    shorter_s[holders, held[holders]] -= max(gain_s, _LEAST_GAIN_S)
     return shorter_s

@@ -1,4 +1,4 @@
-"""GPUs where they shorten most."""
+"""Optimus: each GPU goes to the job whose remaining time it shortens most."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from horae.policies.time_grid import next_quantum_s
 class Optimus:
     """Give out GPUs one by one, each to the job whose remaining time it shortens most.
 
-    After Optimus (EuroSys '18, section 4.1): first everybody gets the gang without which it does not run, then
-    marginal gains decide, as far as jobs are elastic. Where not all gangs fit, every first gang shortens an
-    endless time; what differs is what it costs, so that the least GPU time left goes first, which is best for
-    the average as well. Remaining times are the work left over a speed linear in GPUs.
+    After Optimus (EuroSys '18, section 4.1): every job gets its smallest gang first, then elastic jobs grow by
+    marginal gain. Where not all gangs fit, the first gang of any job shortens an infinite time, so gains do not
+    order them; here the job with the least GPU time left goes first, which is best for the average completion
+    time. A job's speed is taken to be linear in its GPU count.
     """
 
     objective: ClassVar = "remaining time, shortened most by each GPU"
@@ -42,7 +42,7 @@ class Optimus:
         order = np.argsort(time_on_one_s, kind="stable")
         least, most = now.table.gpus_min[now.rows], now.table.gpus_max[now.rows]
         wanted = marginal_gains(time_on_one_s, least, most, order, int(now.open_gpus.sum()))
-        gpus = self._settled(now, time_on_one_s, wanted)[order]
+        gpus = self._gpus_asked(now, time_on_one_s, wanted)[order]
         quantum_ends_s = next_quantum_s(now.now_s, self.quantum)
         return Wishes(
             now.rows[order],
@@ -54,48 +54,48 @@ class Optimus:
             wake_s=quantum_ends_s if len(now) else math.inf,
         )
 
-    def _settled(self, now: Snapshot, time_on_one_s: Floats, wanted: Ints) -> Ints:
-        """What each job asks for: those that run keep their number inside a lease, and where more would gain little."""
+    def _gpus_asked(self, now: Snapshot, time_on_one_s: Floats, wanted: Ints) -> Ints:
+        """GPU count that each job asks for. A running job keeps its count while leased, or if more save little."""
         has = gpus_held(now)
         runs = has > 0
         leased = now.table.lease_until_s[now.rows] > now.now_s
-        few = np.maximum(has, 1)
-        saves_little = (wanted > has) & (time_on_one_s / few - time_on_one_s / wanted <= self.gain)
+        saves_little = (wanted > has) & (time_on_one_s / np.maximum(has, 1) - time_on_one_s / wanted <= self.gain)
         return np.where(runs & (leased | saves_little), has, wanted)
 
 
 def marginal_gains(time_on_one_s: Floats, least: Ints, most: Ints, order: Ints, gpus: int) -> Ints:
-    """GPUs for each job: first gangs in the given order, then one at a time where it shortens most; ties in order.
+    """GPU count of each job: smallest gangs in the given order, then one GPU at a time to the largest gain.
 
-    A job whose first gang does not fit is given it nonetheless: it waits for it.
+    Ties go by the given order. A job whose smallest gang does not fit still gets that count: the job waits for it.
     """
     wanted, left = least.copy(), gpus
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    grows: list[tuple[float, int, int]] = []
-    for one in order.tolist():
-        if left < least[one]:
+    #: Heap of (negative gain in seconds, rank, position) of the jobs that can grow.
+    growing: list[tuple[float, int, int]] = []
+    for i in order.tolist():
+        if left < least[i]:
             continue
-        left -= int(least[one])
-        if most[one] > least[one]:
-            grows.append((-_shortened_s(time_on_one_s[one], int(least[one])), int(rank[one]), one))
-    heapq.heapify(grows)
-    while left and grows:
-        _, at, one = heapq.heappop(grows)
-        wanted[one] += 1
+        left -= int(least[i])
+        if most[i] > least[i]:
+            growing.append((-_gain_s(time_on_one_s[i], int(least[i])), int(rank[i]), i))
+    heapq.heapify(growing)
+    while left and growing:
+        _, rank_of_job, i = heapq.heappop(growing)
+        wanted[i] += 1
         left -= 1
-        if wanted[one] < most[one]:
-            heapq.heappush(grows, (-_shortened_s(time_on_one_s[one], int(wanted[one])), at, one))
+        if wanted[i] < most[i]:
+            heapq.heappush(growing, (-_gain_s(time_on_one_s[i], int(wanted[i])), rank_of_job, i))
     return wanted
 
 
-def _shortened_s(time_on_one_s: float, gpus: int) -> float:
-    """By how much one GPU more shortens a job."""
+def _gain_s(time_on_one_s: float, gpus: int) -> float:
+    """Seconds that one GPU more saves a job that has `gpus`."""
     return time_on_one_s / gpus - time_on_one_s / (gpus + 1)
 
 
 def gpus_held(now: Snapshot) -> Ints:
-    """How many GPUs each job has, or has set aside."""
+    """Number of GPUs that each job has, or that are set aside for it."""
     holders = now.gpu_ledger.holders
     count = np.bincount(holders[holders >= 0], minlength=len(now.table))
     return np.asarray(count[now.rows], np.int64)

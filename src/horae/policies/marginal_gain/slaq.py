@@ -1,4 +1,4 @@
-"""Quality first."""
+"""SLAQ: GPUs go to the jobs whose training loss falls fastest."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from horae.policies.time_grid import next_quantum_s
 class Slaq:
     """Run the jobs whose loss falls most for a second of a GPU.
 
-    After SLAQ (SoCC '17, sections 3 and 4): the fall between the last two reports is what the next are expected
-    to bring, as a part of all that the loss has fallen so far, for losses of different models do not compare
-    (SLAQ divides by the largest fall between two reports, which says the same of curves that flatten). A job
-    without two reports goes first until it has had its chance; whoever has reported nothing by then is expected
-    to bring nothing. GPUs change hands on a common grid.
+    After SLAQ (SoCC '17, sections 3 and 4): a job's loss is expected to fall as it did between its last two
+    reports. The fall counts as a fraction of the whole fall so far, because losses of different models do not
+    compare. (SLAQ divides by the largest fall between two reports; for curves that flatten the order is the same.)
+    A job without two reports goes first for its first `chance` seconds of work, and is expected to gain nothing
+    after that. GPUs change hands on the common time grid.
     """
 
     objective: ClassVar = "normalised fall of the loss for a GPU-second, largest first"
@@ -39,9 +39,9 @@ class Slaq:
     reserve: float = setting(math.inf, RESERVE, least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Those that still have their chance, then by what they are expected to bring; ties by arrival."""
-        unknown = np.isnan(now.table.loss_before[now.rows])
-        has_chance = unknown & (now.executed_s < self.chance)
+        """Jobs within their chance, then by expected fall of the loss, largest first; ties by arrival."""
+        few_reports = np.isnan(now.table.loss_before[now.rows])
+        has_chance = few_reports & (now.executed_s < self.chance)
         quantum_ends_s = next_quantum_s(now.now_s, self.quantum)
         return Wishes(
             now.rows,
@@ -54,13 +54,13 @@ class Slaq:
 
 
 def expected_fall(now: Snapshot) -> Floats:
-    """By how much of all it has fallen a job's loss is expected to fall in a second, for each of its GPUs.
+    """Expected fall of each job's loss for a GPU-second, as a fraction of its whole fall so far.
 
-    Speeds are those of each job's best GPU type. Losses that rise are expected to stay.
+    Speeds are those of the job's fastest GPU type. A loss that rose is expected to stay as it is.
     """
     table, rows = now.table, now.rows
     fall = np.nan_to_num(np.maximum(table.loss_before[rows] - table.loss[rows], 0.0))
     work = np.nan_to_num(table.loss_work[rows] - table.loss_work_before[rows], nan=1.0)
     fallen = np.nan_to_num(table.loss_first[rows] - table.loss[rows])
-    share = np.divide(fall, fallen, out=np.zeros(len(rows)), where=fallen > 0)
-    return np.asarray(share / work * table.best_rate[rows] / now.gpus, np.float64)
+    fraction = np.divide(fall, fallen, out=np.zeros(len(rows)), where=fallen > 0)
+    return np.asarray(fraction / work * table.best_rate[rows] / now.gpus, np.float64)

@@ -1,4 +1,4 @@
-"""First come, first served."""
+"""First come, first served: jobs in order of arrival, with or without backfilling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Fifo:
     memory: ClassVar = MemorySpec()
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Everybody in order of arrival, nobody passes."""
+        """All jobs in order of arrival; no job passes another."""
         return Wishes(now.rows, preempt=False, blocking=True, waiting=Reason.BEHIND_EARLIER)
 
 
@@ -45,5 +45,5 @@ class FifoBackfill:
     reserve: float = setting(math.inf, RESERVE, least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Everybody in order of arrival."""
+        """All jobs in order of arrival; a job that fits may pass one that does not."""
         return Wishes(now.rows, preempt=False, reserve_after_s=self.reserve, waiting=Reason.NO_FREE_GPUS)

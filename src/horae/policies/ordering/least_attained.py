@@ -19,25 +19,25 @@ from horae.policies.time_grid import next_quantum_s
 class LeastAttainedService:
     """Run the jobs that have had the least GPU time; ties by arrival.
 
-    Continuous 2D-LAS (Tiresias, NSDI '19, section 3.1): nothing about durations is known.
-    It looks at every event and every quantum; jobs of like age take turns.
+    Continuous 2D-LAS (Tiresias, NSDI '19, section 3.1): durations need not be known. Attained service is compared
+    exactly, at every event and every quantum, so jobs of like service take turns; `tiresias` avoids that.
     """
 
     objective: ClassVar = "attained GPU time, least first"
     unit: ClassVar = "GPU-s"
     paper: ClassVar = "Tiresias, NSDI '19, section 3.1"
     memory: ClassVar = MemorySpec()
-    quantum: float = setting(600.0, "seconds between two looks when nothing else happens", least=0.001)
+    quantum: float = setting(600.0, "seconds between decisions when nothing else happens", least=0.001)
     reserve: float = setting(math.inf, RESERVE, least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """By GPU time had so far."""
-        anybody_waits = not now.has_gpus.all()
+        """By attained service, in GPU-seconds."""
+        any_waiting = not now.has_gpus.all()
         return Wishes(
             now.rows,
             now.gpu_seconds,
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_LESS_SERVED,
             measure=ComparedBy.SERVICE,
-            wake_s=next_quantum_s(now.now_s, self.quantum) if anybody_waits else math.inf,
+            wake_s=next_quantum_s(now.now_s, self.quantum) if any_waiting else math.inf,
         )

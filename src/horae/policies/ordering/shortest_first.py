@@ -1,4 +1,4 @@
-"""Shortest remaining time, or remaining GPU time, first."""
+"""Shortest remaining time first (SRTF), or shortest remaining GPU time first (SRSF)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from horae.policies.settings import RESERVE, setting
 class ShortestRemainingTime:
     """Run the jobs with the least time left, preempting longer ones; ties by arrival.
 
-    It must know how long jobs take: a bound for what can be reached, not a policy for
-    clusters where nobody knows.
+    The policy must know how long jobs take: it is a bound for what can be reached, not a policy for
+    clusters where durations are unknown.
     """
 
     objective: ClassVar = "remaining time, least first"
@@ -41,7 +41,10 @@ class ShortestRemainingTime:
 
 @dataclass(frozen=True)
 class ShortestRemainingService:
-    """Run the jobs with the least GPU time left (time left times GPUs), preempting others; ties by arrival."""
+    """Run the jobs with the least GPU time left (time left times GPUs), preempting others; ties by arrival.
+
+    2D-SRSF (Tiresias, NSDI '19, section 3.1). Like `srtf` it must know how long jobs take.
+    """
 
     objective: ClassVar = "remaining GPU time, least first"
     unit: ClassVar = "GPU-s"
@@ -50,7 +53,7 @@ class ShortestRemainingService:
     reserve: float = setting(math.inf, RESERVE, least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """By remaining time times GPUs."""
+        """By remaining time on the fastest GPU type, times GPU count."""
         return Wishes(
             now.rows,
             now.remaining_s * now.gpus,

@@ -1,4 +1,4 @@
-"""Smallest gang first."""
+"""Smallest gang first: jobs by GPU count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SmallestFirst:
     reserve: float = setting(math.inf, RESERVE, least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """By number of GPUs."""
+        """By GPU count."""
         return Wishes(
             now.rows,
             now.gpus.astype(np.float64),

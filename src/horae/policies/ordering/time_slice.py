@@ -1,4 +1,4 @@
-"""Round robin."""
+"""Time slicing: jobs take turns on the GPUs (round robin)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from horae.core.wishes import Wishes
 from horae.policies.settings import RESERVE, setting
 from horae.policies.time_grid import next_quantum_s
 
-#: Later than any time, and small enough that a millisecond still counts.
-_AFTER_ALL_WHO_WAIT = 2.0**40
+#: Seconds. Puts jobs with GPUs after all waiting jobs: later than any time, and small enough that floats still tell
+#: milliseconds apart.
+_AFTER_WAITING_JOBS = 2.0**40
 
 
 @dataclass(frozen=True)
 class TimeSlice:
-    """Take turns: whoever has waited longest runs next, until its slice ends.
+    """Take turns: the job that has waited longest runs next, until its slice ends.
 
     Time slicing as in Gandiva (OSDI '18, section 3): slices end on a common grid, so that
-    gangs change places together. A job that nobody waits for keeps its GPUs.
+    gangs change places together. A job keeps its GPUs while no job waits for them.
     """
 
     objective: ClassVar = "time since the last turn, longest first"
@@ -35,18 +36,18 @@ class TimeSlice:
     reserve: float = setting(math.inf, RESERVE, least=0)
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Those that load, those that wait in order of their wait, then the rest, the longest on the GPUs last.
+        """Loading jobs, then waiting jobs (longest wait first), then running jobs (longest on their GPUs last).
 
-        A slice begins when the job begins to work: whoever loads has not had its turn.
+        A slice begins when the job begins to work, so a loading job has not had its turn.
         """
         slice_ends_s = next_quantum_s(now.now_s, self.quantum)
-        anybody_waits = not now.has_gpus.all()
-        turn = np.where(now.has_gpus, _AFTER_ALL_WHO_WAIT - now.launched_s, now.waiting_since_s)
+        any_waiting = not now.has_gpus.all()
+        turn = np.where(now.has_gpus, _AFTER_WAITING_JOBS - now.launched_s, now.waiting_since_s)
         return Wishes(
             now.rows,
             np.where(now.loading, -np.inf, turn),
             reserve_after_s=self.reserve,
             lease_until_s=slice_ends_s,
             waiting=Reason.BEHIND_TURN,
-            wake_s=slice_ends_s if anybody_waits else math.inf,
+            wake_s=slice_ends_s if any_waiting else math.inf,
         )

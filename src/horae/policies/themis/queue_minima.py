@@ -1,7 +1,7 @@
-"""Queues below their guaranteed minimum, which are served before anything is auctioned.
+"""Queues below their guaranteed minimum, which are served before the auction.
 
-A minimum means here what it means under policies that order jobs: a job is within it if its queue, or one above,
-has no more than its minimum with the job's GPUs. Nobody loses a lease for it, and nobody bids or pays.
+The minimum means the same as under ordering policies: a job is within it if its queue, or a queue above, has no more
+than its minimum with the job's GPUs. No job loses a lease for a minimum, and no app bids or pays.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from horae.policies.themis.app_views import AppViews
 
 
 def serve_minima(now: Snapshot, views: AppViews, free: Ints) -> dict[int, Counts]:
-    """GPUs by machine for jobs (by position) that their queues are guaranteed, as far as free ones go."""
+    """GPU count by machine of jobs (by position) within the minimum of their queue, as far as free GPUs go."""
     if not now.queues.has_minimum:
         return {}
     given: dict[int, Counts] = {}
-    use, left = views.use(), Counter(dict(enumerate(free.tolist())))
-    for i in _late_first(views):
+    use, left = views.queue_use(), Counter(dict(enumerate(free.tolist())))
+    for i in _worst_off_first(views):
         queue, gpus = int(now.queue[i]), int(now.gpus[i])
         if use.guarantees(queue, gpus) and (found := divide(now, np.array([i]), left, views.leased)):
             given |= found
             use.add(queue, gpus)
             left.subtract(found[i])
-    # Divided at once, nobody has to leave its place for another who fits elsewhere; but nobody may lose by that.
-    at_once = divide(now, np.array(list(given), np.int64), dict(enumerate(free.tolist())), views.leased)
-    return at_once if len(at_once) == len(given) else given
+    # Divided together, no job leaves its GPUs for a job that fits elsewhere. Not used if a job would get nothing.
+    together = divide(now, np.array(list(given), np.int64), dict(enumerate(free.tolist())), views.leased)
+    return together if len(together) == len(given) else given
 
 
-def _late_first(views: AppViews) -> Iterator[int]:
-    """Jobs without a lease: those of the app that is worst off first, and of each app in its own order."""
+def _worst_off_first(views: AppViews) -> Iterator[int]:
+    """Positions of the jobs without a lease: apps by rho, highest first; the jobs of an app in the app's order."""
     asking = {app: jobs[~views.leased[jobs]] for app, jobs in enumerate(views.jobs_of)}
     rho = {app: round(views.view(app).rho_now, 9) for app, jobs in asking.items() if len(jobs)}
     for app in sorted(rho, key=lambda app: (-rho[app], app)):

@@ -1,12 +1,12 @@
-"""Finish-time fairness of apps as it evolves: rho = T_sh / T_id (Themis, NSDI '20, section 3).
+"""Finish-time fairness of apps: rho = T_sh / T_id (Themis, NSDI '20, section 3).
 
-T_sh is the time since an app came plus what it still needs; T_id the time it would need alone on
-1/N of the cluster, N being the number of apps averaged over its life. Both know GPU types, and
-T_sh where a job runs. What was decided is remembered: the area under the number of apps, once for
-all, and what it was when each app came; the average over any life is a difference of two areas.
+T_sh is the time since the app came plus the time it still needs. T_id is the time that the app would need alone on
+1/N of the cluster, where N is the number of apps, averaged over the app's life. Both take account of GPU types, and
+T_sh also of the place of running jobs. For the average the memory holds the integral of the number of apps over
+time, and its value when each app came; the average over a life is a difference of two integrals.
 
-Everything here is a column by app, in the order of `AppFinishTimes.numbers`. Memory by app lies in the columns
-that every policy may have, at the app's number: there are never more apps than jobs.
+All columns are by app, in the order of `AppsNow.numbers`. Memory by app lies in ordinary memory columns, at the
+app's number: there are never more apps than jobs.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
 from horae.core.states import CANCELLED, CANCELLING, FAILED
 
-#: What a policy that counts with rho has to remember.
+#: Memory (stored) of policies that use rho: by app, whether it is known, when it came and the integral then;
+#: the number of apps, the integral and the time at the last decision.
 MEMORY = MemorySpec(
     columns={"app_known": 0, "app_begin_s": 0, "app_area": 0},
     by_app=("app_known", "app_begin_s", "app_area"),
     scalars={"apps": 0.0, "apps_area": 0.0, "apps_looked_s": 0.0},
 )
 
-#: States of jobs that an app is owed nothing for.
+#: States of jobs whose work does not count for the app.
 _GIVEN_UP = (int(FAILED), int(CANCELLING), int(CANCELLED))
 
 
 @dataclass(frozen=True)
-class AppFinishTimes:
-    """The apps that have a job which wants something now."""
+class AppsNow:
+    """The apps with an active job at a moment, and how long and how crowded their lives were so far."""
 
     #: Number of each app in the job table, in order of its first job.
     numbers: Ints
@@ -49,10 +50,10 @@ class AppFinishTimes:
         return len(self.numbers)
 
 
-def look(now: Snapshot, memory: Memory) -> AppFinishTimes:
-    """Find the apps of this moment and remember how many there are from here on.
+def find_apps(now: Snapshot, memory: Memory) -> AppsNow:
+    """The apps of this moment. Updates the memory.
 
-    Jobs that are held do not count: an app whose jobs are all held contends with nobody.
+    Jobs on hold do not count: an app whose jobs are all on hold is not there.
     """
     active = now.table.active
     numbers, first = np.unique(now.table.app[active], return_index=True)
@@ -64,7 +65,7 @@ def look(now: Snapshot, memory: Memory) -> AppFinishTimes:
     new = memory.column("app_known", numbers) == 0
     begin_s = now.table.submit_s[active[first[new]]]
     memory.put("app_begin_s", numbers[new], begin_s)
-    # Of the time before it was seen, if any, nothing is known but how many there are now.
+    # For the time before the app was first seen, the present number of apps is taken.
     memory.put("app_area", numbers[new], area - len(numbers) * (now.now_s - begin_s))
     memory.put("app_known", numbers[new], np.ones(int(new.sum())))
 
@@ -72,65 +73,65 @@ def look(now: Snapshot, memory: Memory) -> AppFinishTimes:
     life_area = area - memory.column("app_area", numbers)
     contention = np.divide(life_area, elapsed_s, out=np.full(len(numbers), float(len(numbers))), where=elapsed_s > 0)
     of_job = np.searchsorted(numbers, now.table.app[now.rows])
-    return AppFinishTimes(numbers, of_job, elapsed_s, np.maximum(contention, 1.0))
+    return AppsNow(numbers, of_job, elapsed_s, np.maximum(contention, 1.0))
 
 
-def whole_demand(now: Snapshot, apps: AppFinishTimes) -> AppDemand:
-    """What the apps are owed: all work of their jobs, those that finished too, but for those given up."""
+def whole_demand(now: Snapshot, apps: AppsNow) -> AppDemand:
+    """The whole work of each app: all its jobs, finished ones too, but not failed or cancelled ones."""
     table, n = now.table, len(now.table)
     rows = np.flatnonzero(np.isin(table.app[:n], apps.numbers) & ~np.isin(table.state[:n], _GIVEN_UP))
     return _demand(now, apps, rows, table.work[rows])
 
 
-def demand_left(now: Snapshot, apps: AppFinishTimes) -> AppDemand:
-    """What the jobs of each app still need on each GPU type, those that may not run at this moment among them."""
-    everybody = _everybody(now)
-    return _demand(now, apps, everybody.rows, np.maximum(everybody.work_left, 0.0))
+def demand_left(now: Snapshot, apps: AppsNow) -> AppDemand:
+    """The work left of each app, on each GPU type, with jobs that may not run at this moment."""
+    active = _all_active(now)
+    return _demand(now, apps, active.rows, np.maximum(active.work_left, 0.0))
 
 
 def alone_s(demand: AppDemand, gpus_by_type: Ints, contention: Floats) -> Floats:
-    """T_id: seconds each app would take alone on its part of the cluster."""
+    """T_id: seconds that each app would take alone on its share of the cluster."""
     return demand.time_on(gpus_by_type / contention[:, None])
 
 
-def seconds_left(now: Snapshot, apps: AppFinishTimes, lease_s: float) -> Floats:
-    """What each app still needs with the GPUs its jobs have now, where they have them.
+def seconds_left(now: Snapshot, apps: AppsNow, lease_s: float) -> Floats:
+    """Seconds that each app still needs with the GPUs that its jobs have now.
 
-    Its jobs take turns on them, so that an app advances at the sum of their speeds, but no faster
-    than its slowest job. An app without GPUs gets all it can use when the present lease is over.
+    Jobs of an app take turns on its GPUs, so the app advances at the sum of their speeds, but ends no sooner than
+    its longest job. An app without GPUs is taken to get all GPUs that it can use after one lease.
     """
-    everybody = _everybody(now)
-    of_job = np.searchsorted(apps.numbers, now.table.app[everybody.rows])
-    serial, speed, job_s = _progress(everybody)
+    active = _all_active(now)
+    of_job = np.searchsorted(apps.numbers, now.table.app[active.rows])
+    serial, speed, job_s = _progress(active)
     left = np.bincount(of_job, serial, minlength=len(apps))
     speeds = np.bincount(of_job, speed, minlength=len(apps))
     longest_s = np.zeros(len(apps))
     np.maximum.at(longest_s, of_job, job_s)
-    nothing = speeds == 0
+    without_gpus = speeds == 0
     capacity = now.cluster.gpus_by_type.astype(np.float64)
     at_best_s = demand_left(now, apps).time_on(np.broadcast_to(capacity, (len(apps), len(capacity))))
-    turns_s = np.divide(left, speeds, out=np.zeros(len(apps)), where=~nothing)
-    return np.where(nothing, lease_s + np.nan_to_num(at_best_s), np.maximum(turns_s, longest_s))
+    turns_s = np.divide(left, speeds, out=np.zeros(len(apps)), where=~without_gpus)
+    return np.where(without_gpus, lease_s + np.nan_to_num(at_best_s), np.maximum(turns_s, longest_s))
 
 
-def rho(now: Snapshot, apps: AppFinishTimes, lease_s: float) -> Floats:
-    """T_sh / T_id of each app, if everybody keeps what they have; 0 for an app that could run nowhere."""
+def rho(now: Snapshot, apps: AppsNow, lease_s: float) -> Floats:
+    """T_sh / T_id of each app, if all jobs keep their GPUs; 0 for an app that cannot run on this cluster."""
     shared_s = apps.elapsed_s + seconds_left(now, apps, lease_s)
-    fair_s = alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention)
-    return np.asarray(np.nan_to_num(shared_s / fair_s), np.float64)
+    isolated_s = alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention)
+    return np.asarray(np.nan_to_num(shared_s / isolated_s), np.float64)
 
 
-def _everybody(now: Snapshot) -> Snapshot:
-    """The same moment with the jobs that are no candidates for GPUs: trials that pause, launches that failed."""
+def _all_active(now: Snapshot) -> Snapshot:
+    """The same moment with all active jobs: also those that may get no GPUs now (paused trials, failed launches)."""
     if len(now.table.active) == len(now):
         return now
     return Snapshot(now.now_s, now.table.active, now.table, now.gpu_ledger, now.queues)
 
 
 def _progress(now: Snapshot) -> tuple[Floats, Floats, Floats]:
-    """Of each job, in seconds of one GPU of its best type: what is left, what a second brings; and seconds to its end.
+    """Of each job: GPU-seconds left on its fastest type, GPU-seconds of that type done in a second, seconds to its end.
 
-    A job that loads counts with the speed it will have.
+    A loading job counts with the speed that it will have.
     """
     table, rows = now.table, now.rows
     rate = np.where(now.has_gpus, table.rate[rows], 0.0)
@@ -142,7 +143,7 @@ def _progress(now: Snapshot) -> tuple[Floats, Floats, Floats]:
     return left * now.gpus / best, rate * now.gpus / best, to_end_s
 
 
-def _demand(now: Snapshot, apps: AppFinishTimes, rows: Ints, work: Floats) -> AppDemand:
+def _demand(now: Snapshot, apps: AppsNow, rows: Ints, work: Floats) -> AppDemand:
     table = now.table
     app = np.searchsorted(apps.numbers, table.app[rows])
     gangs = table.gpus[rows], table.gpus_min[rows], table.gpus_max[rows]

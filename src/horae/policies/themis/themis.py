@@ -1,4 +1,4 @@
-"""Themis: GPUs are leased, and those that come free are auctioned among the apps that are worst off."""
+"""Themis: GPUs are leased, and free GPUs are auctioned among the apps with the highest rho."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from horae.core.gpu_ledger import NOBODY
 from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
-from horae.core.wishes import Pins, Wishes
-from horae.policies.gavel.isolated_time import COLUMNS, isolated_in_all_s
+from horae.core.wishes import Wishes
+from horae.policies.gavel.isolated_time import COLUMNS, isolated_total_s
 from horae.policies.settings import BadSetting, setting
 from horae.policies.themis.app_split import Counts, divide, held_by, rate_now
 from horae.policies.themis.app_views import AppViews
@@ -31,11 +31,11 @@ from horae.policies.themis.bidding_agent import (
     job_taker,
 )
 from horae.policies.themis.queue_minima import serve_minima
-from horae.policies.themis.rho import MEMORY, AppFinishTimes, alone_s, look, whole_demand
+from horae.policies.themis.rho import MEMORY, AppsNow, alone_s, find_apps, whole_demand
 from horae.policies.time_grid import next_quantum_s
 from horae.solve.auction.bids import Bid, Offer, Taker
 
-#: What is counted on the way: always, and where apps have agents of their own.
+#: Memory (stored): counters of all runs, and counters of runs with agents outside the scheduler.
 _COUNTED, _COUNTED_OUTSIDE = ("auctions", "gpus_won", "gpus_paid"), ("bids_asked", "bids_heard")
 _DENOMINATORS = ("share", "isolated")
 
@@ -44,8 +44,8 @@ _DENOMINATORS = ("share", "isolated")
 class Themis:
     """Lease GPUs; offer free ones to the apps that are worst off, who bid, and pay by giving a part back.
 
-    Finish-time fairness by partial allocation auction (Themis, NSDI '20, sections 4 and 5). Nobody loses
-    GPUs before the lease is over; then they are offered again, and who wins them back keeps running.
+    Finish-time fairness by partial allocation auction (Themis, NSDI '20, sections 4 and 5). No job loses its GPUs
+    before its lease is over. Then the GPUs are offered again, and a job that wins them back keeps running.
     """
 
     objective: ClassVar = "rho = finish time here / finish time alone on 1/N, by auction"
@@ -58,33 +58,37 @@ class Themis:
     )
     f: float = setting(0.8, "offers go to the worst 1 - f of all apps, at least to one", least=0)
     lease: float = setting(
-        1200.0, "seconds for which won GPUs are safe, give or take half, to end with others", least=1
+        1200.0, "seconds for which won GPUs are safe, plus or minus half, so that leases end together", least=1
     )
     denominator: str = setting("share", "time alone: share, on 1/N of the GPUs, or isolated, on 1/N of each type")
-    bid_error: float = setting(0.0, "how far off bids are: each rho times 1 plus or minus at most this", least=0)
-    answer: float = setting(2.0, "seconds that an app's own agent has to bid, before the built-in one does", least=0.01)
+    bid_error: float = setting(
+        0.0, "largest relative error of bids: each rho is multiplied by a factor from 1 - this to 1 + this", least=0
+    )
+    answer: float = setting(
+        2.0, "seconds that an app's own agent has to answer; after that the built-in agent bids", least=0.01
+    )
     seed: int = setting(0, "seed of lots and bid errors", least=0)
 
     def __post_init__(self) -> None:
         if self.f > 1:
-            raise BadSetting(f"f={self.f:g} is no share: use a number from 0 to 1.")
+            raise BadSetting(f"f={self.f:g} is not a share: use a number from 0 to 1.")
         if self.bid_error >= 1:
             raise BadSetting(f"bid-error={self.bid_error:g} would make rho negative: use a number below 1.")
         if self.denominator not in _DENOMINATORS:
             raise BadSetting(f"denominator={self.denominator} is not known: choose {' or '.join(_DENOMINATORS)}.")
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Serve guaranteed minima; then hold an auction if there is anything to sell and anybody to buy."""
-        apps = look(now, memory)
+        """Serve queue minima; then hold an auction if there are free GPUs and apps that can use them."""
+        apps = find_apps(now, memory)
         views = AppViews(now, apps, self._alone_s(now, memory, apps), self.lease)
-        free = _free(now, views)
+        free = _offered_gpus(now, views)
         given = serve_minima(now, views, free)
         if given:
-            views, free = replace(views, granted=given), _less(free, given)
+            views, free = replace(views, granted=given), _without(free, given)
         asks: tuple[Ask, ...] = ()
-        # Those who wait when nothing is to be had wait for leases to end, not for anybody who was worse off.
+        # Without free GPUs, waiting jobs wait for leases to end, not behind an app that was worse off.
         waiting = Reason.LEASED
-        if free.any() and views.wants.any():
+        if free.any() and views.may_bid.any():
             auction = self._open(now, memory, views, free)
             asks = self._asks(now, auction)
             waiting = Reason.AWAITING_BIDS if asks else Reason.BEHIND_SHARE
@@ -93,7 +97,7 @@ class Themis:
         wake_s = self._next_lease_end_s(now, bool(given))
         return Wishes(
             job=now.rows[list(given)] if given else np.empty(0, np.int64),
-            pins=_pins(given),
+            pins=tuple(given.values()),
             lease_until_s=self._lease_end_s(now.now_s),
             waiting=waiting,
             asks=asks,
@@ -101,121 +105,121 @@ class Themis:
         )
 
     def counters(self, memory: Memory) -> dict[str, int]:
-        """Auctions, the GPUs that were won in them, how many of these winners paid with; how agents outside fared."""
+        """Number of auctions, GPUs won, GPUs paid back by winners; bids asked of and received from agents outside."""
         names = (*_COUNTED, *_COUNTED_OUTSIDE) if memory.scalar("bids_asked") else _COUNTED
         return {name: int(memory.scalar(name)) for name in names}
 
-    def _next_lease_end_s(self, now: Snapshot, leases: bool) -> float:
-        """When the first lease is over: its GPUs are offered again, even to their holder alone."""
+    def _next_lease_end_s(self, now: Snapshot, new_leases: bool) -> float:
+        """When the first lease is over. Its GPUs are offered again then, even if only their holder wants them."""
         until_s = now.table.protected_until_s[now.rows[now.has_gpus]]
         soonest_s = float(until_s[until_s > now.now_s].min(initial=math.inf))
-        return min(soonest_s, self._lease_end_s(now.now_s)) if leases else soonest_s
+        return min(soonest_s, self._lease_end_s(now.now_s)) if new_leases else soonest_s
 
     def _lease_end_s(self, now_s: float) -> float:
-        """Leases end together, so that there is a choice, after half to one and a half times their length."""
+        """End of a lease that begins now: on the time grid, so that leases end together; .5 to 1.5 lease lengths."""
         end_s = next_quantum_s(now_s, self.lease)
         return end_s if end_s - now_s >= self.lease / 2 else end_s + self.lease
 
-    def _alone_s(self, now: Snapshot, memory: Memory, apps: AppFinishTimes) -> Floats:
+    def _alone_s(self, now: Snapshot, memory: Memory, apps: AppsNow) -> Floats:
         """T_id of each app."""
         if self.denominator == "share":
             return alone_s(whole_demand(now, apps), now.cluster.gpus_by_type, apps.contention)
         longest_s = np.zeros(len(apps))
-        np.maximum.at(longest_s, apps.of_job, isolated_in_all_s(now, memory))
+        np.maximum.at(longest_s, apps.of_job, isolated_total_s(now, memory))
         return longest_s
 
     def _open(self, now: Snapshot, memory: Memory, views: AppViews, free: Ints) -> _AuctionRound:
-        """Find out who may bid for what."""
+        """The auction of these free GPUs: its offer, the apps that ask, and the apps that may bid."""
         number = int(memory.scalar("auctions"))
         agent = self._agent(number)
-        shown = {app: view for app in np.flatnonzero(views.wants).tolist() if len((view := views.view(app)).asking)}
+        asking = {app: view for app in np.flatnonzero(views.may_bid).tolist() if len((view := views.view(app)).asking)}
         offer = Offer(now.machines.names, free, now.machines.gpu_type)
-        return _AuctionRound(number, offer, shown, tuple(self._visible(agent, shown, len(views.apps))), agent)
+        return _AuctionRound(number, offer, asking, tuple(self._bidders(agent, asking, len(views.apps))), agent)
 
     def _asks(self, now: Snapshot, auction: _AuctionRound) -> tuple[Ask, ...]:
-        """What apps' own agents still have to answer before the auction can be held; they are asked once."""
+        """Open questions to agents outside, which delay the auction. Each agent is asked once in an auction."""
         asked = tuple(ask for ask in now.bidding.asked.values() if ask.auction == auction.number)
         if asked:
             open_until_s = max(ask.deadline_s for ask in asked)
             return asked if now.now_s < open_until_s and not now.bidding.complete else ()
-        outside = [app for app in auction.bidders if auction.shown[app].name in now.bidding.agents]
+        outside = [app for app in auction.bidders if auction.asking[app].name in now.bidding.agents]
         return tuple(_ask(auction, now, app, now.now_s + self.answer) for app in outside)
 
     def _hold(self, now: Snapshot, memory: Memory, views: AppViews, auction: _AuctionRound) -> dict[int, Counts]:
-        """GPUs by machine for each job (by position) that gets some."""
+        """Hold the auction. Returns GPU count by machine of each job (by position) that gets GPUs."""
         from horae.solve.auction.auction import hold_auction
 
-        number, offer, shown = auction.number, auction.offer, auction.shown
+        number, offer, asking = auction.number, auction.offer, auction.asking
         memory.put_scalar("auctions", number + 1)
         bids = [self._bid(now, memory, auction, app) for app in auction.bidders]
-        typical = _typical(shown, int(offer.free.sum()))
-        others = [app_taker(view, now.machines, typical) for app, view in shown.items() if app not in auction.bidders]
+        typical = _typical_speed(asking, int(offer.free.sum()))
+        others = [app_taker(view, now.machines, typical) for app, view in asking.items() if app not in auction.bidders]
         outcome = hold_auction(offer, bids, others, (self.seed, number))
         memory.put_scalar("gpus_won", memory.scalar("gpus_won") + outcome.won)
         memory.put_scalar("gpus_paid", memory.scalar("gpus_paid") + outcome.paid)
-        shares = _Shares(now, views, shown)
-        shares.hand_out(outcome.holdings())
-        shares.hand_on(offer.free, typical, (self.seed, number))
-        return shares.given
+        grants = _JobGrants(now, views, asking)
+        grants.divide_won(outcome.holdings())
+        grants.give_leftovers(offer.free, typical, (self.seed, number))
+        return grants.given
 
     def _bid(self, now: Snapshot, memory: Memory, auction: _AuctionRound, app: int) -> Bid:
-        """What an app's own agent said in time, if it has one and it made sense; else the built-in agent's bid."""
-        view = auction.shown[app]
+        """The bid of the app's own agent, if there is one, in time and valid; else the built-in agent's bid."""
+        view = auction.asking[app]
         answer = now.bidding.answers.get(view.name)
         if view.name in now.bidding.asked:
             memory.put_scalar("bids_asked", memory.scalar("bids_asked") + 1)
-        said = answered_bid(view, auction.offer, now.machines, answer) if answer else None
-        if said is None:
+        bid = answered_bid(view, auction.offer, now.machines, answer) if answer else None
+        if bid is None:
             return auction.agent.bid(view, auction.offer, now.machines)
         memory.put_scalar("bids_heard", memory.scalar("bids_heard") + 1)
-        return said
+        return bid
 
     def _agent(self, auction: int) -> Agent:
-        """Who speaks for the apps."""
+        """The built-in agent of all apps in this auction."""
         truthful = TruthfulAgent()
         return ErringAgent(truthful, self.bid_error, (self.seed, auction)) if self.bid_error else truthful
 
-    def _visible(self, agent: Agent, shown: Mapping[int, AppView], apps: int) -> list[int]:
-        """The apps that may bid: those with the highest rho."""
-        rho = {app: agent.rho(view) for app, view in shown.items()}
-        worst_first = sorted(shown, key=lambda app: (-round(rho[app], 9), app))
+    def _bidders(self, agent: Agent, asking: Mapping[int, AppView], apps: int) -> list[int]:
+        """The apps that may bid: the asking apps with the highest rho, at most 1 - f of all apps."""
+        rho = {app: agent.rho(view) for app, view in asking.items()}
+        worst_first = sorted(asking, key=lambda app: (-round(rho[app], 9), app))
         return worst_first[: max(1, math.ceil(round((1.0 - self.f) * apps, 9)))]
 
 
 @dataclass(frozen=True)
 class _AuctionRound:
-    """One auction: what is offered, the apps that want some of it, and those of them that may bid."""
+    """One auction: the offer, the apps that ask for GPUs, and those of them that may bid."""
 
     number: int
     offer: Offer
-    shown: Mapping[int, AppView]
+    asking: Mapping[int, AppView]
     bidders: tuple[int, ...]
     agent: Agent
 
 
-class _Shares:
-    """Who of the jobs gets which GPUs, as apps divide what they won. No queue gets more than its maximum."""
+class _JobGrants:
+    """The GPUs that each job gets, as apps divide what they won. No queue gets more than its maximum."""
 
-    def __init__(self, now: Snapshot, views: AppViews, shown: Mapping[int, AppView]) -> None:
-        self._now, self._views, self._shown = now, views, shown
-        self._number = {view.name: app for app, view in shown.items()}
-        self._use, self._columns = views.use(), SharedColumns(now.machines)
-        #: GPUs by machine, by position of the job.
+    def __init__(self, now: Snapshot, views: AppViews, asking: Mapping[int, AppView]) -> None:
+        self._now, self._views, self._asking = now, views, asking
+        self._number = {view.name: app for app, view in asking.items()}
+        self._use, self._columns = views.queue_use(), SharedColumns(now.machines)
+        #: GPU count by machine, by position of the job.
         self.given: dict[int, Counts] = {}
 
-    def hand_out(self, won: Mapping[str, Counts]) -> None:
-        """Let apps divide GPUs among their jobs that ask."""
+    def divide_won(self, won: Mapping[str, Counts]) -> None:
+        """Divide the GPUs that each app won among its asking jobs."""
         for name, counts in won.items():
             app = self._number[name]
-            asking = self._views.jobs_of[app][self._shown[app].asking]
-            for i, places in divide(self._now, asking, counts, self._views.leased).items():
+            jobs = self._views.jobs_of[app][self._asking[app].asking]
+            for i, places in divide(self._now, jobs, counts, self._views.leased).items():
                 self._give(i, places)
 
-    def hand_on(self, free: Ints, typical: Floats | None, seed: tuple[int, int]) -> None:
-        """What apps could not use, and what their jobs leave behind, goes to jobs that still ask, by lot."""
+    def give_leftovers(self, free: Ints, typical: Floats | None, seed: tuple[int, int]) -> None:
+        """Give GPUs that apps could not use, or that their jobs leave, to jobs that still ask, by lot."""
         from horae.solve.auction.leftovers import give_leftovers
 
-        # Every pass gives somebody GPUs, or much faster ones; so there is a last.
+        # Every pass gives a job GPUs, or much faster GPUs, so the loop ends.
         for attempt in range(len(self._now) + 1):
             left = self._left(free)
             takers = self._takers(typical) if left.any() else {}
@@ -228,7 +232,7 @@ class _Shares:
                 return
 
     def _give(self, i: int, places: Counts) -> bool:
-        """Give a job GPUs, or others than it was given before; False if its queue has all it may."""
+        """Give a job GPUs, or others than it was given before; False if its queue is at its maximum."""
         if i not in self.given and not self._views.leased[i]:
             queue, gpus = int(self._now.queue[i]), int(self._now.gpus[i])
             if not self._use.allows(queue, gpus):
@@ -238,8 +242,8 @@ class _Shares:
         return True
 
     def _left(self, free: Ints) -> Ints:
-        """GPUs by machine that nobody has been given; those that a job with a lease leaves are among them."""
-        left = _less(free, self.given)
+        """GPU count by machine that no job was given, with the GPUs that moving jobs leave."""
+        left = _without(free, self.given)
         for i in self.given:
             if self._views.leased[i]:
                 has = held_by(self._now, i)
@@ -247,9 +251,9 @@ class _Shares:
         return left
 
     def _takers(self, typical: Floats | None) -> dict[int, Taker]:
-        """Jobs that still ask, by position: those with nothing, and those on slow GPUs that have not moved yet."""
+        """Takers by position of the job: jobs without GPUs, and jobs on slow GPUs that have not moved yet."""
         takers = {}
-        for app, view in self._shown.items():
+        for app, view in self._asking.items():
             for k, i in zip(view.asking.tolist(), self._views.jobs_of[app][view.asking].tolist(), strict=True):
                 stays = i not in self.given or self.given[i] == held_by(self._now, i)
                 allowed = self._views.leased[i] or i in self.given
@@ -258,22 +262,22 @@ class _Shares:
         return takers
 
     def _speed(self, i: int) -> float:
-        """Speed of a job that keeps its GPUs, in GPUs of its best type; 0 for one that has none."""
+        """Speed of a job on its GPUs, in GPUs of its fastest type; 0 without GPUs."""
         if i not in self.given and not self._views.leased[i]:
             return 0.0
         return rate_now(self._now, i) * int(self._now.gpus[i]) / float(self._now.rates[i].max())
 
 
 def _ask(auction: _AuctionRound, now: Snapshot, app: int, deadline_s: float) -> Ask:
-    """The question to one app's own agent."""
-    view, offer, types = auction.shown[app], auction.offer, now.cluster.gpu_types
+    """The question to the own agent of one app."""
+    view, offer, types = auction.asking[app], auction.offer, now.cluster.gpu_types
     gang = app_taker(view, now.machines).gang
     free = zip(offer.machines, offer.free.tolist(), now.machines.gpu_type.tolist(), strict=True)
     return Ask(
         app=view.name,
         auction=auction.number,
         deadline_s=deadline_s,
-        offer=tuple((machine, count, types[kind]) for machine, count, kind in free if count),
+        offer=tuple((machine, count, types[gpu_type]) for machine, count, gpu_type in free if count),
         gang=gang,
         gangs=int(view.wanting.sum()) // gang,
         rho=view.rho_of_nothing,
@@ -284,33 +288,26 @@ def _ask(auction: _AuctionRound, now: Snapshot, app: int, deadline_s: float) -> 
     )
 
 
-def _typical(shown: Mapping[int, AppView], free: int) -> Floats | None:
-    """The mean speed of each GPU type for those that ask, if there are not enough for all; none, if there are."""
-    if not shown or sum(int(view.wanting.sum()) for view in shown.values()) <= free:
+def _typical_speed(asking: Mapping[int, AppView], free: int) -> Floats | None:
+    """Mean speed of each GPU type over the asking apps; None if the free GPUs are enough for all of them."""
+    if not asking or sum(int(view.wanting.sum()) for view in asking.values()) <= free:
         return None
-    return np.asarray(np.mean([view.type_speed for view in shown.values()], axis=0))
+    return np.asarray(np.mean([view.type_speed for view in asking.values()], axis=0))
 
 
-def _free(now: Snapshot, views: AppViews) -> Ints:
-    """GPUs by machine that nobody has for sure."""
+def _offered_gpus(now: Snapshot, views: AppViews) -> Ints:
+    """GPU count by machine that is free, or whose lease is over."""
     ledger = now.gpu_ledger
     open_gpus = ledger.gpu_open & (ledger.holders[0] == NOBODY)
     for i in np.flatnonzero(now.has_gpus & ~views.leased).tolist():
-        mine = list(ledger.held[int(now.rows[i])])
-        open_gpus[mine] = ledger.gpu_open[mine]
+        gpu_ids = list(ledger.held[int(now.rows[i])])
+        open_gpus[gpu_ids] = ledger.gpu_open[gpu_ids]
     return np.bincount(now.machines.of_gpu[open_gpus], minlength=len(now.machines.names)).astype(np.int64)
 
 
-def _less(free: Ints, given: Mapping[int, Counts]) -> Ints:
-    """GPUs by machine without those that were given."""
+def _without(free: Ints, given: Mapping[int, Counts]) -> Ints:
+    """Free GPUs by machine, without those that jobs were given."""
     left = free.copy()
     for counts in given.values():
         left[list(counts)] -= list(counts.values())
     return left
-
-
-def _pins(given: Mapping[int, Counts]) -> Pins:
-    first = np.append(0, np.cumsum([len(counts) for counts in given.values()])).astype(np.int64)
-    machine = [machine for counts in given.values() for machine in counts]
-    gpus = [count for counts in given.values() for count in counts.values()]
-    return Pins(first, np.array(machine, np.int64), np.array(gpus, np.int64))

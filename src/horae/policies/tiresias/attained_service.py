@@ -1,4 +1,4 @@
-"""Attained service: the GPU time that jobs have had, as it is or by the speed of the GPUs."""
+"""Attained service: the GPU-seconds that jobs have had, plain or weighted by the speed of the GPU type."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from horae.core.arrays import Floats, Ints
 from horae.core.job_table import along
 from horae.core.snapshot import Snapshot
 
-#: The setting of all policies that may tell fast GPUs from slow ones.
+#: Help text of the setting `normalise`.
 NORMALISE = "whether service counts by speed, in GPU-seconds on the job's fastest type"
 
 
 def attained(now: Snapshot, rows: Ints, normalise: bool) -> Floats:
-    """GPU-seconds that jobs have had; by speed, those of a slower type count by how fast the job is on it.
+    """GPU-seconds that jobs have had. With `normalise`, GPU-seconds of a slower type count by the job's speed there.
 
-    Only the type counts: a job that is spread, or slow for reasons of its own, has had its GPUs all the same.
+    Only the GPU type counts: a job that is spread over machines, or slow by itself, has had its GPUs all the same.
     """
     table = now.table
     if normalise:
@@ -24,19 +24,19 @@ def attained(now: Snapshot, rows: Ints, normalise: bool) -> Floats:
 
 
 def attained_by_finished(now: Snapshot, before_s: float, normalise: bool) -> Floats:
-    """The same, of the jobs that had finished before a moment."""
-    here = attained(now, now.finished_before(before_s), normalise)
-    return np.concatenate((now.table.past.service(normalise, before_s), here))
+    """Attained service of the jobs that had finished before a moment, retired jobs included."""
+    in_table = attained(now, now.finished_before(before_s), normalise)
+    return np.concatenate((now.table.past.service(normalise, before_s), in_table))
 
 
 def attained_by_all(now: Snapshot, normalise: bool) -> Floats:
-    """The same, of all jobs that ever came."""
-    here = attained(now, np.arange(len(now.table)), normalise)
-    return np.concatenate((now.table.past.service(normalise), here))
+    """Attained service of all jobs ever submitted, retired jobs included."""
+    in_table = attained(now, np.arange(len(now.table)), normalise)
+    return np.concatenate((now.table.past.service(normalise), in_table))
 
 
-def pace(now: Snapshot, normalise: bool) -> Floats:
-    """Service that each job gets in a second; the most it could get, where it does no work yet."""
-    works = now.working_gpus > 0
-    growth = now.table.executing_fastest[now.rows] if normalise else now.working_gpus
-    return np.where(works, growth, now.table.gpus_max[now.rows])
+def service_rate(now: Snapshot, normalise: bool) -> Floats:
+    """GPU-seconds that each job attains in a second; the most it could attain, if the job does no work yet."""
+    working = now.working_gpus > 0
+    rate = now.table.executing_fastest[now.rows] if normalise else now.working_gpus
+    return np.where(working, rate, now.table.gpus_max[now.rows])

@@ -1,22 +1,22 @@
 """The multi-level feedback queue of Tiresias (NSDI '19, section 3.4).
 
-Queues have bounds in GPU-seconds. A job stands in the first queue until the service it has had since
-its last promotion reaches the first bound, then in the second, and so on; a higher queue goes first.
-A job that has run, stands below the first queue and waits is promoted to the first when its wait since
-the last promotion (since its first start, before there was any) reaches `knob` times the time it worked
-since then. All time in which a job does no work is wait.
+Queues have bounds in GPU-seconds; queue 0 goes first. A job is in the first queue until its service since its last
+promotion reaches the first bound, then in the second, and so on. A waiting job below the first queue that has run
+before is promoted to the first queue when its wait reaches `knob` times the time it worked. Both times count from
+the last promotion, or from the first start if there was no promotion. All time without work is wait.
 
-Both are exact. A running job leaves its queue at the moment it reaches the bound, for the policy asks to
-be woken then, if anybody waits who could gain by it. And a job is promoted at the moment it is due.
+Both moments are exact. A running job leaves its queue when it reaches the bound: the policy asks to be woken then,
+if a waiting job could gain. A job is promoted when promotion is due.
 
-Two things are ours. A job that has never run is owed nothing by promotion, and a large gang may never find enough
-GPUs free at once while small jobs keep coming. So one that has not begun within `patience_s` of its submission
-counts as begun then, and goes before all that begin later. And a running job may have waited so long before that
-it would be promoted as soon as it lost its GPUs. To take them away and give them back would help nobody, so it is
-promoted without losing them.
+Two choices are ours.
+- Promotion does nothing for a job that has never run, and a large gang may never find enough GPUs free at once
+  while small jobs keep coming. So a job that has not started within `patience_s` of its submission counts as
+  started then, and goes before all jobs that start later.
+- A running job may have waited so long before that it would be promoted as soon as it lost its GPUs. To take the
+  GPUs away and give them back would help no job, so such a job is promoted while it runs.
 
-Where jobs of a queue are ordered by something other than their start, one may wait in the first queue for ever, too.
-There `anywhere` lets promotion apply to all queues, and jobs that are owed it go first, the longest owed before others.
+Where jobs inside a queue are not ordered by start, a job may wait for ever in the first queue, too. With `anywhere`
+promotion applies to all queues, and the promoted jobs go first, the longest owed before others.
 """
 
 from __future__ import annotations
@@ -30,123 +30,124 @@ from horae.core.arrays import Bools, Floats, Ints
 from horae.core.memory import Memory
 from horae.core.snapshot import Snapshot
 
-#: What is remembered of each job: when it was last promoted, and the service and the time worked it had then.
+#: Memory (stored), by job: when the job was last promoted, and its service and its time worked at that moment.
 COLUMNS = {"promoted_s": 0, "promoted_service": 0, "promoted_ran_s": 0}
 
-#: GPU-seconds. A bound must be reached by real work, or a job could be promoted and demoted without end.
+#: Lowest bound, in GPU-seconds. Reaching it takes real work, or a job could be promoted and demoted without end.
 LEAST_BOUND = 1.0
 
-#: Moments this close are one: rounding must not keep a job from a bound, nor the policy from sleep.
+#: Moments closer than this are the same: rounding must not keep a job below its bound, nor wake the policy for ever.
 _INSTANT_S = 1e-6
 
 
 @dataclass(frozen=True)
-class Queues:
-    """Where the jobs of a snapshot stand. The first queue is 0."""
+class FeedbackQueues:
+    """The queue of each job of a snapshot; the first queue is 0."""
 
     now: Snapshot
     #: Upper bounds of the queues; that of the last is infinite.
     bounds: Floats
-    #: Service since the last promotion, and the most that a second can add.
+    #: GPU-seconds since the last promotion, and GPU-seconds that a second adds, or could add at most.
     service: Floats
-    pace: Floats
-    #: The queue of each job by its service.
+    service_rate: Floats
+    #: Number of each job's queue.
     queue: Ints
     #: When each job was last promoted; 0 if it never was.
     promoted_s: Floats
     #: When each job is due for promotion if it does no work until then.
     due_s: Floats
-    #: The highest queue that somebody waits in; beyond the last, if nobody waits.
-    highest: int
-    #: Which jobs are promoted where they stand once they are due.
+    #: The first queue with a waiting job; the number of queues, if no job waits.
+    first_waiting: int
+    #: Jobs that are promoted once promotion is due.
     promotable: Bools
     patience_s: float
 
     @property
     def left(self) -> Floats:
-        """Service that each job can have before it leaves its queue."""
+        """GPU-seconds until each job leaves its queue."""
         return self.bounds[self.queue] - self.service
 
     def key(self, order: Floats) -> Floats:
-        """Keys by queue, and by a given order inside each."""
+        """Sort keys: by queue, then by the given order inside a queue."""
         spread = float(order.max() - order.min()) if len(order) else 0.0
         return self.queue * (2 * spread or 1.0) + order
 
     @cached_property
     def begun_s(self) -> Floats:
-        """When each job began, or was late to; infinite if neither is so yet."""
+        """When each job first started, or ran out of patience; infinite before either."""
         late_s = np.where(self._late_s <= self.now.now_s + _INSTANT_S, self._late_s, np.inf)
         return np.minimum(self.now.first_started_s, late_s)
 
     @cached_property
     def owed_s(self) -> Floats:
-        """Since when each job of the first queue has been there as one that waited too long; infinite for others."""
+        """Since when each job of the first queue is owed precedence (promoted or out of patience); infinite if not."""
         late_s = np.where(self.begun_s < self.now.first_started_s, self.begun_s, np.inf)
         owed_s = np.where(self.promoted_s > 0, self.promoted_s, late_s)
         return np.where(self.queue == 0, owed_s, np.inf)
 
     @property
     def _late_s(self) -> Floats:
-        """When each job is late, if it has not begun."""
+        """When each job runs out of patience, if it has not started."""
         return self.now.submit_s + self.patience_s
 
     @cached_property
     def next_change_s(self) -> float:
-        """When the order may next change so that somebody who waits could run; never, if nobody waits.
+        """When the order may next change so that a waiting job could run; infinite if no job waits.
 
-        Jobs lose GPUs only to others of their own queue or a higher one. So whoever waits when this moment's
-        plan is done stands no higher than the highest who waits now, and what happens above is of no interest.
-        Those who lose their GPUs by this plan may be promoted sooner; the wishes tell the engine when.
+        Jobs lose GPUs only to jobs of the same queue or an earlier one. So after this plan no job waits in a queue
+        before `first_waiting`, and changes before that queue do not matter. A job that loses its GPUs by this plan
+        may be promoted sooner; `Wishes.wake_if_stopped_s` tells the engine when.
         """
-        if self.highest == len(self.bounds):
+        if self.first_waiting == len(self.bounds):
             return np.inf
-        promotion_s = _first(self.promotion_s, ~self.now.launched)
+        promotion_s = _earliest(self.promotion_s, ~self.now.launched)
+        demotion_s = _earliest(self._demotion_s, self.now.working_gpus > 0)
         new = ~self.now.launched & np.isinf(self.begun_s)
-        return min(promotion_s, _first(self._demotion_s, self.now.working_gpus > 0), _first(self._late_s, new))
+        return min(promotion_s, demotion_s, _earliest(self._late_s, new))
 
     @property
     def promotion_s(self) -> Floats:
-        """When each job that can be is promoted, if it does no work from now on."""
+        """When each promotable job is promoted, if it does no work from now on; infinite for others."""
         return np.where(self.promotable, np.maximum(self.due_s, self.now.now_s + _INSTANT_S), np.inf)
 
     @property
-    def heed_starts(self) -> bool:
-        """Whether a job that does no work yet could, once it does, leave its queue before the next change."""
+    def wake_on_start(self) -> bool:
+        """Whether a job that does no work yet could, once it works, leave its queue before the next change."""
         idle = self.now.working_gpus == 0
-        return self.highest < len(self.bounds) and _first(self._demotion_s, idle) < self.next_change_s
+        return self.first_waiting < len(self.bounds) and _earliest(self._demotion_s, idle) < self.next_change_s
 
     @cached_property
     def _demotion_s(self) -> Floats:
-        """When each job comes to stand behind others that wait, if it works from now on."""
-        bound = self.bounds[np.maximum(self.queue, self.highest - 1)]
-        return self.now.now_s + (bound - self.service) / self.pace
+        """When each job falls behind a waiting job, if it works from now on."""
+        bound = self.bounds[np.maximum(self.queue, self.first_waiting - 1)]
+        return self.now.now_s + (bound - self.service) / self.service_rate
 
 
-def _first(when_s: Floats, whom: Bools) -> float:
-    """The first moment of some jobs; never, if there are none."""
-    return float(np.min(when_s, where=whom, initial=np.inf))
+def _earliest(when_s: Floats, chosen: Bools) -> float:
+    """The earliest moment of the chosen jobs; infinite if no job is chosen."""
+    return float(np.min(when_s, where=chosen, initial=np.inf))
 
 
-def stand(
+def assign_queues(
     now: Snapshot,
     memory: Memory,
     attained: Floats,
-    pace: Floats,
+    service_rate: Floats,
     bounds: Floats,
     knob: float,
     patience_s: float = np.inf,
     anywhere: bool = False,
-) -> Queues:
-    """Put the jobs of a snapshot into queues, and promote who is due and waits, or is due as soon as it does."""
+) -> FeedbackQueues:
+    """Assign the jobs of a snapshot to queues. Promote jobs that are due: waiting, or running and due once stopped."""
     service = attained - memory.column("promoted_service", now.rows)
-    queue = np.searchsorted(bounds, service + pace * _INSTANT_S, side="right")
+    queue = np.searchsorted(bounds, service + service_rate * _INSTANT_S, side="right")
     due_s, waits = _due_s(now, memory, knob), ~now.launched
-    # Some work must lie between two promotions, or there would be no end to them.
+    # Some work must lie between two promotions, or promotions would never end.
     promotable = (queue > 0) | (anywhere & (service >= LEAST_BOUND))
     due = promotable & (due_s <= now.now_s + _INSTANT_S)
     queue[due & waits] = 0
-    highest = int(np.min(queue, where=waits, initial=len(bounds)))
-    promoted = np.flatnonzero(due & (waits | ((queue > 0) & (queue >= highest))))
+    first_waiting = int(np.min(queue, where=waits, initial=len(bounds)))
+    promoted = np.flatnonzero(due & (waits | ((queue > 0) & (queue >= first_waiting))))
     if len(promoted):
         rows = now.rows[promoted]
         memory.put("promoted_s", rows, np.full(len(rows), now.now_s))
@@ -154,11 +155,13 @@ def stand(
         memory.put("promoted_ran_s", rows, now.executed_s[promoted])
         queue[promoted], service[promoted], promotable[promoted] = 0, 0.0, False
     promoted_s = memory.column("promoted_s", now.rows)
-    return Queues(now, bounds, service, pace, queue, promoted_s, due_s, highest, promotable, patience_s)
+    return FeedbackQueues(
+        now, bounds, service, service_rate, queue, promoted_s, due_s, first_waiting, promotable, patience_s
+    )
 
 
 def _due_s(now: Snapshot, memory: Memory, knob: float) -> Floats:
-    """When each job has waited `knob` times as long as it worked since its promotion, if it does no work until then."""
+    """When promotion of each job is due, if it does no work until then: wait = `knob` * time worked."""
     if knob == np.inf:
         return np.full(len(now), np.inf)
     since_s = np.maximum(now.first_started_s, memory.column("promoted_s", now.rows))

@@ -1,13 +1,12 @@
-"""The bounds of feedback queues: given, or chosen from what the cluster has done.
+"""The bounds of feedback queues, in GPU-seconds: given by the user, or chosen from the service of this cluster's jobs.
 
-Chosen bounds cut all the service that jobs of this cluster have had so far, finished or not, into five
-equal parts: a fifth was had by jobs before they came to the first bound, and so on. So every queue matters,
-whether jobs take hours or months. What is chosen is remembered, and chosen anew whenever half as many
-jobs again have finished.
+Chosen bounds cut all service attained so far, by finished and unfinished jobs, into five equal parts: jobs attained
+a fifth of it before they reached the first bound, and so on. So every queue matters, whether jobs take hours or
+months. Chosen bounds are remembered, and chosen anew when the number of finished jobs has grown by half.
 
-Whoever leaves a queue may lose its GPUs, and a restart costs tens of seconds on each. So bounds are chosen no
-lower than those of Tiresias' published simulator, and each at least twice the one before it, or it is left out:
-what a job has had when it is stopped is then many times what stopping it costs.
+A job that leaves a queue may lose its GPUs, and a restart costs tens of seconds on each GPU. So bounds are no
+lower than those of Tiresias' published simulator, and a bound less than twice the one before is left out: the
+service of a job that is stopped is then many times the cost of stopping it.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from horae.policies.tiresias.feedback_queues import LEAST_BOUND
 from horae.solve.gittins import ServiceDistribution
 
 AUTO = "auto"
-#: The bounds of Tiresias' published simulator, and how many times the bound before it a chosen one is at least.
-_PUBLISHED, _APART = (3250.0, 7200.0), 2.0
-#: Bounds are chosen when so many jobs have finished, and again whenever so many times as many have.
-_ENOUGH, _MORE = 30, 1.5
+#: The bounds of Tiresias' published simulator, and the least ratio of a chosen bound to the one before it.
+_PUBLISHED, _LEAST_RATIO = (3250.0, 7200.0), 2.0
+#: Bounds are chosen when this many jobs have finished, and again when that number has grown by this factor.
+_ENOUGH, _GROWTH = 30, 1.5
 
-#: Where chosen bounds are remembered; the first are the published ones.
+#: Memory (stored): the chosen bounds, at first the published ones, and the number of jobs they were chosen from.
 _CHOSEN = dict(zip(("bound_1", "bound_2", "bound_3", "bound_4"), (*_PUBLISHED, math.inf, math.inf), strict=True))
 SCALARS = {**_CHOSEN, "chosen_from": 0.0}
 
 
 def read_bounds(text: str) -> Floats:
-    """Bounds that the user gave, with that of the last queue, which is infinite."""
+    """The bounds that the user gave, in GPU-seconds, and infinity for the last queue."""
     try:
         bounds = np.array([float(word) for word in text.split(",")])
     except ValueError:
@@ -50,20 +49,22 @@ def read_bounds(text: str) -> Floats:
 
 
 def choose_bounds(now: Snapshot, memory: Memory, normalise: bool) -> Floats:
-    """Bounds by what jobs of this cluster have had, with that of the last queue, which is infinite."""
-    if now.has_finished(max(_ENOUGH, _MORE * memory.scalar("chosen_from"))):
+    """Bounds from the service of this cluster's jobs, and infinity for the last queue."""
+    if now.has_finished(max(_ENOUGH, _GROWTH * memory.scalar("chosen_from"))):
         memory.put_scalar("chosen_from", now.finished)
-        so_far = ServiceDistribution(attained_by_all(now, normalise))
-        for name, bound in zip(_CHOSEN, _worthwhile(so_far.equal_parts(len(_CHOSEN) + 1).tolist()), strict=True):
+        distribution = ServiceDistribution(attained_by_all(now, normalise))
+        for name, bound in zip(
+            _CHOSEN, _spaced_bounds(distribution.equal_parts(len(_CHOSEN) + 1).tolist()), strict=True
+        ):
             memory.put_scalar(name, bound)
     return np.array([*(memory.scalar(name) for name in _CHOSEN), math.inf])
 
 
-def _worthwhile(parts: Sequence[float]) -> list[float]:
-    """As many bounds, none lower than the published ones, each well above the one before; infinite where left out."""
-    bounds = [max(parts[0], _PUBLISHED[0])]
-    bounds.append(max(parts[1], _PUBLISHED[1], _APART * bounds[0]))
-    for part in parts[2:]:
-        if part >= _APART * bounds[-1]:
-            bounds.append(part)
-    return [*bounds, *[math.inf] * (len(parts) - len(bounds))]
+def _spaced_bounds(cuts: Sequence[float]) -> list[float]:
+    """As many bounds as cuts: none below the published ones, each well above the one before, infinite if left out."""
+    bounds = [max(cuts[0], _PUBLISHED[0])]
+    bounds.append(max(cuts[1], _PUBLISHED[1], _LEAST_RATIO * bounds[0]))
+    for cut in cuts[2:]:
+        if cut >= _LEAST_RATIO * bounds[-1]:
+            bounds.append(cut)
+    return [*bounds, *[math.inf] * (len(cuts) - len(bounds))]

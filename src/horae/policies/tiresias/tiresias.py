@@ -1,4 +1,4 @@
-"""Tiresias: the least served first, or the likeliest to end soon, in queues."""
+"""Tiresias: queues by attained service; inside a queue by first start (2D-LAS) or by Gittins index (2D-Gittins)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 from horae.policies.settings import RESERVE, BadSetting, setting
-from horae.policies.tiresias.attained_service import NORMALISE, attained, pace
-from horae.policies.tiresias.feedback_queues import COLUMNS, Queues, stand
-from horae.policies.tiresias.learnt_service import SCALARS as EXPERIENCE
+from horae.policies.tiresias.attained_service import NORMALISE, attained, service_rate
+from horae.policies.tiresias.feedback_queues import COLUMNS, FeedbackQueues, assign_queues
+from horae.policies.tiresias.learnt_service import SCALARS as LEARNT
 from horae.policies.tiresias.learnt_service import LearntService
 from horae.policies.tiresias.queue_bounds import AUTO, choose_bounds, read_bounds
 from horae.policies.tiresias.queue_bounds import SCALARS as BOUNDS
@@ -27,18 +27,18 @@ from horae.policies.tiresias.service_samples import read_samples
 from horae.solve.gittins import ServiceDistribution
 
 _HISTORY = "history"
-#: Stands for an index of 0 among logarithms.
-_NEXT_TO_NOTHING = 1e-300
-#: Who holds GPUs gives way inside a queue only to an index this many times its own: a restart has a price.
-_HOLD = 2.0
+#: Replaces an index of 0 before its logarithm is taken.
+_TINY_INDEX = 1e-300
+#: Factor on the index of a launched job: a restart costs time, so the job gives way to clearly higher indices only.
+_STAY_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
 class FeedbackPolicy(ABC):
-    """What both policies share: the queues, and what is remembered of them."""
+    """Base of both policies: the feedback queues, their settings and their memory."""
 
     unit: ClassVar = "GPU-s"
-    #: Whether promotion applies in the first queue, too.
+    #: Whether promotion applies to jobs of the first queue, too.
     anywhere: ClassVar[bool] = False
     memory: ClassVar[MemorySpec] = MemorySpec(columns=COLUMNS, scalars=BOUNDS)
     thresholds: str = setting(
@@ -60,15 +60,15 @@ class FeedbackPolicy(ABC):
         _ = self._given_bounds
 
     @abstractmethod
-    def order(self, now: Snapshot, memory: Memory, queues: Queues) -> Floats:
-        """Who goes first inside a queue: the lowest number."""
+    def order(self, now: Snapshot, memory: Memory, queues: FeedbackQueues) -> Floats:
+        """A number for each job; inside a queue the job with the lowest goes first."""
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """By queue, then by order; to be asked again when the queues next change."""
+        """By queue, then by `order`. The policy is woken when the queues next change."""
         service = attained(now, now.rows, self.normalise)
         bounds = choose_bounds(now, memory, self.normalise) if self._given_bounds is None else self._given_bounds
-        growth = pace(now, self.normalise)
-        queues = stand(now, memory, service, growth, bounds, self.promote_knob, self.patience, self.anywhere)
+        rate = service_rate(now, self.normalise)
+        queues = assign_queues(now, memory, service, rate, bounds, self.promote_knob, self.patience, self.anywhere)
         return Wishes(
             now.rows,
             queues.key(self.order(now, memory, queues)),
@@ -76,7 +76,7 @@ class FeedbackPolicy(ABC):
             waiting=Reason.BEHIND_LESS_SERVED,
             measure=ComparedBy.SERVICE,
             wake_s=queues.next_change_s,
-            heed_starts=queues.heed_starts,
+            heed_starts=queues.wake_on_start,
             wake_if_stopped_s=queues.promotion_s,
         )
 
@@ -89,20 +89,20 @@ class FeedbackPolicy(ABC):
 class Tiresias(FeedbackPolicy):
     """Run the jobs that have had the least GPU time, compared by queue; inside a queue, those that started first.
 
-    Discretised 2D-LAS (Tiresias, NSDI '19, section 3): nothing about durations is known. A job of a
-    queue keeps its GPUs while it stays there, so that equal jobs do not take turns.
+    Discretised 2D-LAS (Tiresias, NSDI '19, section 3): durations need not be known. Attained service is compared
+    by queue, not by the second, so two jobs a little apart do not take turns preempting each other.
     """
 
     objective: ClassVar = "queue by attained GPU time, then first start"
     paper: ClassVar = "Tiresias, NSDI '19, section 3"
 
-    def order(self, now: Snapshot, memory: Memory, queues: Queues) -> Floats:
+    def order(self, now: Snapshot, memory: Memory, queues: FeedbackQueues) -> Floats:
         """By first start."""
         return by_first_start(queues)
 
 
-def by_first_start(queues: Queues) -> Floats:
-    """Those that began first go first; those that never did come last, by arrival."""
+def by_first_start(queues: FeedbackQueues) -> Floats:
+    """Jobs that started first go first; jobs that never started come last, by arrival."""
     ago_s = queues.now.now_s - queues.begun_s
     return np.where(np.isinf(ago_s), 1.0, -ago_s)
 
@@ -112,16 +112,17 @@ class TiresiasGittins(FeedbackPolicy):
     """Run the jobs that are likeliest to end for the GPU time they need, by what is known of others, in queues.
 
     Discretised 2D-Gittins (Tiresias, NSDI '19, section 3): inside a queue the highest Gittins index
-    goes first. The distribution of total GPU time comes from a file or from the jobs that finished here;
-    before 100 have, those that started first go first. `index=quantum` asks who ends before it leaves its queue,
-    `index=supremum` who ends soonest for any quantum. A job's age in the index is what it has had since its
-    last promotion: a job that is old for all that is known would else stay behind every new one.
+    goes first. The distribution of total GPU time comes from a file or from the jobs that finished here; until
+    100 jobs have finished, the job that started first goes first. `index=quantum` is the index for the service
+    that is left in the job's queue; `index=supremum` is the highest index for any service.
+    The choice that is ours: a job's age in the index is its service since its last promotion. Otherwise a job older
+    than all finished jobs would stay behind every new job.
     """
 
     objective: ClassVar = "queue by attained GPU time, then Gittins index"
     anywhere: ClassVar[bool] = True
     paper: ClassVar = "Tiresias, NSDI '19, section 3.3"
-    memory: ClassVar[MemorySpec] = MemorySpec(columns=COLUMNS, scalars={**BOUNDS, **EXPERIENCE})
+    memory: ClassVar[MemorySpec] = MemorySpec(columns=COLUMNS, scalars={**BOUNDS, **LEARNT})
     samples: str = setting(
         _HISTORY, "CSV file with the GPU-seconds that jobs took in all; history takes the jobs that finished here"
     )
@@ -133,16 +134,16 @@ class TiresiasGittins(FeedbackPolicy):
             raise BadSetting(f"index={self.index} is not known: choose quantum or supremum.")
         _ = self._given
 
-    def order(self, now: Snapshot, memory: Memory, queues: Queues) -> Floats:
-        """Those that waited too long, the longest owed first; then by Gittins index, highest first."""
-        known = self._given or self._experience.so_far(now, memory)
-        if known is None:
+    def order(self, now: Snapshot, memory: Memory, queues: FeedbackQueues) -> Floats:
+        """Jobs owed precedence, the longest owed first; then by Gittins index, highest first."""
+        distribution = self._given or self._learnt.distribution(now, memory)
+        if distribution is None:
             return by_first_start(queues)
-        age = queues.service
-        index = known.best_index(age) if self.index.lower() == "supremum" else known.index(age, queues.left)
-        index = np.where(now.launched, _HOLD * index, index)
-        # Logarithms leave the same number of digits to small and large indices beside the number of the queue.
-        order = -np.log(np.maximum(index, _NEXT_TO_NOTHING))
+        age, supremum = queues.service, self.index.lower() == "supremum"
+        index = distribution.best_index(age) if supremum else distribution.index(age, queues.left)
+        index = np.where(now.launched, _STAY_FACTOR * index, index)
+        # The key adds the queue's number. Logarithms keep as many digits of a small index as of a large one.
+        order = -np.log(np.maximum(index, _TINY_INDEX))
         owed_s = queues.owed_s
         return np.where(np.isinf(owed_s), order, order.min(initial=0.0) - 2.0 + owed_s / (1.0 + now.now_s))
 
@@ -151,5 +152,5 @@ class TiresiasGittins(FeedbackPolicy):
         return None if self.samples.lower() == _HISTORY else ServiceDistribution(read_samples(self.samples))
 
     @cached_property
-    def _experience(self) -> LearntService:
+    def _learnt(self) -> LearntService:
         return LearntService(self.normalise)

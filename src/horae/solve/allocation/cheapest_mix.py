@@ -1,10 +1,10 @@
-"""The cheapest way to a throughput, given a price for each GPU type. Compiled.
+"""The cheapest mix of GPU types that reaches a throughput, given a price for each type. Compiled.
 
 A job (or a class of equal jobs) that spends the share x_j of its time on type j has the
 throughput sum T_j x_j, and pays s * sum p_j x_j for its s GPUs. For a throughput q the
-cheapest way mixes at most two of its options, type a (or standing idle) below q and type
-b above it: the lower convex hull of the points (T_j, p_j) and the origin. So prices alone
-tell what each job does, and nothing is left to solve job by job.
+cheapest mix has at most two options, type a (or idle time) below q and type
+b above it: the lower convex hull of the points (T_j, p_j) and the origin. So prices
+alone determine the shares of each job.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from horae.core.arrays import Floats
-from horae.core.jit import FLOAT, FLOATS, INT, TABLE, compiled
+from horae.core.jit import FLOAT, FLOATS, INT, TABLE, compiled, inner
 
+#: The option to run nowhere.
 IDLE = -1
 
 
 @compiled("UniTuple(int64, 2)", INT, FLOAT, TABLE, FLOATS)
-def cheapest_way(m: int, q: float, speed: Floats, price: Floats) -> tuple[int, int]:
+def cheapest_mix(m: int, q: float, speed: Floats, price: Floats) -> tuple[int, int]:
     """The two options (IDLE, or a type) whose mix reaches throughput q at the least price."""
     best_low, best_high, best_cost = IDLE, IDLE, np.inf
     if q <= 0:
@@ -39,16 +40,15 @@ def cheapest_way(m: int, q: float, speed: Floats, price: Floats) -> tuple[int, i
 
 
 @compiled("void", FLOATS, TABLE, FLOATS, FLOATS, FLOATS, TABLE)
-def respond(q: Floats, speed: Floats, size: Floats, price: Floats, usage: Floats, share: Floats) -> None:
-    """What everybody does at these prices: shares of time on each type, and the GPUs that takes in all.
+def cheapest_shares(q: Floats, speed: Floats, size: Floats, price: Floats, usage: Floats, share: Floats) -> None:
+    """The cheapest shares of time of all jobs at these prices (`share`), and the GPUs that they use (`usage`).
 
-    `size` is the number of GPUs of a job times how many such jobs there are; `q` is the
-    throughput of one of them, at most its fastest.
+    `size` is the GPU count of all jobs of a class together; `q` is the throughput of one job, at most its fastest.
     """
     usage[:] = 0.0
     share[:, :] = 0.0
     for m in range(len(q)):
-        low, high = cheapest_way(m, q[m], speed, price)
+        low, high = cheapest_mix(m, q[m], speed, price)
         if high == IDLE:
             continue
         slow = 0.0 if low == IDLE else speed[m, low]
@@ -60,15 +60,54 @@ def respond(q: Floats, speed: Floats, size: Floats, price: Floats, usage: Floats
             usage[low] += size[m] * (1.0 - mix)
 
 
+@inner(FLOAT, INT, FLOAT, FLOAT, TABLE, FLOATS, FLOATS)
+def _marginal_price(m: int, q: float, fastest: float, speed: Floats, size: Floats, price: Floats) -> float:
+    """Price of one more step/s of a job, just above its throughput q; infinite at its fastest."""
+    above = q * (1.0 + 1e-9) + 1e-300
+    if above >= fastest:
+        return np.inf
+    low, high = cheapest_mix(m, above, speed, price)
+    slow = 0.0 if low == IDLE else speed[m, low]
+    slow_price = 0.0 if low == IDLE else price[low]
+    return float(size[m] * (price[high] - slow_price) / (speed[m, high] - slow))
+
+
+@compiled(INT, FLOATS, FLOATS, FLOATS, TABLE, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS)
+def usage_and_slopes(
+    q: Floats,
+    growth: Floats,
+    fastest: Floats,
+    speed: Floats,
+    size: Floats,
+    price: Floats,
+    usage: Floats,
+    marginal: Floats,
+    slope: Floats,
+) -> int:
+    """The GPUs that the cheapest shares use (`usage`), and the marginal prices of the jobs whose throughput grows.
+
+    Writes the n jobs with growth > 0 one after the other: `marginal[:n]` and, with their growth, `slope[:n]`.
+    Returns n. Numbers are those of `cheapest_shares` and `marginal_prices`.
+    """
+    usage[:] = 0.0
+    growing = 0
+    for m in range(len(q)):
+        low, high = cheapest_mix(m, q[m], speed, price)
+        if high != IDLE:
+            slow = 0.0 if low == IDLE else speed[m, low]
+            mix = min(1.0, (q[m] - slow) / (speed[m, high] - slow))
+            usage[high] += size[m] * mix
+            if low != IDLE:
+                usage[low] += size[m] * (1.0 - mix)
+        if growth[m] > 0:
+            marginal[growing] = _marginal_price(m, q[m], fastest[m], speed, size, price)
+            slope[growing] = growth[m]
+            growing += 1
+    return growing
+
+
 @compiled("void", FLOATS, FLOATS, TABLE, FLOATS, FLOATS, FLOATS)
 def marginal_prices(q: Floats, fastest: Floats, speed: Floats, size: Floats, price: Floats, out: Floats) -> None:
-    """What one more step/s would cost each job, a step just above what it has; infinite where it has its fastest."""
+    """Price of one more step/s of each job, just above its throughput q; infinite at its fastest."""
     for m in range(len(q)):
-        above = q[m] * (1.0 + 1e-9) + 1e-300
-        if above >= fastest[m]:
-            out[m] = np.inf
-            continue
-        low, high = cheapest_way(m, above, speed, price)
-        slow = 0.0 if low == IDLE else speed[m, low]
-        slow_price = 0.0 if low == IDLE else price[low]
-        out[m] = size[m] * (price[high] - slow_price) / (speed[m, high] - slow)
+        out[m] = _marginal_price(m, q[m], fastest[m], speed, size, price)

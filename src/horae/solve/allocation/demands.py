@@ -1,4 +1,4 @@
-"""What jobs are to reach at a level, for the policies that make the worst-off as well off as possible."""
+"""Demands: the throughput that each job must reach at a level, one class for each kind of fairness."""
 
 from __future__ import annotations
 
@@ -8,17 +8,28 @@ from functools import cached_property
 import numpy as np
 
 from horae.core.arrays import Floats
+from horae.core.jit import FLOATS, compiled
 from horae.solve.allocation.price_search import PriceDemand
 
-#: So close to the fastest that it is the fastest.
+#: Throughputs this close to the fastest count as the fastest.
 _ALMOST = 1.0 - 1e-12
-#: A moment is this part of the time since a job came: rho is not lower for one less.
+#: A moment, as a fraction of the time since a job came: ending sooner than that does not lower rho.
 _MOMENT = 1e-8
+
+
+@compiled("void", FLOATS, FLOATS, FLOATS, FLOATS)
+def limit(least: Floats, most: Floats, q: Floats, growth: Floats) -> None:
+    """Keep throughputs q between `least` and `most`, in place; throughputs at a limit do not grow."""
+    for m in range(len(q)):
+        at_most = q[m] >= most[m] * _ALMOST
+        if at_most or q[m] <= least[m]:
+            growth[m] = 0.0
+        q[m] = most[m] if at_most else max(q[m], least[m])
 
 
 @dataclass(frozen=True)
 class Proportional:
-    """Throughput in proportion to the level, which is the objective of max-min fairness and 1 / makespan."""
+    """Throughput proportional to the level: the level is the objective of max-min fairness, or 1 / makespan."""
 
     rate: Floats
     fastest: Floats
@@ -26,14 +37,18 @@ class Proportional:
 
     @property
     def highest(self) -> float:
-        """The level at which the last job has its fastest."""
+        """The level at which the last job reaches its fastest."""
         return float((self.fastest / self.rate).max())
 
-    def at(self, level: float) -> tuple[Floats, Floats]:
-        """Throughputs, and how they grow."""
-        q = self.rate * level
-        most = q >= self.fastest * _ALMOST
-        return np.where(most, self.fastest, q), np.where(most, 0.0, self.rate)
+    def throughputs(self, level: float) -> tuple[Floats, Floats]:
+        """Steps/s of each job at a level, and their derivative by the level."""
+        q, growth = self.rate * level, self.rate.copy()
+        limit(self._no_least, self.fastest, q, growth)
+        return q, growth
+
+    @cached_property
+    def _no_least(self) -> Floats:
+        return np.full(len(self.rate), -np.inf)
 
 
 @dataclass(frozen=True)
@@ -42,9 +57,9 @@ class FinishTimeDemand:
 
     rho = (elapsed + steps / throughput) / alone, so throughput = steps / (alone / level - elapsed).
 
-    A job that has next to nothing left wants nothing until rho is what no throughput can lower,
-    and then at once all that it can have, at a level that numbers hardly hold. What ends it in a
-    moment is enough for it. It has more only of what is left when the others have their fastest.
+    The demand of a job with almost no work left is 0 up to the rho that no throughput can lower, and jumps to its
+    fastest there, at a level that floating point hardly represents. So a throughput that ends the job in a moment
+    counts as enough. The job gets more only after all others have their fastest.
     """
 
     steps: Floats
@@ -55,23 +70,23 @@ class FinishTimeDemand:
 
     @property
     def highest(self) -> float:
-        """The level at which the last job has its fastest."""
+        """The level at which the last job reaches its fastest."""
         return 2 * self._last if (self._enough < self.fastest).any() else self._last
 
     @cached_property
     def _enough(self) -> Floats:
-        """What ends each job in a moment, or its fastest."""
+        """Throughput that ends each job in a moment, or its fastest."""
         moment_s = _MOMENT * self.elapsed_s
         sooner = moment_s > self.steps / self.fastest
         return np.where(sooner, self.steps / np.where(sooner, moment_s, 1.0), self.fastest)
 
     @cached_property
     def _last(self) -> float:
-        """The level at which everybody has enough."""
+        """The level at which all jobs have enough."""
         return float((self.alone_s / (self.elapsed_s + self.steps / self._enough)).max())
 
-    def at(self, level: float) -> tuple[Floats, Floats]:
-        """Throughputs, and how they grow."""
+    def throughputs(self, level: float) -> tuple[Floats, Floats]:
+        """Steps/s of each job at a level, and their derivative by the level."""
         if level <= 0:
             return np.zeros_like(self.steps), np.zeros_like(self.steps)
         if level > self._last:
@@ -85,8 +100,8 @@ class FinishTimeDemand:
 
 
 @dataclass(frozen=True)
-class Between:
-    """A demand in which nobody wants less than its least or more than its most; those that rest have that."""
+class BoundedDemand:
+    """A demand with a least and a most throughput for each job; they are equal for a job that is fixed."""
 
     demand: PriceDemand
     least: Floats
@@ -95,11 +110,11 @@ class Between:
 
     @property
     def highest(self) -> float:
-        """As without limits."""
+        """The highest level of the demand without bounds."""
         return self.demand.highest
 
-    def at(self, level: float) -> tuple[Floats, Floats]:
-        """Throughputs, and how they grow."""
-        q, growth = self.demand.at(level)
-        little, full = q <= self.least, q >= self.most * _ALMOST
-        return np.where(full, self.most, np.maximum(q, self.least)), np.where(little | full, 0.0, growth)
+    def throughputs(self, level: float) -> tuple[Floats, Floats]:
+        """Steps/s of each job at a level, and their derivative by the level."""
+        q, growth = self.demand.throughputs(level)
+        limit(self.least, self.most, q, growth)
+        return q, growth

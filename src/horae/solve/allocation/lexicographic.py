@@ -1,9 +1,8 @@
-"""Lexicographic max-min: raise everybody, let those that cannot rise rest, raise the others, and so on.
+"""Lexicographic max-min: raise all jobs, fix those that cannot rise, raise the others, and so on.
 
-A job rests when one more step/s of it would cost something at the prices of the level
-(then raising it would lower somebody else), or when it has the most that it can have. Each
-level takes one search, and each but the last exhausts something that has a price, so there
-are few; no integer program finds the bottlenecks, the prices do.
+A job is fixed when one more step/s of it has a price at the prices of the level (raising it would lower another job),
+or when it has the most that it can have. Each level takes one search, and each but the last exhausts a capacity that
+has a price, so there are few levels. The prices find the bottlenecks, without an integer program.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from horae.core.arrays import Floats
-from horae.solve.allocation.demands import Between
+from horae.solve.allocation.demands import BoundedDemand
 from horae.solve.allocation.price_search import TOLERANCE, Jobs, Level, PriceDemand, highest_level
 
-#: The demand in which everybody has at least, and at most, so many steps/s, from a level that is possible.
-Demanding = Callable[[Floats, Floats, float], PriceDemand]
+#: Makes a demand from the least and the most steps/s of each class, and a level that is possible.
+DemandMaker = Callable[[Floats, Floats, float], PriceDemand]
 
-#: What one more step/s may cost, relative to the job's whole worth, and still count as nothing.
-_NOTHING = 1e-9
-#: So close to the most that it is the most.
+#: A price of one more step/s below this, relative to the job's whole worth, counts as 0.
+_ZERO_PRICE = 1e-9
+#: Throughputs this close to the most count as the most.
 _ALMOST = 1.0 - 1e-12
-#: A level may exceed the capacity by the search's tolerance; the next one starts this much lower, so that it exists.
+#: Factor by which the next level starts lower: a level may exceed the capacity by the tolerance of the search.
 _STEP_BACK = 1.0 - 4 * TOLERANCE
 
 
 class LevelFound(Protocol):
-    """What a search for the highest level finds."""
+    """The result of a search for the highest level."""
 
     @property
     def level(self) -> float:
@@ -39,12 +38,12 @@ class LevelFound(Protocol):
 
     @property
     def throughput(self) -> Floats:
-        """Steps/s of a job of each class there."""
+        """Steps/s of a job of each class at the level."""
         ...
 
     @property
     def marginal(self) -> Floats:
-        """What one more step/s of each class would cost."""
+        """Price of one more step/s of each class."""
         ...
 
 
@@ -52,75 +51,79 @@ F = TypeVar("F", bound=LevelFound)
 
 
 class Search(Protocol[F]):
-    """A way to the highest level of a demand, for classes of equal jobs."""
+    """A search for the highest level of a demand, for classes of equal jobs."""
 
     @property
     def least(self) -> Floats:
-        """Steps/s that everybody has in any case."""
+        """Steps/s that each class has in any case."""
         ...
 
     @property
     def fastest(self) -> Floats:
-        """The most steps/s that anybody can have."""
+        """The most steps/s of each class."""
         ...
 
     def highest_level(self, demand: PriceDemand) -> F:
-        """The highest level that everybody can reach together."""
+        """The highest level that all classes can reach together."""
         ...
 
-    def settle(self, found: F) -> tuple[Floats, float]:
-        """The most steps/s that classes can have beside those that rest now, and the part that these surely keep."""
+    def fix_level(self, found: F) -> tuple[Floats, float]:
+        """Fix the bottlenecks of a level.
+
+        Returns the most steps/s of each class from now on, and the fraction of their throughput that fixed classes
+        keep for certain.
+        """
         ...
 
 
-def fill(search: Search[F], demanding: Demanding) -> tuple[F, F]:
-    """Raise all, level by level, until nobody can rise; gives the first level and the last."""
-    rests, least, most = np.zeros(len(search.fastest), np.bool_), search.least, search.fastest
-    level = first = search.highest_level(demanding(least, most, 0.0))
+def fill(search: Search[F], make_demand: DemandMaker) -> tuple[F, F]:
+    """Raise all classes, level by level, until none can rise. Returns the first level and the last."""
+    fixed, least, most = np.zeros(len(search.fastest), np.bool_), search.least, search.fastest
+    level = first = search.highest_level(make_demand(least, most, 0.0))
     while True:
         worth = level.marginal * search.fastest
-        stuck = ~rests & ((worth > _NOTHING) | (level.throughput >= most * _ALMOST))
-        rests |= stuck
-        if rests.all() or not stuck.any():
+        stuck = ~fixed & ((worth > _ZERO_PRICE) | (level.throughput >= most * _ALMOST))
+        fixed |= stuck
+        if fixed.all() or not stuck.any():
             return first, level
-        can_have, kept = search.settle(level)
-        most = np.where(stuck, level.throughput * kept, np.where(rests, most, np.minimum(most, can_have)))
-        least = np.where(rests, most, least)
-        level = search.highest_level(demanding(least, most, level.level * kept))
+        can_have, kept = search.fix_level(level)
+        most = np.where(stuck, level.throughput * kept, np.where(fixed, most, np.minimum(most, can_have)))
+        least = np.where(fixed, most, least)
+        level = search.highest_level(make_demand(least, most, level.level * kept))
 
 
-def within(demand: PriceDemand) -> Demanding:
-    """A demand, for whoever has not come to rest."""
-    return lambda least, most, lowest: Between(demand, least, most, lowest)
+def bounded(demand: PriceDemand) -> DemandMaker:
+    """Makes this demand with the bounds of each class."""
+    return lambda least, most, lowest: BoundedDemand(demand, least, most, lowest)
 
 
 @dataclass(frozen=True)
-class Alone:
-    """The search where nobody shares GPUs: prices of GPU types tell what everybody does."""
+class UnsharedSearch:
+    """The search where jobs do not share GPUs: a price search over GPU types."""
 
     jobs: Jobs
     capacity: Floats
 
     @property
     def least(self) -> Floats:
-        """Nothing."""
+        """0 for each class."""
         return np.zeros(len(self.jobs.count))
 
     @property
     def fastest(self) -> Floats:
-        """On the best type."""
+        """Steps/s of each class on its fastest type."""
         return self.jobs.fastest
 
     def highest_level(self, demand: PriceDemand) -> Level:
-        """The highest level that everybody can reach together."""
+        """The highest level that all classes can reach together."""
         return highest_level(self.jobs, self.capacity, demand)
 
-    def settle(self, found: Level) -> tuple[Floats, float]:
-        """Those that rest use up all that has a price, for good: the others never have more than what costs nothing.
+    def fix_level(self, found: Level) -> tuple[Floats, float]:
+        """Fixed classes use up all types that have a price, so the others are limited to types without a price.
 
-        Whoever reaches that is passed over at once, without a search of its own.
+        A class that has reached that limit is fixed with this level, without a search of its own.
         """
         jobs = self.jobs
         worth = (jobs.size * jobs.fastest)[:, None] * found.price
-        free: Floats = np.where(worth <= _NOTHING * jobs.speed, jobs.speed, 0.0).max(axis=1)
+        free: Floats = np.where(worth <= _ZERO_PRICE * jobs.speed, jobs.speed, 0.0).max(axis=1)
         return np.maximum(free, found.throughput), _STEP_BACK

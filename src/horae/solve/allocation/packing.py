@@ -1,9 +1,9 @@
-"""Levels where jobs share GPUs: the highest that everybody can reach, in one linear program over kinds of jobs.
+"""The highest level that all jobs can reach together where jobs share GPUs: one linear program over profiles.
 
-It is found from above. At prices of GPUs, time and floors no demand can be met that costs more
-than everything is worth; the level at which it costs just that is the next to try. Only what
-floors ask for changes between tries, so each takes HiGHS few steps. A level is reached when
-the program's answer holds there, and then the prices prove that none is higher.
+The level is found from above. At prices of GPUs, time and floors, no demand can be met that costs more than all GPUs
+and all time are worth; the level at which the demand costs just that is the next to try. Only the floors change between
+tries, so each takes HiGHS few steps. A level is reached when the program's solution is enough for it; the prices then
+prove that no level is higher.
 """
 
 from __future__ import annotations
@@ -16,122 +16,120 @@ import numpy as np
 
 from horae.core.arrays import Floats, Ints
 from horae.solve.allocation.floors import Floors
-from horae.solve.allocation.lexicographic import Demanding, fill
+from horae.solve.allocation.lexicographic import DemandMaker, fill
 from horae.solve.allocation.price_search import PriceDemand
 from horae.solve.allocation.problem import AllocationProblem, Solution
 from horae.solve.allocation.time_division import BesideItself, Divided, Division
 from horae.solve.allocation.time_lp import TOLERANCE, Prices, TimeProgram
-from horae.solve.allocation.units import find_kinds, find_units
+from horae.solve.allocation.units import find_profiles, find_units
 
 _MOST_STEPS = 1000
-#: So close to the fastest that it is the fastest; so close to the last level that it is the same.
+#: Throughputs this close to the fastest count as the fastest; levels this close count as equal.
 _ALMOST = 1.0 - 1e-12
-#: What everybody has of its fastest at least: less than that a solver cannot tell from nothing.
+#: Least throughput relative to the fastest: less than that is 0 to the solver.
 _LEAST = 1e-7
-#: What sums of a cluster's times may be off by.
+#: Rounding error of sums over the times of a cluster.
 _ROUNDING = 1e-14
-#: What was possible may be missed by the solver's tolerance; so much less of it is possible again.
+#: Factor after which throughputs that the solver found are possible for certain, despite its tolerance.
 _STEP_BACK = 1.0 - 4 * TOLERANCE
-#: How far above a level that is possible the search for the next begins.
+#: Factor above a possible level at which the search for the next level begins.
 _STRIDE = 1.05
 
 
 @dataclass(frozen=True)
 class Reached:
-    """A level, the throughput of each class there, and how it is reached."""
+    """A level that was reached: the throughput of each class, the time of units, and the proof."""
 
     level: float
     throughput: Floats
     #: Time of each unit.
     time: Floats
-    #: Worth of one GPU of each type; all that there is, time too, is worth 1, or nothing binds and all are 0.
+    #: Price of one GPU of each type; all GPUs and all time together are worth 1. All 0 if nothing binds.
     price: Floats
-    #: What one more step/s of each class would cost; infinite where it has its fastest.
+    #: Price of one more step/s of each class; infinite at its fastest.
     marginal: Floats
-    #: By how much the time misses what the level asks for or exceeds what there is, relative to it.
+    #: Largest relative error: of floors that the time misses, or of limits that it exceeds.
     gap: float
-    #: The prices that prove that no level is higher.
+    #: Prices that prove that no level is higher.
     proof: Prices
 
 
 class Packing:
-    """The kinds of a problem's jobs, their units, and the program over the time of these."""
+    """The profiles and units of a problem, and the program over the time of units."""
 
-    def __init__(self, problem: AllocationProblem, wants: Floats | None, apart: Ints) -> None:
-        """Jobs of a kind may differ in `wants`; those with unlike numbers in `apart` are unlike kinds."""
-        self.classes, self.kinds, self.of_kind = find_kinds(problem, apart, wants)
+    def __init__(self, problem: AllocationProblem, wants: Floats | None, separate: Ints) -> None:
+        """Jobs of a profile may differ in `wants`. Different numbers in `separate` make different profiles."""
+        self.classes, self.profiles, self.profile_of = find_profiles(problem, separate, wants)
         self._capacity = problem.capacity
-        alone, pairs = find_units(self.kinds, problem.sharing)
-        self._pairs, self._program = len(pairs), TimeProgram(self.kinds, alone, pairs, problem.capacity)
-        self.fastest = self._program.fastest[self.of_kind]
-        self._floors = Floors(self._program, self.classes.count, self.of_kind)
-        # One more column: how far all floors rise together, each by its part, the first one alone so far.
+        alone, pairs = find_units(self.profiles, problem.sharing)
+        self._pairs, self._program = len(pairs), TimeProgram(self.profiles, alone, pairs, problem.capacity)
+        self.fastest = self._program.fastest[self.profile_of]
+        self._floors = Floors(self._program, self.classes.count, self.profile_of)
+        # One extra column: the rise. All floors rise with it, each by its factor; at first the first floor alone.
         self._program.add_extras(np.zeros(1, np.int64), np.zeros(1), np.zeros(1), np.zeros(1))
-        self._part = np.append(1.0, np.zeros(len(self._floors) - 1))
+        self._rise_factor = np.append(1.0, np.zeros(len(self._floors) - 1))
 
     def highest_level(self, demand: PriceDemand) -> Reached:
-        """The highest level that everybody can reach together."""
-        self._program.set_gain(np.zeros_like(self.kinds.speed))
-        # Some floor rises by 1 if any does, and none by more than there are jobs.
-        self._let_rise(1.0, -np.inf, 1.0 + self.kinds.count.max())
+        """The highest level that all classes can reach together."""
+        self._program.set_gain(np.zeros_like(self.profiles.speed))
+        # Factors are at most 1, and no floor rises by more than the number of jobs.
+        self._set_rise(1.0, -np.inf, 1.0 + self.profiles.count.max())
         level = aim = self._guess(demand)
         bound, proof, doubt = np.inf, None, 0.0
         for step in range(_MOST_STEPS):
             from_below = step == 0 and demand.lowest > 0
             level = demand.lowest if from_below else level
-            self._rise_towards(demand, aim)
-            self._program.set_floors(self._floors.asked(demand.at(level)[0]))
+            self._aim_at(demand, aim)
+            self._program.set_floors(self._floors.asked(demand.throughputs(level)[0]))
             self._program.solve(from_below)
-            found = self._bound(demand, level)
-            # Prices that say what others said before leave nothing but rounding.
-            known = found >= bound * _ALMOST
+            found = self._level_bound(demand, level)
+            # If new prices give the same bound, only rounding errors are left.
+            repeated = found >= bound * _ALMOST
             if proof is None or found < bound:
                 bound, proof = found, self._program.prices
             level = max(bound * (1.0 - doubt), min(bound, demand.lowest))
-            throughput = demand.at(level)[0]
+            throughput = demand.throughputs(level)[0]
             if self._floors.complete(throughput):
-                if self._holds(throughput, exactly=known):
+                if self._holds(throughput, exactly=repeated):
                     return self._found(level, throughput, proof, 1.0 - level / bound)
-                doubt = max(2 * doubt, TOLERANCE) if known else doubt
-            # Nobody has to rise from what cannot be raised.
-            aim = level if known and level <= demand.lowest else max(level, aim)
+                doubt = max(2 * doubt, TOLERANCE) if repeated else doubt
+            # At the lowest level no floor has to rise.
+            aim = level if repeated and level <= demand.lowest else max(level, aim)
         raise AssertionError(f"no level after {_MOST_STEPS} programs")
 
     @property
     def least(self) -> Floats:
-        """What everybody has at least."""
+        """Steps/s that each class has at least."""
         return self.fastest * _LEAST
 
-    def fill(self, demanding: Demanding) -> Reached:
-        """Raise all, level by level, until nobody can rise; prices are of the first level."""
-        first, last = fill(self, demanding)
+    def fill(self, make_demand: DemandMaker) -> Reached:
+        """Raise all classes, level by level, until none can rise. Prices are those of the first level."""
+        first, last = fill(self, make_demand)
         return replace(last, price=first.price, gap=max(first.gap, last.gap))
 
-    def settle(self, reached: Reached) -> tuple[Floats, float]:
-        """Keep to a level that was just found, whatever comes next.
+    def fix_level(self, reached: Reached) -> tuple[Floats, float]:
+        """Fix the bottlenecks of a level that was just found; see `lexicographic.Search`.
 
-        Gives the most steps/s that classes can still have, and the part of what they have that those
-        that rest surely keep. Those whose step/s have a price use up all that has one, for good. So
-        units that do not pay will have no time again, and whoever is not over a floor that has a
-        price will not rise over it.
+        Classes whose steps/s have a price use up everything that has a price. So units that do not pay for their
+        time and GPUs stay empty from now on, and a class below a floor that has a price cannot rise above it.
         """
-        prices = reached.proof.among(len(self._floors))
+        prices = reached.proof.extended(len(self._floors))
         most = np.minimum(
-            self._program.fastest_now(prices)[self.of_kind], self._floors.ceiling(reached.throughput, prices.sure)
+            self._program.fastest_now(prices)[self.profile_of], self._floors.ceiling(reached.throughput, prices.sure)
         )
-        # What the answer may still miss would otherwise be missed for good.
+        # Errors of the solution would otherwise stay.
         self._program.refine()
-        self._program.settle(prices, self._stands())
+        self._program.fix(prices, self._floor_heights())
         return np.maximum(most, reached.throughput), _STEP_BACK - self._gap(reached.throughput)
 
     def possible(self, least: Floats) -> bool:
         """Whether every class can have at least these throughputs."""
-        self._program.set_gain(np.zeros_like(self.kinds.speed))
-        self._let_rise(1.0, -1.0, 0.0)
-        least = self._enough(least)
+        self._program.set_gain(np.zeros_like(self.profiles.speed))
+        self._set_rise(1.0, -1.0, 0.0)
+        least = self._solvable(least)
         while True:
             asked = self._floors.asked(least)
-            self._rise_by(asked)
+            self._set_rise_factors(asked)
             self._program.set_floors(asked)
             self._program.solve()
             self._program.refine()
@@ -141,161 +139,163 @@ class Packing:
                 return True
 
     def most(self, gain: Floats, least: Floats | None = None) -> Reached:
-        """The times worth most, if a step/s of a kind on a type is worth `gain`, and every class has its `least`.
+        """The times of largest gain, where every class has its `least`; `gain` of a step/s is by profile and GPU type.
 
-        The level is what they are worth.
+        The level of the result is the gain.
         """
-        # Steps/s may be worth anything, and what the solver takes to be nothing, or infinite, is absolute.
-        unit = _power_of_two(float((gain * self.kinds.speed).max()))
+        # Gains have any size, and the solver's limits of zero and infinity are absolute.
+        unit = _power_of_two(float((gain * self.profiles.speed).max()))
         self._program.set_gain(gain / unit)
-        self._let_rise(0.0, 0.0, 0.0)
-        least = np.zeros(len(self.fastest)) if least is None else self._enough(least) * _STEP_BACK
+        self._set_rise(0.0, 0.0, 0.0)
+        least = np.zeros(len(self.fastest)) if least is None else self._solvable(least) * _STEP_BACK
         while True:
-            self._rise_by(np.zeros(len(self._floors)))
+            self._set_rise_factors(np.zeros(len(self._floors)))
             self._program.set_floors(self._floors.asked(least))
             self._program.solve()
             if self._floors.complete(least):
                 self._holds(least, exactly=True)
                 return self._found(self._program.value * unit, least, self._program.prices, self._program.gap())
 
-    def _enough(self, least: Floats) -> Floats:
-        """What whoever is to have at least something is to have."""
+    def _solvable(self, least: Floats) -> Floats:
+        """The same least throughputs, raised to what the solver can tell from 0."""
         return np.where(least > 0, np.maximum(least, self.fastest * _LEAST), 0.0)
 
     def divide(self, reached: Reached) -> Divided:
-        """Shares of jobs."""
+        """Divide the time of units into shares of jobs."""
         units = self._program.units
-        division = Division(self.classes, self.of_kind, self.kinds, units, reached.time, reached.throughput)
+        division = Division(self.classes, self.profile_of, self.profiles, units, reached.time, reached.throughput)
         return division.among_jobs(len(self._capacity))
 
     def certificate(self, reached: Reached) -> dict[str, object]:
-        """What shows that an answer is right."""
+        """The proof of a solution, as `horae solve` prints it."""
         return {
             "prices": reached.price.tolist(),
             "gap": reached.gap,
             "classes": len(self.classes.count),
-            "kinds": len(self.kinds.count),
+            "kinds": len(self.profiles.count),
             "pairs": self._pairs,
         }
 
     def _guess(self, demand: PriceDemand) -> float:
-        """Where to begin: a little above what is possible, or where everybody on its fastest would fill the cluster."""
+        """The first level to try: a little above a possible level, or where jobs at full speed fill the cluster."""
         if demand.lowest > 0:
             return max(demand.lowest, min(demand.lowest * _STRIDE, demand.highest))
-        weight = self.classes.count * self.kinds.gpus[self.of_kind] / self.fastest
-        everybody, gpus = np.arange(len(weight)), float(self._capacity.sum())
-        return _root(demand, demand.highest, weight, np.zeros(len(weight)), everybody, gpus)
+        weight = self.classes.count * self.profiles.gpus[self.profile_of] / self.fastest
+        all_classes, gpus = np.arange(len(weight)), float(self._capacity.sum())
+        return _root(demand, demand.highest, weight, np.zeros(len(weight)), all_classes, gpus)
 
-    def _rise_towards(self, demand: PriceDemand, level: float) -> None:
-        """Floors are to rise from the lowest level towards this one, so that a fall to there is always possible."""
-        rise = self._floors.asked(demand.at(level)[0]) - self._floors.asked(demand.at(demand.lowest)[0])
-        self._rise_by(rise / max(float(rise.max()), 1e-300))
+    def _aim_at(self, demand: PriceDemand, level: float) -> None:
+        """Make floors rise from the lowest level towards this level; a fall to the lowest is always possible."""
+        rise = self._floors.asked(demand.throughputs(level)[0]) - self._floors.asked(
+            demand.throughputs(demand.lowest)[0]
+        )
+        self._set_rise_factors(rise / max(float(rise.max()), 1e-300))
 
-    def _rise_by(self, part: Floats) -> None:
-        """What each floor rises by when they rise by 1."""
-        known = np.append(self._part, np.zeros(len(part) - len(self._part)))
-        changed = np.flatnonzero(part != known)
-        self._program.set_lowers(0, changed, part[changed])
-        self._part = part
+    def _set_rise_factors(self, factor: Floats) -> None:
+        """Set by how much each floor rises for a rise of 1."""
+        before = np.append(self._rise_factor, np.zeros(len(factor) - len(self._rise_factor)))
+        changed = np.flatnonzero(factor != before)
+        self._program.set_lowers(0, changed, factor[changed])
+        self._rise_factor = factor
 
-    def _let_rise(self, gain: float, least: float, most: float) -> None:
-        """What it gains that floors rise by 1, and how far they may."""
+    def _set_rise(self, gain: float, least: float, most: float) -> None:
+        """Set the gain of a rise of 1, and the bounds of the rise."""
         self._program.set_extras(np.zeros(1, np.int64), np.array([gain]), np.array([least]), np.array([most]))
 
-    def _bound(self, demand: PriceDemand, start: float) -> float:
-        """The level at which the demand costs what everything is worth, at the program's prices."""
+    def _level_bound(self, demand: PriceDemand, start: float) -> float:
+        """The level at which the demand costs as much as all GPUs and time are worth, at the program's prices."""
         floors, prices = self._floors, self._program.prices
         priced = np.flatnonzero(prices.floor[floors.floor])
         weight = prices.floor[floors.floor[priced]] * floors.weight[priced]
         return _root(demand, start, weight, floors.over[priced], floors.member[priced], prices.worth)
 
     def _holds(self, throughput: Floats, exactly: bool) -> bool:
-        """Whether the program's answer, made exact if need be, is enough for this."""
+        """Whether the program's solution, refined if `exactly`, is enough for these throughputs."""
         if exactly and not self._holds(throughput, exactly=False):
             self._program.refine()
         asked = self._floors.asked(throughput)
-        enough = asked - self._stands() <= TOLERANCE * asked[self._program.floor_kind] + _ROUNDING
+        enough = asked - self._floor_heights() <= TOLERANCE * asked[self._program.floor_profile] + _ROUNDING
         return bool(enough.all()) and self._program.excess() <= TOLERANCE
 
-    def _stands(self) -> Floats:
-        """How high the program's answer has every floor."""
-        return np.asarray(self._program.floor_value + self._program.extra[0] * self._part)
+    def _floor_heights(self) -> Floats:
+        """Value of every floor in the program's solution."""
+        return np.asarray(self._program.floor_value + self._program.extra[0] * self._rise_factor)
 
     def _found(self, level: float, throughput: Floats, proof: Prices, gap: float) -> Reached:
-        """The program's answer, and what it proves, up to a gap."""
+        """The program's solution as a level, with its proof."""
         program, worth = self._program, proof.turnover or 1.0
-        marginal = self._floors.paid(throughput, proof.among(len(self._floors)).sure) / worth
+        marginal = self._floors.marginal_price(throughput, proof.extended(len(self._floors)).sure) / worth
         marginal[throughput >= self.fastest * _ALMOST] = np.inf
         gap = max(gap, self._gap(throughput))
         return Reached(level, throughput, program.time, proof.gpu / worth, marginal, gap, proof)
 
     def _gap(self, throughput: Floats) -> float:
-        """The worst of all rows; what floors miss is relative to the kind's throughput."""
+        """Largest relative error of all rows; of floors, relative to the profile's throughput."""
         asked = self._floors.asked(throughput)
-        short = (asked - self._stands()) / np.maximum(asked[self._program.floor_kind], _LEAST)
+        short = (asked - self._floor_heights()) / np.maximum(asked[self._program.floor_profile], _LEAST)
         return max(0.0, float(short.max()), self._program.excess())
 
 
 @dataclass(frozen=True)
 class Packed:
-    """An answer, divided among jobs."""
+    """A solution of the program, divided among jobs."""
 
     packing: Packing
     reached: Reached
     divided: Divided
 
     def solution(self, objective: float, **proof: object) -> Solution:
-        """For whoever asked."""
+        """The solution of the allocation problem; `proof` is added to the certificate."""
         divided, certificate = self.divided, self.packing.certificate(self.reached)
         return Solution(divided.share, objective, {**certificate, **proof}, divided.pairs, divided.pair_share)
 
 
 def pack(problem: AllocationProblem, wants: Floats | None, answer: Callable[[Packing], Reached]) -> Packed:
-    """Answer a problem and divide the answer; jobs that would be beside themselves become kinds of their own.
+    """Solve a problem with `answer`, and divide the time among jobs.
 
-    The program over kinds does not know that a job cannot be its own neighbour. It seldom
-    matters; where it does, the job leaves its kind and is then a neighbour like any other.
+    The program over profiles does not know that a job cannot share GPUs with itself. Where the division would need
+    that, the job becomes a profile of its own, and the problem is solved again.
     """
-    apart = np.zeros(len(problem), np.int64)
+    separate = np.zeros(len(problem), np.int64)
     while True:
-        packing = Packing(problem, wants, apart)
+        packing = Packing(problem, wants, separate)
         reached = answer(packing)
         try:
             return Packed(packing, reached, packing.divide(reached))
         except BesideItself as found:
             jobs = packing.classes.first[found.classes]
-            apart[jobs] = apart.max() + 1 + np.arange(len(jobs))
+            separate[jobs] = separate.max() + 1 + np.arange(len(jobs))
 
 
 def _power_of_two(value: float) -> float:
-    """A unit near a value, by which numbers are divided without rounding; 1 for nothing."""
+    """The power of two just above a value: dividing by it causes no rounding error; 1 for 0."""
     return math.ldexp(1.0, math.frexp(value)[1])
 
 
 def _root(demand: PriceDemand, start: float, weight: Floats, over: Floats, member: Ints, worth: float) -> float:
     """The highest level at which (throughput - over)+, weighed and summed over members, is at most `worth`.
 
-    Newton's method between two bounds: the sum grows with the level, convex but for bends where
-    somebody has its fastest, and may be flat at `worth` for a while.
+    Newton's method between two bounds: the sum grows with the level. It is convex except for bends where a class
+    reaches its fastest, and may be flat at `worth`.
     """
 
-    def look(level: float) -> tuple[float, float, float]:
-        q, growth = demand.at(level)
+    def excess_at(level: float) -> tuple[float, float, float]:
+        q, growth = demand.throughputs(level)
         above = np.maximum(q[member] - over, 0.0)
         cost = float(weight @ above)
         return cost - worth, float(weight @ np.where(above > 0, growth[member], 0.0)), 1e-14 * (cost + abs(worth))
 
     low, high = demand.lowest, demand.highest
-    excess, _, nothing = look(high)
-    if high <= low or excess <= nothing:
+    excess, _, rounding = excess_at(high)
+    if high <= low or excess <= rounding:
         return max(low, high)
     level = min(max(start, low), high)
     for step in range(1, _MOST_STEPS):
-        excess, slope, nothing = look(level)
-        low, high = (level, high) if excess <= nothing else (low, level)
-        if (abs(excess) <= nothing and slope > 0) or high - low <= 1e-15 * high:
+        excess, slope, rounding = excess_at(level)
+        low, high = (level, high) if excess <= rounding else (low, level)
+        if (abs(excess) <= rounding and slope > 0) or high - low <= 1e-15 * high:
             break
         newton = level - excess / slope if slope > 0 else low
-        # A step in between, now and then, closes in where Newton's lead nowhere.
+        # Every eighth step is a bisection, for where Newton's steps do not converge.
         level = newton if low < newton < high and step % 8 else (low + high) / 2
     return low

@@ -1,13 +1,13 @@
 """Gavel's policies as allocation programs (OSDI '20, section 4): one problem in, shares of time out.
 
-Those that raise the worst-off do so level by level, to the last job: a plain optimum would
-leave whoever is not a bottleneck with any share, down to none.
+Programs that raise the worst-off job do so level by level, to the last job: a plain optimum would leave a job that is
+no bottleneck with any share, down to none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from horae.core.errors import UserError
 from horae.solve.allocation.demands import FinishTimeDemand, Proportional
 from horae.solve.allocation.equal_jobs import find_classes
 from horae.solve.allocation.hierarchy import hierarchical
-from horae.solve.allocation.lexicographic import Alone, fill, within
+from horae.solve.allocation.lexicographic import UnsharedSearch, bounded, fill
 from horae.solve.allocation.nash import strategy_proof
 from horae.solve.allocation.packing import Packing, Reached, pack
 from horae.solve.allocation.price_search import Jobs, PriceDemand
@@ -25,7 +25,7 @@ from horae.solve.matching import allox
 
 
 class NoAllocation(UserError):
-    """A problem that has no answer."""
+    """A problem without a solution."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Program:
 
 
 def max_min(problem: AllocationProblem) -> Solution:
-    """The worst-off gets as much as possible, then the next, of throughput over a proportional share of the cluster.
+    """The least throughput, relative to a proportional share of the cluster, is as large as possible; then the next.
 
-    Note: a job of weight 2 ends up with twice the normalised throughput of a job of weight 1.
+    A job of weight 2 ends up with twice the normalised throughput of a job of weight 1.
     """
     rate = problem.weight * problem.normaliser / problem.gpus
-    return _raise(
+    return _raise_levels(
         problem,
         rate,
         lambda jobs, fastest: Proportional(rate[jobs], fastest),
@@ -66,14 +66,14 @@ def finish_time(problem: AllocationProblem) -> Solution:
         steps, elapsed_s, alone_s = columns[jobs].T
         return FinishTimeDemand(steps, elapsed_s, alone_s, fastest)
 
-    return _raise(problem, columns, demand, largest_rho)
+    return _raise_levels(problem, columns, demand, largest_rho)
 
 
 def makespan(problem: AllocationProblem) -> Solution:
-    """The last job ends as soon as possible; then the one before it, and so on, so that short jobs do not starve."""
+    """The last job ends as soon as possible; then the job before it, and so on, so that short jobs do not starve."""
     _require_steps(problem)
     steps = problem.steps_left
-    return _raise(
+    return _raise_levels(
         problem,
         steps,
         lambda jobs, fastest: Proportional(steps[jobs], fastest),
@@ -85,22 +85,22 @@ def total_throughput(problem: AllocationProblem) -> Solution:
     """The sum of throughputs, each over that of a proportional share of the cluster, is as large as possible."""
     _require_speed(problem)
     gain = np.repeat(1.0 / problem.normaliser[:, None], len(problem.capacity), axis=1)
-    packed = pack(problem, None, lambda packing: packing.most(gain[packing.kinds.job]))
+    packed = pack(problem, None, lambda packing: packing.most(gain[packing.profiles.job]))
     return packed.solution(packed.reached.level)
 
 
 def cost(problem: AllocationProblem) -> Solution:
-    """The steps bought for a dollar are as many as possible: the sum of throughput over the price of an hour."""
+    """The most steps for the money: the sum of throughput over the price of an hour is as large as possible."""
     gain = _per_price(problem)
-    packed = pack(problem, None, lambda packing: packing.most(gain[packing.kinds.job]))
+    packed = pack(problem, None, lambda packing: packing.most(gain[packing.profiles.job]))
     return packed.solution(packed.reached.level)
 
 
 def cost_with_deadlines(problem: AllocationProblem) -> Solution:
-    """As many steps for a dollar as possible while every deadline is met.
+    """The most steps for the money while every deadline is met.
 
-    Deadlines are taken up in the order of (deadline, id); one that cannot be met beside
-    those before it is dropped, and named.
+    Deadlines are admitted in the order of (deadline, id). A deadline that cannot be met together with those
+    admitted before is relaxed: see `Solution.relaxed`.
     """
     _require_steps(problem)
     gain = _per_price(problem)
@@ -114,21 +114,21 @@ def cost_with_deadlines(problem: AllocationProblem) -> Solution:
     def answer(packing: Packing) -> Reached:
         of_job = packing.classes.of_job
         met = _admit(packing, of_job[dated], needed[packing.classes.first])
-        return packing.most(gain[packing.kinds.job], met)
+        return packing.most(gain[packing.profiles.job], met)
 
-    # Every deadline is admitted by itself, so everybody that has one is a class of its own.
+    # Deadlines are admitted one by one, so each job with a deadline is a class of its own.
     packed = pack(problem, turn, answer)
     met = packed.reached.throughput[packed.packing.classes.of_job]
-    dropped = [problem.ids[m] for m in dated if met[m] == 0]
-    return packed.solution(packed.reached.level, relaxed_deadlines=dropped)
+    relaxed = [m for m in dated if met[m] == 0]
+    solution = packed.solution(packed.reached.level, relaxed_deadlines=[problem.ids[m] for m in relaxed])
+    return replace(solution, relaxed=np.array(relaxed, np.int64))
 
 
 def isolated(problem: AllocationProblem) -> Solution:
-    """Everybody has 1/M of every GPU type: what finish-time fairness compares with."""
+    """Each of M jobs has 1/M of every GPU type: the yardstick of finish-time fairness."""
     _require_speed(problem)
-    share = np.where(problem.speed > 0, problem.isolated_share, 0.0)
     ratio = problem.isolated_throughput / problem.normaliser
-    return Solution(share, float(ratio.min()), {"gap": 0.0})
+    return Solution(problem.isolated_share, float(ratio.min()), {"gap": 0.0})
 
 
 PROGRAMS: dict[str, Program] = {
@@ -146,7 +146,7 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-def _raise(
+def _raise_levels(
     problem: AllocationProblem,
     wants: Floats,
     demand: Callable[[Ints, Floats], PriceDemand],
@@ -154,27 +154,27 @@ def _raise(
 ) -> Solution:
     """Raise all jobs level by level.
 
-    `demand` says what classes of equal jobs want, by a job of each and the fastest it can be;
-    `objective` what it comes to, by a job of each and its throughput.
+    `demand` makes the demand of classes of equal jobs from one job of each class and its fastest throughput.
+    `objective` computes the objective from one job of each class and its throughput.
     """
     _require_speed(problem)
     if problem.sharing is None:
-        return _raise_alone(problem, wants, demand, objective)
-    packed = pack(problem, wants, lambda packing: packing.fill(within(demand(packing.classes.first, packing.fastest))))
+        return _raise_unshared(problem, wants, demand, objective)
+    packed = pack(problem, wants, lambda packing: packing.fill(bounded(demand(packing.classes.first, packing.fastest))))
     return packed.solution(objective(packed.packing.classes.first, packed.reached.throughput))
 
 
-def _raise_alone(
+def _raise_unshared(
     problem: AllocationProblem,
     wants: Floats,
     demand: Callable[[Ints, Floats], PriceDemand],
     objective: Callable[[Ints, Floats], float],
 ) -> Solution:
-    """The same where nobody shares GPUs: prices alone tell what everybody does."""
+    """Raise all jobs level by level where jobs do not share GPUs."""
     classes = find_classes(np.column_stack((problem.speed, problem.gpus, wants)))
     first = classes.first
     jobs = Jobs(np.ascontiguousarray(problem.speed[first]), problem.gpus[first], classes.count)
-    lowest, last = fill(Alone(jobs, problem.capacity), within(demand(first, jobs.fastest)))
+    lowest, last = fill(UnsharedSearch(jobs, problem.capacity), bounded(demand(first, jobs.fastest)))
     certificate: dict[str, object] = {
         "prices": lowest.price.tolist(),
         "gap": max(lowest.gap, last.gap),
@@ -184,15 +184,14 @@ def _raise_alone(
 
 
 def _admit(packing: Packing, order: Ints, needed: Floats) -> Floats:
-    """The throughputs that classes are promised: in order, what each needs, or nothing if that is too much.
+    """The throughput promised to each class: in this order, what it needs, or 0 if that is impossible.
 
-    As many as possible are tried at once, so that it takes few programs when nearly all
-    deadlines can be met, or nearly none.
+    Many classes are tried at once, so few programs are solved when nearly all deadlines can be met, or nearly none.
     """
     met = np.zeros(len(needed))
     waiting = order[needed[order] <= packing.fastest[order]]
     while len(waiting):
-        admitted = _longest_start(packing, met, waiting, needed)
+        admitted = _longest_possible_prefix(packing, met, waiting, needed)
         met = _with(met, waiting[:admitted], needed)
         waiting = waiting[admitted + 1 :]
     return met
@@ -204,8 +203,8 @@ def _with(met: Floats, more: Ints, needed: Floats) -> Floats:
     return met
 
 
-def _longest_start(packing: Packing, met: Floats, waiting: Ints, needed: Floats) -> int:
-    """How many of the first are possible together: twice as many until they are too many, then halve the doubt."""
+def _longest_possible_prefix(packing: Packing, met: Floats, waiting: Ints, needed: Floats) -> int:
+    """Number of the first waiting classes that are possible together: by doubling, then by bisection."""
     good, bad = 0, len(waiting) + 1
     while bad - good > 1:
         trial = min(max(1, 2 * good), len(waiting)) if bad > len(waiting) else (good + bad) // 2

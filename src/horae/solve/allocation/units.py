@@ -1,7 +1,8 @@
-"""Units: ways to use GPUs of a type, by one kind of job alone or by two kinds side by side.
+"""Profiles and units: the variables of the time program when jobs may share GPUs.
 
-Jobs of a kind are equally fast wherever they run and beside whomever, so it does not matter
-to a unit which of them it holds; `division.py` hands its time to jobs in the end.
+A profile is a GPU count with the speed on each GPU type, alone and beside other jobs. Jobs of one profile may differ in
+weight or demand. A unit is one profile alone, or two profiles side by side, on one GPU type. It does not matter which
+job of a profile a unit holds; `time_division.py` divides the time of units among jobs in the end.
 """
 
 from __future__ import annotations
@@ -15,127 +16,129 @@ from horae.core.arrays import Floats, Ints
 from horae.solve.allocation.equal_jobs import Classes, find_classes
 from horae.solve.allocation.problem import AllocationProblem, Sharing
 
-#: In place of a neighbour.
-NOBODY = -1
+#: Profile number of a unit without a second job.
+NO_PARTNER = -1
 
 
 @dataclass(frozen=True)
-class Kinds:
-    """Kinds of jobs: `count` jobs of `gpus` GPUs each, steps/s by GPU type, and their number in a table of pairs."""
+class Profiles:
+    """The profiles of a problem, as columns: `count` jobs of `gpus` GPUs each, steps/s by GPU type."""
 
     speed: Floats
     gpus: Floats
     count: Floats
-    #: Row of `Sharing.beside`, or -1.
-    shares_as: Ints
-    #: One job of each.
+    #: Row in `Sharing.pair_speed`, or -1.
+    pair_row: Ints
+    #: Position of one job of each profile.
     job: Ints
 
 
 @dataclass(frozen=True)
 class Units:
-    """Position u of every column is one unit: kind `one`, beside kind `other` or NOBODY, on a GPU type.
+    """Units, as columns: profile `first`, beside profile `second` or NO_PARTNER, on a GPU type.
 
-    A kind that stands in both places is two jobs of it.
+    A unit with the same profile twice holds two jobs of it.
     """
 
-    one: Ints
-    other: Ints
+    first: Ints
+    second: Ints
     gpu_type: Ints
-    #: GPUs it takes.
+    #: GPU count of the unit.
     gpus: Floats
-    #: Steps/s of the job in each place.
-    own: Floats
-    others: Floats
+    #: Steps/s of the first and of the second job.
+    first_speed: Floats
+    second_speed: Floats
 
     def __len__(self) -> int:
-        return len(self.one)
+        return len(self.first)
 
     def take(self, chosen: Ints | NDArray[np.bool_]) -> Units:
-        """Some of them, in this order."""
+        """The chosen units, in this order."""
         return Units(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
-    def and_also(self, more: Units) -> Units:
-        """These, then others."""
+    def joined_with(self, more: Units) -> Units:
+        """These units, then more."""
         names = (field.name for field in fields(self))
         return Units(*(np.concatenate((getattr(self, name), getattr(more, name))) for name in names))
 
 
 @dataclass(frozen=True)
 class Sides:
-    """What units hold: position i is a kind in a unit, its steps/s there, and how many jobs of it (2 or 1)."""
+    """The profiles in units, as columns: unit, profile, its steps/s there, number of its jobs in the unit (1 or 2)."""
 
     unit: Ints
-    kind: Ints
+    profile: Ints
     speed: Floats
     jobs: Floats
 
 
-def find_kinds(problem: AllocationProblem, apart: Ints, wants: Floats | None = None) -> tuple[Classes, Kinds, Ints]:
-    """Classes of jobs that cannot be told apart, the kinds of these classes, and the kind of each class.
+def find_profiles(
+    problem: AllocationProblem, separate: Ints, wants: Floats | None = None
+) -> tuple[Classes, Profiles, Ints]:
+    """Classes of equal jobs, the profiles of these classes, and the profile of each class.
 
-    Classes differ by what they want, if anything; kinds do not. Jobs with different numbers in
-    `apart` are kept apart.
+    Jobs of a class are equal in their row of `wants`, too; jobs of a profile need not be. Jobs with different
+    numbers in `separate` are in different profiles.
     """
-    shares_as = problem.sharing.kind if problem.sharing else np.full(len(problem), -1)
-    columns = np.column_stack((problem.speed, problem.gpus, shares_as, apart))
+    pair_row = problem.sharing.pair_row if problem.sharing else np.full(len(problem), -1)
+    columns = np.column_stack((problem.speed, problem.gpus, pair_row, separate))
     if wants is None:
         classes = find_classes(columns)
-        first, count, of_kind = classes.first, classes.count, np.arange(len(classes.count))
+        first, count, profile_of = classes.first, classes.count, np.arange(len(classes.count))
     else:
         classes = find_classes(np.column_stack((columns, wants)))
-        kinds = find_classes(columns[classes.first])
-        first, of_kind = classes.first[kinds.first], kinds.of_job
-        count = tally(of_kind, classes.count, len(first))
-    return classes, Kinds(problem.speed[first], problem.gpus[first], count, shares_as[first], first), of_kind
+        profiles = find_classes(columns[classes.first])
+        first, profile_of = classes.first[profiles.first], profiles.of_job
+        count = tally(profile_of, classes.count, len(first))
+    return classes, Profiles(problem.speed[first], problem.gpus[first], count, pair_row[first], first), profile_of
 
 
-def find_units(kinds: Kinds, sharing: Sharing | None) -> tuple[Units, Units]:
-    """All units of one kind, and all of two that are of any use.
+def find_units(profiles: Profiles, sharing: Sharing | None) -> tuple[Units, Units]:
+    """All units of one profile, and all useful units of two.
 
-    Jobs share GPUs only where each could run alone: a type that is closed, or too small for one
-    of them, is so for two as well.
+    Two jobs share GPUs only on a type on which each could run alone.
     """
-    one, gpu_type = np.nonzero(kinds.speed > 0)
-    own = kinds.speed[one, gpu_type]
-    alone = Units(one, np.full(len(one), NOBODY), gpu_type, kinds.gpus[one], own, np.zeros(len(one)))
-    if sharing is None or not (kinds.shares_as >= 0).any():
+    first, gpu_type = np.nonzero(profiles.speed > 0)
+    no_partner = np.full(len(first), NO_PARTNER)
+    speed = profiles.speed[first, gpu_type]
+    alone = Units(first, no_partner, gpu_type, profiles.gpus[first], speed, np.zeros(len(first)))
+    if sharing is None or not (profiles.pair_row >= 0).any():
         return alone, alone.take(np.empty(0, np.int64))
-    return alone, _pairs(kinds, sharing)
+    return alone, _pairs(profiles, sharing)
 
 
-def _pairs(kinds: Kinds, sharing: Sharing) -> Units:
-    """Two kinds of equal size, both with a speed beside the other."""
-    social = np.flatnonzero(kinds.shares_as >= 0)
-    number, gpus, speed = kinds.shares_as[social], kinds.gpus[social], kinds.speed[social]
-    own = np.where(speed[:, None] > 0, sharing.beside[number[:, None], number[None, :]], 0.0)
-    others = own.transpose(1, 0, 2)
-    possible = (own > 0) & (others > 0) & (gpus[:, None] == gpus)[:, :, None]
-    # Each pair once, and nobody beside itself.
-    place = np.arange(len(social))
-    possible &= (place[:, None] <= place)[:, :, None]
-    possible[place, place] &= (kinds.count[social] >= 2)[:, None]
-    one, other, gpu_type = np.nonzero(possible)
-    own, others = own[one, other, gpu_type], others[one, other, gpu_type]
-    # Two that would do as well taking turns need not share.
-    better = own / speed[one, gpu_type] + others / speed[other, gpu_type] > 1.0
-    return Units(social[one], social[other], gpu_type, gpus[one], own, others).take(better)
+def _pairs(profiles: Profiles, sharing: Sharing) -> Units:
+    """Units of two profiles of equal GPU count, which have a speed beside each other and gain by sharing."""
+    sharers = np.flatnonzero(profiles.pair_row >= 0)
+    row, gpus, speed = profiles.pair_row[sharers], profiles.gpus[sharers], profiles.speed[sharers]
+    first_speed = np.where(speed[:, None] > 0, sharing.pair_speed[row[:, None], row[None, :]], 0.0)
+    second_speed = first_speed.transpose(1, 0, 2)
+    possible = (first_speed > 0) & (second_speed > 0) & (gpus[:, None] == gpus)[:, :, None]
+    # Each pair once, and no job beside itself.
+    number = np.arange(len(sharers))
+    possible &= (number[:, None] <= number)[:, :, None]
+    possible[number, number] &= (profiles.count[sharers] >= 2)[:, None]
+    first, second, gpu_type = np.nonzero(possible)
+    first_speed, second_speed = first_speed[first, second, gpu_type], second_speed[first, second, gpu_type]
+    # Two jobs that do as much by taking turns need not share.
+    better = first_speed / speed[first, gpu_type] + second_speed / speed[second, gpu_type] > 1.0
+    return Units(sharers[first], sharers[second], gpu_type, gpus[first], first_speed, second_speed).take(better)
 
 
 def sides_of(units: Units) -> Sides:
-    """The kinds in units, a kind once where it fills both places."""
-    twice = units.one == units.other
-    second = np.flatnonzero((units.other != NOBODY) & ~twice)
+    """The sides of units; a unit with the same profile twice has one side, of two jobs."""
+    twice = units.first == units.second
+    second = np.flatnonzero((units.second != NO_PARTNER) & ~twice)
     unit = np.concatenate((np.arange(len(units)), second))
-    kind = np.concatenate((units.one, units.other[second]))
-    speed = np.concatenate((units.own, units.others[second]))
-    return Sides(unit, kind, speed, np.where(np.append(twice, np.zeros(len(second), np.bool_)), 2.0, 1.0))
+    profile = np.concatenate((units.first, units.second[second]))
+    speed = np.concatenate((units.first_speed, units.second_speed[second]))
+    return Sides(unit, profile, speed, np.where(np.append(twice, np.zeros(len(second), np.bool_)), 2.0, 1.0))
 
 
-def fastest(kinds: Kinds, units: Units) -> Floats:
-    """The most steps/s a job of each kind has in any unit."""
-    sides, most = sides_of(units), np.zeros(len(kinds.count))
-    np.maximum.at(most, sides.kind, sides.speed)
+def fastest(profiles: Profiles, units: Units) -> Floats:
+    """The most steps/s of a job of each profile in any unit."""
+    sides, most = sides_of(units), np.zeros(len(profiles.count))
+    np.maximum.at(most, sides.profile, sides.speed)
     return most
 
 
@@ -144,11 +147,11 @@ def tally(number: Ints, weight: Floats, size: int) -> Floats:
     return np.bincount(number, weight, size).astype(np.float64, copy=False)
 
 
-def matches(one: Ints, other: Ints) -> tuple[Ints, Ints]:
-    """All positions at which two columns hold the same number, by the first column."""
-    order = np.argsort(other, kind="stable")
-    start = np.searchsorted(other[order], one)
-    count = np.searchsorted(other[order], one, side="right") - start
-    first = np.repeat(np.arange(len(one)), count)
+def matches(left: Ints, right: Ints) -> tuple[Ints, Ints]:
+    """All pairs of positions at which two columns hold the same number, in order of the first column."""
+    order = np.argsort(right, kind="stable")
+    start = np.searchsorted(right[order], left)
+    count = np.searchsorted(right[order], left, side="right") - start
+    first = np.repeat(np.arange(len(left)), count)
     nth = np.arange(len(first)) - np.repeat(np.cumsum(count) - count, count)
     return first, order[start[first] + nth]

@@ -1,9 +1,8 @@
-"""What is offered, and what apps say that they would make of it.
+"""Offers and bids.
 
-An **offer** is free GPUs by machine. Machines may stand in pools: those of a pool are the same
-to every bidder. A **bundle** is pieces: so many GPUs on this machine, or some times so many on
-machines of a pool, whichever, each time on one. So an app that wants any four machines of a rack
-says that in one piece and need not list them all.
+An **offer** is free GPUs by machine. Machines may be in pools: the machines of a pool are the same to every bidder. A
+**bundle** is a list of pieces. A piece is a GPU count on a named machine, or a GPU count on each of several machines of
+a pool, whichever. So an app that wants any four machines of a rack says that in one piece.
 """
 
 from __future__ import annotations
@@ -17,53 +16,53 @@ import numpy as np
 from horae.core.arrays import Floats, Ints
 from horae.core.errors import UserError
 
-#: What winning nothing is worth to an app that does not say.
+#: Value (1 / rho) of winning nothing, for a bid that does not say.
 NO_VALUE = 1e-9
 
 
 class BadBid(UserError):
-    """A bid that asks for what is not there, or says something impossible."""
+    """A bid for GPUs that are not offered, or with impossible numbers."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Free GPUs by machine; machines stand in the order of their names, which settles ties."""
+    """Free GPUs by machine. Machines are in the order of their names, which decides ties."""
 
     machines: tuple[str, ...]
     free: Ints
-    #: The pool of each machine, from 0; by default each is its own.
+    #: Number of each machine's pool, from 0; by default each machine is a pool of its own.
     pool: Ints
 
     @staticmethod
     def of(free: Mapping[str, int], pools: Mapping[str, str] | None = None) -> Offer:
-        """An offer by machine name; machines with the same word in `pools` are one pool."""
+        """An offer by machine name; machines with the same name in `pools` are one pool."""
         machines = tuple(sorted(free))
-        words = list(machines) if pools is None else [pools[name] for name in machines]
-        number = {word: n for n, word in enumerate(dict.fromkeys(words))}
+        pool_names = list(machines) if pools is None else [pools[name] for name in machines]
+        number = {pool: n for n, pool in enumerate(dict.fromkeys(pool_names))}
         counts = np.array([free[name] for name in machines], np.int64)
-        return Offer(machines, counts, np.array([number[word] for word in words], np.int64))
+        return Offer(machines, counts, np.array([number[pool] for pool in pool_names], np.int64))
 
     @property
     def gpus(self) -> int:
-        """All free GPUs."""
+        """Number of free GPUs."""
         return int(self.free.sum())
 
     @cached_property
     def pools(self) -> int:
-        """How many pools there are."""
+        """Number of pools."""
         return int(self.pool.max()) + 1 if len(self.pool) else 0
 
     @cached_property
     def number(self) -> dict[str, int]:
-        """The position of each machine."""
+        """Position of each machine, by name."""
         return {name: m for m, name in enumerate(self.machines)}
 
     def place_of_pool(self, pool: int) -> int:
-        """How a piece says 'any machine of this pool'; a machine's own place is its position."""
+        """The place of a piece on any machines of this pool; the place of a named machine is its position."""
         return len(self.machines) + pool
 
     def named(self, counts: Mapping[int, int]) -> dict[str, int]:
-        """GPUs by machine name."""
+        """GPU count by machine name."""
         return {self.machines[m]: counts[m] for m in sorted(counts)}
 
 
@@ -71,14 +70,14 @@ class Offer:
 class Bundles:
     """A table of bundles as columns: bundle b has the pieces start[b]:start[b + 1]."""
 
-    #: Slow-down that the app would have with each bundle.
+    #: Rho (finish-time slow-down) of the app with each bundle.
     rho: Floats
     start: Ints
-    #: Where a piece is: the position of a machine, or `Offer.place_of_pool`.
+    #: Place of a piece: the position of a machine, or `Offer.place_of_pool`.
     place: Ints
-    #: GPUs of a piece, together on one machine.
+    #: GPU count of a piece on each of its machines.
     gpus: Ints
-    #: How many times; 1 where the machine is named.
+    #: Number of machines of a piece; 1 for a named machine.
     spread: Ints
 
     @staticmethod
@@ -93,7 +92,7 @@ class Bundles:
 
     @staticmethod
     def named(offer: Offer, table: Iterable[tuple[Mapping[str, int], float]]) -> Bundles:
-        """Bundles as (GPUs by machine name, rho)."""
+        """Bundles as (GPU count by machine name, rho)."""
         number = offer.number
         return Bundles.of(
             ([(number[name], count, 1) for name, count in gpus.items() if count], rho) for gpus, rho in table
@@ -104,25 +103,25 @@ class Bundles:
 
     @cached_property
     def total(self) -> Ints:
-        """GPUs of each bundle."""
+        """GPU count of each bundle."""
         whole = np.append(0, np.cumsum(self.gpus * self.spread))
         return np.asarray(whole[self.start[1:]] - whole[self.start[:-1]])
 
 
 @dataclass(frozen=True)
 class Taker:
-    """An app that can use GPUs one gang at a time, and where."""
+    """An app that takes GPUs, whole gangs at a time, and the machines that it can use."""
 
     app: str
     gang: int = 1
-    #: Gangs that it can use in all, beside what it holds; None: any number.
+    #: Number of gangs that it can use beside those it has; None: any number.
     most: int | None = None
-    #: Positions of the machines it can use; None: all.
+    #: Positions of the machines that it can use; None: all.
     usable: Ints | None = None
-    #: By position of the machine, how bad it is for the app, whole numbers from 0; None: all are alike. A gang is
-    #: never spread over machines of different rank.
+    #: Rank of each machine for the app, by position; the best is 0. None: all are equal. A gang is never spread over
+    #: machines of different rank.
     rank: Ints | None = None
-    #: GPUs that it holds, or held until now, by position of the machine: it is best off there.
+    #: GPU count by position of the machine that the app has, or had until now: it prefers these machines.
     near: Mapping[int, int] = field(default_factory=dict)
     #: Whether a gang may span machines.
     spans: bool = True
@@ -130,7 +129,7 @@ class Taker:
 
 @dataclass(frozen=True)
 class Bid:
-    """What one app says: who it is, its slow-down if it wins nothing, and its bundles."""
+    """The bid of one app: the app as a taker, its rho if it wins nothing, and its bundles."""
 
     taker: Taker
     bundles: Bundles
@@ -139,22 +138,22 @@ class Bid:
 
     @property
     def app(self) -> str:
-        """Whose bid it is."""
+        """Name of the app."""
         return self.taker.app
 
     @property
     def gang(self) -> int:
-        """GPUs that only serve together."""
+        """GPU count of a gang."""
         return self.taker.gang
 
     @property
     def rho_of_nothing(self) -> float:
-        """Slow-down if nothing is won."""
+        """Rho if the app wins nothing."""
         return 1.0 / NO_VALUE if self.rho is None else self.rho
 
 
 def check_bid(offer: Offer, bid: Bid) -> None:
-    """Refuse a bid that cannot be meant, in one sentence."""
+    """Refuse an impossible bid, with a sentence that says why."""
     whose, bundles = f"The bid of app {bid.app!r}", bid.bundles
     if bid.gang < 1:
         raise BadBid(f"{whose} has a gang of {bid.gang} GPUs: it must be at least 1.")
@@ -178,13 +177,15 @@ def check_bid(offer: Offer, bid: Bid) -> None:
 
 
 def _check_pieces(offer: Offer, bundles: Bundles, whose: str) -> None:
-    """Pieces are somewhere, of a size that can be there."""
+    """Refuse pieces that are not on machines of the offer, or larger than these."""
     places = len(offer.machines) + offer.pools
     row = np.repeat(np.arange(len(bundles)), np.diff(bundles.start))
-    astray = np.flatnonzero((bundles.place < 0) | (bundles.place >= places) | (bundles.gpus < 1) | (bundles.spread < 1))
-    if len(astray):
+    invalid = np.flatnonzero(
+        (bundles.place < 0) | (bundles.place >= places) | (bundles.gpus < 1) | (bundles.spread < 1)
+    )
+    if len(invalid):
         raise BadBid(
-            f"{whose} has a piece in row {row[astray[0]]} that is nowhere or empty: name machines of the offer."
+            f"{whose} has a piece in row {row[invalid[0]]} that is nowhere or empty: name machines of the offer."
         )
     largest, fits = _largest(offer)[bundles.place], _times_that_fit(offer, bundles)
     for piece in np.flatnonzero((bundles.gpus > largest) | (bundles.spread > fits))[:1].tolist():
@@ -199,20 +200,20 @@ def _check_pieces(offer: Offer, bundles: Bundles, whose: str) -> None:
 
 
 def place_name(offer: Offer, place: int) -> str:
-    """A place in words."""
+    """Name of a place, for people."""
     machines = len(offer.machines)
     return offer.machines[place] if place < machines else f"pool {place - machines}"
 
 
 def _largest(offer: Offer) -> Ints:
-    """The most GPUs on one machine, by place."""
+    """Largest number of free GPUs on one machine, by place."""
     largest = np.zeros(offer.pools, np.int64)
     np.maximum.at(largest, offer.pool, offer.free)
     return np.append(offer.free, largest)
 
 
 def _times_that_fit(offer: Offer, bundles: Bundles) -> Ints:
-    """How often each piece's GPUs are there, each time on one machine."""
+    """Number of machines, counted with multiplicity, on which each piece fits."""
     pool = bundles.place - len(offer.machines)
     fits = np.ones(len(pool), np.int64)
     for piece in np.flatnonzero(pool >= 0).tolist():

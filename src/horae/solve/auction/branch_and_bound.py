@@ -1,9 +1,9 @@
-"""The best allocation for certain: a tree of choices, cut by prices.
+"""Branch and bound: a search that finds, and proves, the best allocation. Compiled.
 
-An allocation gains the bound of the prices, less the losses of its columns and the price of what
-it leaves. So whoever looks for one that falls short of the bound by at most some margin needs
-only columns that lose no more than that, and turns back where losses add up to more. What every
-later app must lose, because better columns do not fit any more, counts too.
+The gain of an allocation is the bound of the prices, less the losses of its columns and the price of the capacity left.
+So the search for an allocation at most `margin` below the bound needs only columns with a loss up to the margin, and
+turns back where losses add up to more. The loss that later apps cannot avoid, because better columns do not fit any
+more, counts too.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ import numpy as np
 from horae.core.arrays import Ints
 from horae.core.jit import compiled_when_called, inner_when_called
 from horae.solve.auction.moves import fits, take
-from horae.solve.auction.prices import Priced, ascending
+from horae.solve.auction.prices import PricedMarket, ascending
 from horae.solve.auction.winner_program import Market
 
 
 class Options(NamedTuple):
-    """Columns that may be chosen: the app at depth d has first[d]:first[d + 1], to be tried in that order."""
+    """Columns to try, in order: the app at depth d has the options first[d]:first[d + 1]."""
 
     app: Ints
     first: Ints
-    #: -1: nothing.
+    #: Column of each option; -1: nothing.
     column: Ints
     loss: Ints
-    #: The same positions, by loss.
+    #: Positions of options, sorted by loss within an app.
     by_loss: Ints
-    #: The nearest depth above with an app that is the same, or -1.
+    #: The nearest lower depth with an equal app, or -1.
     twin: Ints
 
 
 class BestFound(NamedTuple):
-    """How a search ended."""
+    """The result of a search."""
 
     #: The best allocation that was found.
     choice: Ints
-    #: By how much it falls short of the bound; more than the margin if none was found.
+    #: The bound less its gain; more than the margin if no allocation was found.
     short: int
-    #: Whether nothing better is possible.
+    #: Whether it is proved to be the best.
     proved: bool
-    #: Columns that were looked at.
-    looked: int
+    #: Number of columns examined.
+    examined: int
 
 
 @compiled_when_called
-def list_options(market: Market, apps: Ints, prices: Priced, margin: int, by_name: bool) -> Options:
-    """Columns of some apps that lose at most `margin`: in the order of apps and bundles, or what is surest first."""
+def list_options(market: Market, apps: Ints, prices: PricedMarket, margin: int, by_name: bool) -> Options:
+    """Options of some apps with a loss up to `margin`: in order of apps and columns, or apps with few options first."""
     count, place, size = np.zeros(len(apps), np.int64), np.arange(len(apps)), 0
     for n in range(len(apps)):
         for c in range(market.first[apps[n]], market.first[apps[n] + 1]):
@@ -76,7 +76,7 @@ def list_options(market: Market, apps: Ints, prices: Priced, margin: int, by_nam
 
 @inner_when_called
 def _by_loss(options: Options) -> Options:
-    """The same, to be tried by loss."""
+    """The same options, to be tried in order of loss."""
     column, loss, place = options.column.copy(), options.loss.copy(), np.arange(len(options.column))
     for n in range(len(column)):
         column[n], loss[n] = options.column[options.by_loss[n]], options.loss[options.by_loss[n]]
@@ -95,19 +95,21 @@ def _twins_above(market: Market, order: Ints) -> Ints:
 
 
 @compiled_when_called
-def climb(market: Market, prices: Priced, options: Options, free: Ints, margin: int, step: int, work: int) -> BestFound:
-    """Look for the allocation of what is free that falls short of the bound by least, and by at most `margin`.
+def branch_and_bound(
+    market: Market, prices: PricedMarket, options: Options, free: Ints, margin: int, step: int, work: int
+) -> BestFound:
+    """Search for the allocation of the free capacity with the largest gain, at most `margin` below the bound.
 
-    Every one that is found must be better by `step` than the one before; 0: the first one is
-    enough. After `work` columns the search gives up.
+    Each allocation found must be better than the one before by `step`; 0: the first is enough. The search ends
+    without proof after `work` columns.
     """
     depths = len(options.app)
-    at, short = options.first[:-1].copy(), np.zeros(depths + 1, np.int64)
+    next_option, short = options.first[:-1].copy(), np.zeros(depths + 1, np.int64)
     left, chosen = free.copy(), np.full(depths, -1)
-    choice, least, depth, looked = np.full(len(market.first) - 1, -1), margin + 1, 0, 0
+    choice, least, depth, examined = np.full(len(market.first) - 1, -1), margin + 1, 0, 0
     while depth >= 0:
-        if looked > work:
-            return BestFound(choice, least, False, looked)
+        if examined > work:
+            return BestFound(choice, least, False, examined)
         if depth == depths:
             total = short[depth]
             for r in range(len(left)):
@@ -117,48 +119,48 @@ def climb(market: Market, prices: Priced, options: Options, free: Ints, margin: 
                     choice[options.app[d]] = options.column[chosen[d]]
                 least = total
                 if step == 0:
-                    return BestFound(choice, least, True, looked)
+                    return BestFound(choice, least, True, examined)
                 margin = total - step
-        if depth == depths or at[depth] == options.first[depth + 1]:
+        if depth == depths or next_option[depth] == options.first[depth + 1]:
             depth -= 1
             if depth >= 0:
                 take(market, options.column[chosen[depth]], left, -1)
             continue
-        option, looked = at[depth], looked + 1
-        at[depth] += 1
+        option, examined = next_option[depth], examined + 1
+        next_option[depth] += 1
         loss, column = short[depth] + options.loss[option], options.column[option]
         if loss > margin or (column >= 0 and not fits(market, column, left)):
             continue
         above = options.twin[depth]
-        # Of two that are the same, the first has the earlier option: exchanging them changes nothing.
+        # Of two equal apps the first has the earlier option: exchanging them changes nothing.
         if above >= 0 and option - options.first[depth] < chosen[above] - options.first[above]:
             continue
         take(market, column, left, 1)
         more, seen = _unavoidable(market, options, depth + 1, left, margin - loss)
-        looked += seen
+        examined += seen
         if loss + more > margin:
             take(market, column, left, -1)
             continue
         chosen[depth], short[depth + 1] = option, loss
         depth += 1
         if depth < depths:
-            at[depth] = options.first[depth]
-    return BestFound(choice, least, True, looked)
+            next_option[depth] = options.first[depth]
+    return BestFound(choice, least, True, examined)
 
 
 @inner_when_called
 def _unavoidable(market: Market, options: Options, depth: int, left: Ints, margin: int) -> tuple[int, int]:
-    """What all apps from a depth on must lose at least, until that exceeds the margin; and the columns looked at."""
-    loss, looked = 0, 0
+    """Least loss of all apps from a depth on (counted until it exceeds the margin), and the columns examined."""
+    loss, examined = 0, 0
     for d in range(depth, len(options.app)):
         least = margin + 1
         for n in range(options.first[d], options.first[d + 1]):
             option = options.by_loss[n]
-            looked += 1
+            examined += 1
             if options.column[option] < 0 or fits(market, options.column[option], left):
                 least = options.loss[option]
                 break
         loss += least
         if loss > margin:
             break
-    return loss, looked
+    return loss, examined

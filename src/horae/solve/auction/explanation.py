@@ -1,26 +1,26 @@
-"""An outcome in words: why each app got what it got."""
+"""Explanations: one or two sentences for each app, why it got its GPUs or none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from horae.solve.auction.bids import Bid, Offer, place_name
-from horae.solve.auction.outcome import Award, Counts, Displaced, Outcome
+from horae.solve.auction.outcome import AuctionOutcome, Award, Counts, Displaced
 
-#: So many of those that a winner displaced are named.
+#: Number of displaced apps that a sentence names.
 _NAMED = 3
 
 
-def explain(outcome: Outcome, bids: Sequence[Bid]) -> dict[str, str]:
-    """Sentences by app: bidders first, then those that were given leftovers."""
+def explain(outcome: AuctionOutcome, bids: Sequence[Bid]) -> dict[str, str]:
+    """Sentences by app: bidders first, then apps that were given leftovers."""
     by_app = {bid.app: bid for bid in bids}
-    said = {app: [_of_award(outcome, award, by_app)] for app, award in outcome.awards.items()}
+    sentences = {app: [_of_award(outcome, award, by_app)] for app, award in outcome.awards.items()}
     for app, counts in outcome.leftover.items():
-        said.setdefault(app, []).append(_of_leftover(outcome, app, counts))
-    return {app: " ".join(sentences) for app, sentences in said.items()}
+        sentences.setdefault(app, []).append(_of_leftover(outcome, app, counts))
+    return {app: " ".join(of_app) for app, of_app in sentences.items()}
 
 
-def explain_gap(outcome: Outcome) -> str:
+def explain_gap(outcome: AuctionOutcome) -> str:
     """How good the allocation is as a whole."""
     if outcome.log_gap == 0.0:
         return "No allocation has a larger product of values V = 1/rho before payments."
@@ -28,7 +28,7 @@ def explain_gap(outcome: Outcome) -> str:
     return f"The geometric mean of the values V = 1/rho before payments is {below}."
 
 
-def _of_award(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
+def _of_award(outcome: AuctionOutcome, award: Award, bids: dict[str, Bid]) -> str:
     if award.bundle is None:
         return _of_loser(outcome, award, bids)
     won = f"{award.app} won {on_machines(outcome.offer, award.proportional)}"
@@ -38,10 +38,12 @@ def _of_award(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
     return f"{won} {_payment(outcome, award, bids)} {_rounding(outcome, award)}"
 
 
-def _payment(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
-    """Whom it cost how much."""
-    lost = sorted((other for other in award.displaced if other.rho < other.rho_now), key=lambda d: d.rho / d.rho_now)
-    gained = [other for other in award.displaced if other.rho > other.rho_now]
+def _payment(outcome: AuctionOutcome, award: Award, bids: dict[str, Bid]) -> str:
+    """The apps that a winner cost something, and how much it pays."""
+    lost = sorted(
+        (other for other in award.displaced if other.rho < other.actual_rho), key=lambda d: d.rho / d.actual_rho
+    )
+    gained = [other for other in award.displaced if other.rho > other.actual_rho]
     named = [_instead(outcome.offer, other, bids) for other in lost[:_NAMED]]
     if len(lost) > _NAMED:
         named.append(f"{len(lost) - _NAMED} more would have been better off")
@@ -52,11 +54,13 @@ def _payment(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
 
 
 def _instead(offer: Offer, other: Displaced, bids: dict[str, Bid]) -> str:
-    then, now = (bundle_in_words(offer, bids[other.app], bundle) for bundle in (other.bundle, other.now))
-    return f"{other.app} would have won {then} (rho {other.rho:.4g}) instead of {now} ({other.rho_now:.4g})"
+    without, actual = (
+        bundle_in_words(offer, bids[other.app], bundle) for bundle in (other.bundle, other.actual_bundle)
+    )
+    return f"{other.app} would have won {without} (rho {other.rho:.4g}) instead of {actual} ({other.actual_rho:.4g})"
 
 
-def _rounding(outcome: Outcome, award: Award) -> str:
+def _rounding(outcome: AuctionOutcome, award: Award) -> str:
     """How the fraction became whole gangs."""
     exact = award.fraction * award.gangs
     gangs = "gang" if award.gangs == 1 else "gangs"
@@ -74,7 +78,7 @@ def _rounding(outcome: Outcome, award: Award) -> str:
     )
 
 
-def _of_loser(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
+def _of_loser(outcome: AuctionOutcome, award: Award, bids: dict[str, Bid]) -> str:
     if not len(bids[award.app].bundles):
         return f"{award.app} won nothing: its table is empty."
     if (bids[award.app].bundles.rho >= award.rho_of_nothing).all():
@@ -84,12 +88,12 @@ def _of_loser(outcome: Outcome, award: Award, bids: dict[str, Bid]) -> str:
     for winner in outcome.awards.values():
         for other in winner.displaced:
             if other.app == award.app and other.bundle is not None:
-                then = bundle_in_words(outcome.offer, bids[award.app], other.bundle)
-                return f"{first} Without {winner.app} it would have won {then}."
+                without = bundle_in_words(outcome.offer, bids[award.app], other.bundle)
+                return f"{first} Without {winner.app} it would have won {without}."
     return first
 
 
-def _of_leftover(outcome: Outcome, app: str, counts: Counts) -> str:
+def _of_leftover(outcome: AuctionOutcome, app: str, counts: Counts) -> str:
     gpus = on_machines(outcome.offer, counts)
     if app in outcome.awards:
         order = "in the order drawn before the bids were opened"
@@ -98,26 +102,26 @@ def _of_leftover(outcome: Outcome, app: str, counts: Counts) -> str:
 
 
 def on_machines(offer: Offer, counts: Counts) -> str:
-    """GPUs by machine, in words."""
+    """GPU count by machine, in words."""
     return _and([f"{_gpus(counts[m])} on {offer.machines[m]}" for m in sorted(counts)])
 
 
 def bundle_in_words(offer: Offer, bid: Bid, row: int | None) -> str:
-    """A row of a table; None is nothing."""
+    """A row of a bid's table, in words; None is nothing."""
     if row is None:
         return "nothing"
-    table, parts = bid.bundles, []
+    table, pieces = bid.bundles, []
     for piece in range(table.start[row], table.start[row + 1]):
         where, machines = place_name(offer, int(table.place[piece])), int(table.spread[piece])
         where = where if table.place[piece] < len(offer.machines) else f"{machines} machines of {where} each"
-        parts.append(f"{_gpus(int(table.gpus[piece]))} on {where}")
-    return _and(parts)
+        pieces.append(f"{_gpus(int(table.gpus[piece]))} on {where}")
+    return _and(pieces)
 
 
 def _gpus(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
-def _and(parts: Iterable[str]) -> str:
-    *most, last = parts
+def _and(phrases: Iterable[str]) -> str:
+    *most, last = phrases
     return f"{', '.join(most)} and {last}" if most else last

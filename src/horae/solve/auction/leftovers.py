@@ -1,6 +1,7 @@
-"""What nobody won or kept: to apps that did not bid, by lot, one gang at a time; then to bidders in a drawn order.
+"""Leftovers: GPUs that no app won or kept go to apps that did not bid, by lot, gang by gang; then to bidders.
 
-Who did not bid cannot have lied, so that nobody gains by a lie that leaves more over.
+Apps that did not bid cannot have misreported, so no app gains by a misreport that leaves more GPUs over. Bidders come
+in an order that is drawn from the seed and their names.
 """
 
 from __future__ import annotations
@@ -13,46 +14,47 @@ import numpy as np
 from horae.core.arrays import Ints
 from horae.solve.auction.bids import Taker
 from horae.solve.auction.machine_choice import choose
-from horae.solve.auction.rounding import Seed, words_of
+from horae.solve.auction.rounding import Seed, entropy_of
 
+#: GPU count by app and machine.
 Given = dict[str, dict[int, int]]
 
 
 def give_leftovers(
     free: Ints, others: Sequence[Taker], bidders: Sequence[Taker], kept: Mapping[str, Mapping[int, int]], seed: Seed
 ) -> Given:
-    """GPUs by app and machine. `kept` is what bidders have from the auction, and so where they are."""
-    left = _Left(free.copy(), np.arange(len(free)), np.zeros(len(free), np.int64))
-    chance = np.random.default_rng(np.random.SeedSequence(words_of(seed, "leftovers")))
-    strangers = [_Turn(taker, dict(taker.near)) for taker in sorted(others, key=lambda taker: taker.app)]
+    """Give the free GPUs to apps. `kept`: GPU count by machine that bidders keep from the auction."""
+    left = _FreeGpus(free.copy(), np.arange(len(free)), np.zeros(len(free), np.int64))
+    chance = np.random.default_rng(np.random.SeedSequence(entropy_of(seed, "leftovers")))
+    non_bidders = [_Applicant(taker, dict(taker.near)) for taker in sorted(others, key=lambda taker: taker.app)]
     for spans in (False, True):
-        left.give_by_lot([turn for turn in strangers if turn.taker.spans or not spans], spans, chance)
-    # Where nothing is left nobody stands in line.
-    order = sorted(bidders, key=lambda taker: _place_in_line(seed, taker.app)) if left.free.any() else []
-    own = [_Turn(taker, _together(taker.near, kept.get(taker.app, {})), gangs=_gangs(taker, kept)) for taker in order]
+        left.give_by_lot([applicant for applicant in non_bidders if applicant.taker.spans or not spans], spans, chance)
+    # The order is not drawn if no GPU is left.
+    order = sorted(bidders, key=lambda taker: _rank_by_lot(seed, taker.app)) if left.free.any() else []
+    own = [_Applicant(taker, _sum(taker.near, kept.get(taker.app, {})), gangs=_gangs(taker, kept)) for taker in order]
     for spans in (False, True):
-        left.give_in_turn([turn for turn in own if turn.taker.spans or not spans], spans)
-    return {turn.taker.app: turn.given for turn in (*strangers, *own) if turn.given}
+        left.give_in_order([applicant for applicant in own if applicant.taker.spans or not spans], spans)
+    return {applicant.taker.app: applicant.given for applicant in (*non_bidders, *own) if applicant.given}
 
 
-def _place_in_line(seed: Seed, app: str) -> tuple[int, str]:
-    """Drawn from the seed and the name alone, and so before any bid is opened."""
-    state = np.random.SeedSequence(words_of(seed, "line", app)).generate_state(1, np.uint64)
+def _rank_by_lot(seed: Seed, app: str) -> tuple[int, str]:
+    """Sort key of a bidder, drawn from the seed and the name only: independent of bids."""
+    state = np.random.SeedSequence(entropy_of(seed, "line", app)).generate_state(1, np.uint64)
     return int(state[0]), app
 
 
 def _gangs(taker: Taker, kept: Mapping[str, Mapping[int, int]]) -> int:
-    """Gangs that a bidder has from the auction."""
+    """Number of gangs that a bidder keeps from the auction."""
     return sum(kept.get(taker.app, {}).values()) // taker.gang
 
 
-def _together(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
-    return {m: one.get(m, 0) + other.get(m, 0) for m in (*one, *other)}
+def _sum(left: Mapping[int, int], right: Mapping[int, int]) -> dict[int, int]:
+    return {m: left.get(m, 0) + right.get(m, 0) for m in (*left, *right)}
 
 
 @dataclass
-class _Turn:
-    """An app in the line, where it is near, and what it was given."""
+class _Applicant:
+    """An app that may get leftovers: the machines that it prefers, and the GPUs it was given."""
 
     taker: Taker
     near: dict[int, int]
@@ -65,62 +67,62 @@ class _Turn:
 
 
 @dataclass
-class _Left:
+class _FreeGpus:
     """Free GPUs by machine."""
 
     free: Ints
-    everywhere: Ints
-    nobody: Ints
+    all_machines: Ints
+    zeros: Ints
 
-    def give_by_lot(self, turns: list[_Turn], spans: bool, chance: np.random.Generator) -> None:
-        """One gang at a time to somebody drawn; who cannot take one now never can, since there is ever less."""
-        while turns and self.free.any():
-            n = int(chance.integers(len(turns)))
-            if turns[n].full or not self._give(turns[n], spans):
-                turns[n] = turns[-1]
-                turns.pop()
+    def give_by_lot(self, applicants: list[_Applicant], spans: bool, chance: np.random.Generator) -> None:
+        """Give one gang at a time to an app drawn by lot. An app that cannot take one leaves: free GPUs only shrink."""
+        while applicants and self.free.any():
+            n = int(chance.integers(len(applicants)))
+            if applicants[n].full or not self._give(applicants[n], spans):
+                applicants[n] = applicants[-1]
+                applicants.pop()
 
-    def give_in_turn(self, turns: list[_Turn], spans: bool) -> None:
-        """One gang to each in order, until nobody can take one."""
-        while turns:
-            turns = [turn for turn in turns if not turn.full and self._give(turn, spans)]
+    def give_in_order(self, applicants: list[_Applicant], spans: bool) -> None:
+        """Give one gang to each app in order, until no app can take one."""
+        while applicants:
+            applicants = [applicant for applicant in applicants if not applicant.full and self._give(applicant, spans)]
 
-    def _give(self, turn: _Turn, spans: bool) -> bool:
-        """One gang, on one machine or over several; whether there was one."""
-        taker = turn.taker
-        among = self.everywhere if taker.usable is None else taker.usable
-        rank = self.nobody if taker.rank is None else taker.rank
+    def _give(self, applicant: _Applicant, spans: bool) -> bool:
+        """Give one gang, on one machine or (`spans`) over several; False if there is none."""
+        taker = applicant.taker
+        candidates = self.all_machines if taker.usable is None else taker.usable
+        rank = self.zeros if taker.rank is None else taker.rank
         if spans:
-            gpus = self._spread(among, taker.gang, rank, turn.near)
+            gpus = self._spread(candidates, taker.gang, rank, applicant.near)
         else:
-            machine = choose(self.free, among, taker.gang, rank, self._nearness(turn.near), self.nobody)
+            machine = choose(self.free, candidates, taker.gang, rank, self._nearness(applicant.near), self.zeros)
             gpus = {machine: taker.gang} if machine >= 0 else {}
         for machine, count in gpus.items():
             self.free[machine] -= count
-            turn.given[machine] = turn.given.get(machine, 0) + count
-            turn.near[machine] = turn.near.get(machine, 0) + count
-        turn.gangs += bool(gpus)
+            applicant.given[machine] = applicant.given.get(machine, 0) + count
+            applicant.near[machine] = applicant.near.get(machine, 0) + count
+        applicant.gangs += bool(gpus)
         return bool(gpus)
 
     def _nearness(self, near: Mapping[int, int]) -> Ints:
         if not near:
-            return self.nobody
+            return self.zeros
         column = np.zeros(len(self.free), np.int64)
         column[list(near)] = list(near.values())
         return column
 
-    def _spread(self, among: Ints, gang: int, rank: Ints, near: Mapping[int, int]) -> dict[int, int]:
-        """A gang over several machines of one rank, the best that has enough."""
-        for level in np.unique(rank[among]).tolist():
-            alike = among[rank[among] == level]
+    def _spread(self, candidates: Ints, gang: int, rank: Ints, near: Mapping[int, int]) -> dict[int, int]:
+        """A gang over several machines of one rank: the best rank that has enough GPUs."""
+        for level in np.unique(rank[candidates]).tolist():
+            alike = candidates[rank[candidates] == level]
             if int(self.free[alike].sum()) >= gang:
-                return self._fullest(alike, gang, self._nearness(near))
+                return self._emptiest_first(alike, gang, self._nearness(near))
         return {}
 
-    def _fullest(self, among: Ints, gang: int, nearness: Ints) -> dict[int, int]:
-        """So many GPUs: where the app is already, then where most is free."""
+    def _emptiest_first(self, candidates: Ints, gang: int, nearness: Ints) -> dict[int, int]:
+        """The GPUs of a gang: on machines that the app has GPUs on, then on machines with most free GPUs."""
         gpus: dict[int, int] = {}
-        for machine in among[np.lexsort((among, -self.free[among], -nearness[among]))].tolist():
+        for machine in candidates[np.lexsort((candidates, -self.free[candidates], -nearness[candidates]))].tolist():
             count = min(gang, int(self.free[machine]))
             if count:
                 gpus[machine] = count

@@ -1,4 +1,4 @@
-"""Better allocations, a few apps at a time: those that compete for the same rows choose anew, all others stay."""
+"""Local search: kicks (forced moves, kept if they gain) and neighbourhoods (a few apps choose anew). Compiled."""
 
 from __future__ import annotations
 
@@ -6,166 +6,174 @@ import numpy as np
 
 from horae.core.arrays import Ints
 from horae.core.jit import compiled_when_called, inner_when_called
-from horae.solve.auction.branch_and_bound import climb, list_options
-from horae.solve.auction.moves import Allocation, change, improve, push, shortfall, take, total_gain
-from horae.solve.auction.prices import Priced, ascending, loss_of
+from horae.solve.auction.branch_and_bound import branch_and_bound, list_options
+from horae.solve.auction.moves import Allocation, change, ejection_chain, improve, shortfall, take, total_gain
+from horae.solve.auction.prices import PricedMarket, ascending, loss_of
 from horae.solve.auction.winner_program import Market
 
-#: Columns that one neighbourhood may look at.
-_AT_ONCE = 20_000
-#: Columns that moves may look at after a kick.
-_AFTER = 3_000
-#: Less than any move gains.
-_ANYTHING = -(1 << 60)
-#: Columns by which an app meets its neighbours, those first that lose least.
-_WISHES = 4
+#: Number of columns that one neighbourhood may examine.
+_MOST_EXAMINED = 20_000
+#: Number of columns that moves may examine after a kick.
+_EXAMINED_AFTER_KICK = 3_000
+#: Below the gain of any move: accepts every loss.
+_ANY_LOSS = -(1 << 60)
+#: Number of columns of an app that kicks and neighbourhoods use, the least loss first.
+_BEST_COLUMNS = 4
 
 
 @compiled_when_called
-def kick(market: Market, prices: Priced, now: Allocation, begin: int, work: int) -> tuple[int, int]:
-    """Give apps what they would rather have, whatever that costs at first, and keep what comes of it if it gains.
+def kick(market: Market, prices: PricedMarket, allocation: Allocation, begin: int, work: int) -> tuple[int, int]:
+    """Give apps their best columns, whatever that costs at first, and keep the result if it gains after moves.
 
-    Begins with the app at `begin` and goes round once, or until so much `work` is done, in columns
-    looked at. Gives where it stopped, and what is left of the work.
+    Begins with app `begin` and goes round once, or until `work` columns were examined. Returns the app where it
+    stopped, and the work that is left.
     """
-    apps, before, order = len(now.choice), now.choice.copy(), np.empty(len(market.gain), np.int64)
+    apps, before, order = len(allocation.choice), allocation.choice.copy(), np.empty(len(market.gain), np.int64)
     for n in range(apps):
         app = (begin + n) % apps
-        of, to = int(market.first[app]), int(market.first[app + 1])
-        ascending(prices.loss, of, to, order)
-        for wish in range(of, min(to, of + _WISHES)):
+        first, end = int(market.first[app]), int(market.first[app + 1])
+        ascending(prices.loss, first, end, order)
+        for n_best in range(first, min(end, first + _BEST_COLUMNS)):
             if work <= 0:
                 return app, 0
-            work -= _kick_one(market, -1, prices, now, before, order[wish])
+            work -= _kick_column(market, -1, prices, allocation, before, order[n_best])
     return begin, work
 
 
 @compiled_when_called
-def refill(market: Market, out: int, prices: Priced, now: Allocation, column: int, work: int) -> None:
-    """The same for columns that would have some of what one column left, those first that lose least."""
+def refill(market: Market, out: int, prices: PricedMarket, allocation: Allocation, column: int, work: int) -> None:
+    """Kicks with the columns that compete for the rows which one column left, the least loss first."""
     found, loss, count = np.empty(len(market.gain), np.int64), np.empty(len(market.gain), np.int64), 0
-    known, before, most = np.zeros(len(market.gain), np.bool_), now.choice.copy(), shortfall(prices, out, now)
+    seen, before, most = (
+        np.zeros(len(market.gain), np.bool_),
+        allocation.choice.copy(),
+        shortfall(prices, out, allocation),
+    )
     for e in range(market.start[column], market.start[column + 1]):
         for n in range(market.of_row[market.row[e]], market.of_row[market.row[e] + 1]):
             c = market.column[n]
-            # What loses as much as is missing in all cannot help.
-            if not known[c] and market.app[c] != out and prices.loss[c] < most:
-                known[c] = True
+            # A loss as large as the shortfall cannot help.
+            if not seen[c] and market.app[c] != out and prices.loss[c] < most:
+                seen[c] = True
                 found[count], loss[count] = c, prices.loss[c]
                 count += 1
     order = np.empty(count, np.int64)
     ascending(loss, 0, count, order)
     for place in order:
-        if work <= 0 or loss[place] >= shortfall(prices, out, now):
+        if work <= 0 or loss[place] >= shortfall(prices, out, allocation):
             break
-        work -= _kick_one(market, out, prices, now, before, found[place])
+        work -= _kick_column(market, out, prices, allocation, before, found[place])
 
 
 @inner_when_called
-def _kick_one(market: Market, out: int, prices: Priced, now: Allocation, before: Ints, column: int) -> int:
-    """Give an app a column; `before` is what there was, and becomes what there is. Gives the columns looked at."""
-    if now.choice[market.app[column]] == column:
+def _kick_column(
+    market: Market, out: int, prices: PricedMarket, allocation: Allocation, before: Ints, column: int
+) -> int:
+    """Give an app a column, improve by moves, and keep that or restore `before`. Returns the columns examined."""
+    if allocation.choice[market.app[column]] == column:
         return 0
-    now.open[:] = False
-    _, looked = push(market, out, now, column, _ANYTHING)
-    tries = improve(market, out, prices, now, _AFTER)
-    if total_gain(market, now.choice) > total_gain(market, before):
-        before[:] = now.choice
+    allocation.open[:] = False
+    _, examined = ejection_chain(market, out, allocation, column, _ANY_LOSS)
+    tries = improve(market, out, prices, allocation, _EXAMINED_AFTER_KICK)
+    if total_gain(market, allocation.choice) > total_gain(market, before):
+        before[:] = allocation.choice
     else:
-        _return_to(market, now, before)
-    return looked + _AFTER - tries + 1
+        _restore(market, allocation, before)
+    return examined + _EXAMINED_AFTER_KICK - tries + 1
 
 
 @inner_when_called
-def _return_to(market: Market, now: Allocation, before: Ints) -> None:
-    """Undo what changed; all leave before anyone comes, since a row has room for its users alone."""
-    changed = now.choice != before
+def _restore(market: Market, allocation: Allocation, before: Ints) -> None:
+    """Restore an earlier choice. All apps leave before any comes back: a row has room for its users only."""
+    changed = allocation.choice != before
     for app in range(len(before)):
         if changed[app]:
-            change(market, now, app, -1)
+            change(market, allocation, app, -1)
     for app in range(len(before)):
         if changed[app]:
-            change(market, now, app, before[app])
+            change(market, allocation, app, before[app])
 
 
 @compiled_when_called
-def polish(market: Market, prices: Priced, now: Allocation, together: int, work: int) -> int:
-    """Let neighbours choose anew, `together` at a time, around every app that loses and every row that is left over.
+def polish(market: Market, prices: PricedMarket, allocation: Allocation, together: int, work: int) -> int:
+    """Let neighbouring apps choose anew, `together` at a time, around apps with a loss and rows with capacity left.
 
-    Those with most to make good come first. Gives what is left of `work`, in columns to look at.
+    The largest loss, or price of capacity left, comes first. Returns what is left of `work`, in columns to examine.
     """
-    apps, rows = len(now.choice), len(now.left)
-    made_good, order = np.empty(apps + rows, np.int64), np.empty(apps + rows, np.int64)
+    apps, rows = len(allocation.choice), len(allocation.left)
+    priority, order = np.empty(apps + rows, np.int64), np.empty(apps + rows, np.int64)
     for app in range(apps):
-        made_good[app] = -loss_of(prices, app, now.choice[app])
+        priority[app] = -loss_of(prices, app, allocation.choice[app])
     for r in range(rows):
-        made_good[apps + r] = -prices.price[r] * now.left[r]
-    ascending(made_good, 0, apps + rows, order)
+        priority[apps + r] = -prices.price[r] * allocation.left[r]
+    ascending(priority, 0, apps + rows, order)
     for n in order:
-        if made_good[n] >= 0 or work <= 0:
+        if priority[n] >= 0 or work <= 0:
             break
-        app = int(n) if n < apps else _who_wants(market, prices, now, int(n) - apps)
+        app = int(n) if n < apps else _cheapest_taker(market, prices, allocation, int(n) - apps)
         if app >= 0:
-            work -= _choose_anew(market, prices, now, _neighbours(market, prices, now, app, together), work)
+            work -= _reoptimise(
+                market, prices, allocation, _neighbours(market, prices, allocation, app, together), work
+            )
     return work
 
 
 @inner_when_called
-def _who_wants(market: Market, prices: Priced, now: Allocation, row: int) -> int:
-    """Whoever would lose least by having something of a row that is left over, or -1."""
-    least, who = 0, -1
-    if now.left[row] > 0:
+def _cheapest_taker(market: Market, prices: PricedMarket, allocation: Allocation, row: int) -> int:
+    """The app that would lose least by taking from a row with capacity left, or -1."""
+    least, taker = 0, -1
+    if allocation.left[row] > 0:
         for n in range(market.of_row[row], market.of_row[row + 1]):
             c = market.column[n]
-            worse = prices.loss[c] - loss_of(prices, market.app[c], now.choice[market.app[c]])
-            if now.choice[market.app[c]] != c and (who < 0 or worse < least):
-                least, who = worse, market.app[c]
-    return who
+            worse = prices.loss[c] - loss_of(prices, market.app[c], allocation.choice[market.app[c]])
+            if allocation.choice[market.app[c]] != c and (taker < 0 or worse < least):
+                least, taker = worse, market.app[c]
+    return taker
 
 
 @inner_when_called
-def _choose_anew(market: Market, prices: Priced, now: Allocation, apps: Ints, work: int) -> int:
-    """The best for some apps, if it is better than what they have; gives the columns looked at."""
-    left = np.zeros(len(now.left), np.int64)
+def _reoptimise(market: Market, prices: PricedMarket, allocation: Allocation, apps: Ints, work: int) -> int:
+    """Give some apps their best columns together, if that is better. Returns the columns examined."""
+    left = np.zeros(len(allocation.left), np.int64)
     for app in apps:
         for e in range(market.start[market.first[app]], market.start[market.first[app + 1]]):
-            # What none of them can have does not count as left over.
-            left[market.row[e]] = now.left[market.row[e]]
+            # Capacity that none of these apps can use does not count as left.
+            left[market.row[e]] = allocation.left[market.row[e]]
     short = 0
     for r in range(len(left)):
         short += prices.price[r] * left[r]
     for app in apps:
-        short += loss_of(prices, app, now.choice[app])
-        take(market, now.choice[app], left, -1)
+        short += loss_of(prices, app, allocation.choice[app])
+        take(market, allocation.choice[app], left, -1)
     options = list_options(market, apps, prices, short - 1, False)
-    found = climb(market, prices, options, left, short - 1, 1, min(work, _AT_ONCE))
+    found = branch_and_bound(market, prices, options, left, short - 1, 1, min(work, _MOST_EXAMINED))
     if found.short < short:
-        # All leave before anyone comes: a row has room for its users, not for those of two allocations.
+        # All apps leave before any comes: a row has room for the users of one allocation.
         for app in apps:
-            change(market, now, app, -1)
+            change(market, allocation, app, -1)
         for app in apps:
-            change(market, now, app, found.choice[app])
-    return found.looked
+            change(market, allocation, app, found.choice[app])
+    return found.examined
 
 
 @inner_when_called
-def _neighbours(market: Market, prices: Priced, now: Allocation, app: int, most: int) -> Ints:
-    """An app, those that have what it would like to have, those that have what these would like, and so on."""
-    found, known, count, at = np.empty(most, np.int64), np.zeros(len(now.choice), np.bool_), 1, 0
+def _neighbours(market: Market, prices: PricedMarket, allocation: Allocation, app: int, most: int) -> Ints:
+    """An app, the apps that use the rows of its best columns, the apps that use those of theirs, and so on."""
+    found, seen, count, n_done = np.empty(most, np.int64), np.zeros(len(allocation.choice), np.bool_), 1, 0
     found[0] = app
-    known[app] = True
+    seen[app] = True
     order = np.empty(len(market.gain), np.int64)
-    while at < count < most:
-        of, to = market.first[found[at]], market.first[found[at] + 1]
-        ascending(prices.loss, of, to, order)
-        for wish in range(of, min(to, of + _WISHES)):
-            c = order[wish]
+    while n_done < count < most:
+        first, end = market.first[found[n_done]], market.first[found[n_done] + 1]
+        ascending(prices.loss, first, end, order)
+        for n_best in range(first, min(end, first + _BEST_COLUMNS)):
+            c = order[n_best]
             for e in range(market.start[c], market.start[c + 1]):
                 r = market.row[e]
-                for n in range(now.seat[r], now.seat[r] + now.users[r]):
-                    if count < most and not known[now.user[n]]:
-                        found[count] = now.user[n]
-                        known[now.user[n]] = True
+                for n in range(allocation.seat[r], allocation.seat[r] + allocation.users[r]):
+                    if count < most and not seen[allocation.user[n]]:
+                        found[count] = allocation.user[n]
+                        seen[allocation.user[n]] = True
                         count += 1
-        at += 1
+        n_done += 1
     return found[:count]

@@ -1,8 +1,8 @@
-"""An allocation, and moves that make it better: an app takes another bundle, alone or at the expense of some others.
+"""An allocation, and moves that improve it: an app takes another column, from free capacity or by an ejection chain.
 
-Every move gains, so that the search ends. It looks only at rows that are open: all of them at
-first; when one app leaves an allocation that no move could better, only what it leaves, and then
-what those leave that move there.
+Every move gains, so the search ends. Moves look only at rows that are open: all rows at first. When an app leaves an
+allocation that no move could improve, only the rows that it leaves are open, and then the rows that moves leave.
+Compiled.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import numpy as np
 
 from horae.core.arrays import Bools, Ints
 from horae.core.jit import compiled_when_called, inner_when_called
-from horae.solve.auction.prices import Priced, ascending, loss_of
+from horae.solve.auction.prices import PricedMarket, ascending, loss_of
 from horae.solve.auction.winner_program import Market
 
-#: What a move must gain, in units.
+#: Least gain of a move, in units.
 _LEAST = 1
-#: So many apps at most change for another one's sake.
-_CHAIN = 12
+#: Largest number of apps that one ejection chain changes.
+_LONGEST_CHAIN = 12
 
 
 class Allocation(NamedTuple):
-    """Who has what; all of it changes in place."""
+    """The column of each app, and the capacity left; all arrays change in place."""
 
     #: The column of each app, or -1.
     choice: Ints
-    #: What is free of each row.
+    #: Capacity left of each row.
     left: Ints
-    #: Apps that have something of row r: user[seat[r] : seat[r] + users[r]].
+    #: Apps that take from row r: user[seat[r] : seat[r] + users[r]].
     user: Ints
     users: Ints
     seat: Ints
@@ -39,46 +39,46 @@ class Allocation(NamedTuple):
 
 @compiled_when_called
 def allocate(market: Market, choice: Ints) -> Allocation:
-    """An allocation with these columns; all rows are open."""
+    """The allocation with these columns; all rows are open."""
     rows = len(market.capacity)
     seat = np.zeros(rows + 1, np.int64)
     for r in range(rows):
-        # Everybody who has something of a row has at least 1; one more for the moment in which two exchange it.
+        # An app takes at least 1 from a row; one more place for the moment in which two apps exchange.
         seat[r + 1] = seat[r] + market.capacity[r] + 1
-    nobody = np.full(len(choice), -1)
+    nothing = np.full(len(choice), -1)
     user, users = np.empty(seat[rows], np.int64), np.zeros(rows, np.int64)
-    made = Allocation(nobody, market.capacity.copy(), user, users, seat, np.ones(rows, np.bool_))
+    made = Allocation(nothing, market.capacity.copy(), user, users, seat, np.ones(rows, np.bool_))
     for app in range(len(choice)):
         change(market, made, app, choice[app])
     return made
 
 
 @inner_when_called
-def change(market: Market, now: Allocation, app: int, column: int) -> None:
-    """Give an app another column, or -1; there may be less than nothing left then."""
-    old = now.choice[app]
+def change(market: Market, allocation: Allocation, app: int, column: int) -> None:
+    """Give an app another column, or -1 for nothing; the capacity left may become negative."""
+    old = allocation.choice[app]
     if old >= 0:
         for e in range(market.start[old], market.start[old + 1]):
             r = market.row[e]
-            now.left[r] += market.amount[e]
-            last = now.seat[r] + now.users[r] - 1
-            for n in range(now.seat[r], last):
-                if now.user[n] == app:
-                    now.user[n] = now.user[last]
+            allocation.left[r] += market.amount[e]
+            last = allocation.seat[r] + allocation.users[r] - 1
+            for n in range(allocation.seat[r], last):
+                if allocation.user[n] == app:
+                    allocation.user[n] = allocation.user[last]
                     break
-            now.users[r] -= 1
+            allocation.users[r] -= 1
     if column >= 0:
         for e in range(market.start[column], market.start[column + 1]):
             r = market.row[e]
-            now.left[r] -= market.amount[e]
-            now.user[now.seat[r] + now.users[r]] = app
-            now.users[r] += 1
-    now.choice[app] = column
+            allocation.left[r] -= market.amount[e]
+            allocation.user[allocation.seat[r] + allocation.users[r]] = app
+            allocation.users[r] += 1
+    allocation.choice[app] = column
 
 
 @inner_when_called
 def take(market: Market, column: int, left: Ints, sign: int) -> None:
-    """Take what a column needs (1), or give it back (-1)."""
+    """Take the amounts of a column from `left` (sign 1), or give them back (sign -1)."""
     if column >= 0:
         for e in range(market.start[column], market.start[column + 1]):
             left[market.row[e]] -= sign * market.amount[e]
@@ -86,7 +86,7 @@ def take(market: Market, column: int, left: Ints, sign: int) -> None:
 
 @inner_when_called
 def fits(market: Market, column: int, left: Ints) -> bool:
-    """Whether there is enough left for a column."""
+    """Whether the capacity left is enough for a column."""
     for e in range(market.start[column], market.start[column + 1]):  # noqa: SIM110, not to be compiled otherwise
         if market.amount[e] > left[market.row[e]]:
             return False
@@ -95,7 +95,7 @@ def fits(market: Market, column: int, left: Ints) -> bool:
 
 @inner_when_called
 def cost_of(market: Market, column: int, price: Ints) -> int:
-    """What a column costs; nothing costs nothing."""
+    """Price of a column; 0 for nothing (-1)."""
     cost = 0
     if column >= 0:
         for e in range(market.start[column], market.start[column + 1]):
@@ -105,13 +105,13 @@ def cost_of(market: Market, column: int, price: Ints) -> int:
 
 @inner_when_called
 def gain_of(market: Market, column: int) -> int:
-    """What a column gains."""
+    """Gain of a column; 0 for nothing (-1)."""
     return int(market.gain[column]) if column >= 0 else 0
 
 
 @compiled_when_called
 def total_gain(market: Market, choice: Ints) -> int:
-    """What an allocation gains."""
+    """Gain of an allocation."""
     total = 0
     for app in range(len(choice)):
         total += gain_of(market, choice[app])
@@ -119,8 +119,8 @@ def total_gain(market: Market, choice: Ints) -> int:
 
 
 @compiled_when_called
-def fill(market: Market, prices: Priced) -> Ints:
-    """A first allocation: apps in the order of what they gain at these prices, each the best that is left for it."""
+def fill(market: Market, prices: PricedMarket) -> Ints:
+    """A first allocation: apps by profit at these prices, largest first; each takes its best column that fits."""
     apps = len(prices.best)
     left, choice, order, key = market.capacity.copy(), np.full(apps, -1), np.empty(apps, np.int64), -prices.best
     ascending(key, 0, apps, order)
@@ -135,166 +135,170 @@ def fill(market: Market, prices: Priced) -> Ints:
 
 
 @compiled_when_called
-def improve(market: Market, out: int, prices: Priced, now: Allocation, tries: int) -> int:
-    """Make moves until none gains, or until `tries` columns were looked at; gives the tries that are left."""
+def improve(market: Market, out: int, prices: PricedMarket, allocation: Allocation, tries: int) -> int:
+    """Make moves until no move gains, or until `tries` columns were examined; returns the tries that are left."""
     while True:
-        tries -= _grow(market, out, prices.price, now)
-        gained, tries = _displace(market, out, prices, now, tries)
+        tries -= _take_free(market, out, prices.price, allocation)
+        gained, tries = _try_ejections(market, out, prices, allocation, tries)
         if gained == 0:
             return tries
 
 
 @inner_when_called
-def _grow(market: Market, out: int, price: Ints, now: Allocation) -> int:
-    """Let apps take better bundles from what is left, whoever gains most for what it costs first."""
-    looked = 0
+def _take_free(market: Market, out: int, price: Ints, allocation: Allocation) -> int:
+    """Let apps take better columns from the capacity left, the largest gain for its price first."""
+    examined = 0
     while True:
         best, who, what = 0.0, -1, -1
-        for r in range(len(now.left)):
-            if not now.open[r] or now.left[r] <= 0:
+        for r in range(len(allocation.left)):
+            if not allocation.open[r] or allocation.left[r] <= 0:
                 continue
             for n in range(market.of_row[r], market.of_row[r + 1]):
                 c = market.column[n]
                 app = market.app[c]
-                looked += 1
+                examined += 1
                 if (
                     app == out
-                    or market.gain[c] <= gain_of(market, now.choice[app])
-                    or not _fits_instead(market, now, c)
+                    or market.gain[c] <= gain_of(market, allocation.choice[app])
+                    or not _fits_instead(market, allocation, c)
                 ):
                     continue
-                more = market.gain[c] - gain_of(market, now.choice[app])
-                # What costs less than it did is best of all.
-                worth = more / max(cost_of(market, c, price) - cost_of(market, now.choice[app], price), 1)
+                more = market.gain[c] - gain_of(market, allocation.choice[app])
+                # A column that costs less than the present one is best of all.
+                worth = more / max(cost_of(market, c, price) - cost_of(market, allocation.choice[app], price), 1)
                 if worth > best or (worth == best and c < what):
                     best, who, what = worth, app, c
         if who < 0:
-            return looked
-        _open(market, now, now.choice[who])
-        change(market, now, who, what)
+            return examined
+        _open_rows(market, allocation, allocation.choice[who])
+        change(market, allocation, who, what)
 
 
 @inner_when_called
-def _fits_instead(market: Market, now: Allocation, column: int) -> bool:
-    """Whether an app can have a column instead of its own; rows of both stand in order."""
-    held = now.choice[market.app[column]]
-    at, end = (market.start[held], market.start[held + 1]) if held >= 0 else (0, 0)
+def _fits_instead(market: Market, allocation: Allocation, column: int) -> bool:
+    """Whether an app can have a column instead of its present one; the rows of both are sorted."""
+    held = allocation.choice[market.app[column]]
+    entry, end = (market.start[held], market.start[held + 1]) if held >= 0 else (0, 0)
     for e in range(market.start[column], market.start[column + 1]):
         r = market.row[e]
-        while at < end and market.row[at] < r:
-            at += 1
-        own = market.amount[at] if at < end and market.row[at] == r else 0
-        if market.amount[e] > now.left[r] + own:
+        while entry < end and market.row[entry] < r:
+            entry += 1
+        own = market.amount[entry] if entry < end and market.row[entry] == r else 0
+        if market.amount[e] > allocation.left[r] + own:
             return False
     return True
 
 
 @inner_when_called
-def _open(market: Market, now: Allocation, column: int) -> None:
-    """Look at the rows of this column from now on."""
+def _open_rows(market: Market, allocation: Allocation, column: int) -> None:
+    """Open the rows of this column."""
     if column >= 0:
         for e in range(market.start[column], market.start[column + 1]):
-            now.open[market.row[e]] = True
+            allocation.open[market.row[e]] = True
 
 
 @inner_when_called
-def _displace(market: Market, out: int, prices: Priced, now: Allocation, tries: int) -> tuple[int, int]:
-    """One round of moves in which an app takes a better bundle and others lesser ones, if that gains.
+def _try_ejections(
+    market: Market, out: int, prices: PricedMarket, allocation: Allocation, tries: int
+) -> tuple[int, int]:
+    """One round of ejection chains: an app takes a better column and others lesser columns, if that gains.
 
-    An allocation gains the bound, less the losses of its columns and the price of what is left. So
-    a column that loses more than that is not worth a look.
+    The gain of an allocation is the bound, less the losses of its columns and the price of the capacity left. So a
+    column whose loss is larger than the present shortfall cannot help.
     """
-    gained, spare = 0, shortfall(prices, out, now)
-    for r in range(len(now.left)):
-        if not now.open[r]:
+    gained, spare = 0, shortfall(prices, out, allocation)
+    for r in range(len(allocation.left)):
+        if not allocation.open[r]:
             continue
         for n in range(market.of_row[r], market.of_row[r + 1]):
             c = market.column[n]
             app = market.app[c]
-            more = market.gain[c] - gain_of(market, now.choice[app])
-            if app == out or more < _LEAST or prices.loss[c] - loss_of(prices, app, now.choice[app]) >= spare:
+            more = market.gain[c] - gain_of(market, allocation.choice[app])
+            if app == out or more < _LEAST or prices.loss[c] - loss_of(prices, app, allocation.choice[app]) >= spare:
                 continue
             if tries <= 0:
                 return gained, tries
-            step, looked = push(market, out, now, c, _LEAST)
-            tries -= looked
+            step, examined = ejection_chain(market, out, allocation, c, _LEAST)
+            tries -= examined
             if step >= _LEAST:
                 gained += step
-                spare = shortfall(prices, out, now)
+                spare = shortfall(prices, out, allocation)
     return gained, tries
 
 
 @inner_when_called
-def shortfall(prices: Priced, out: int, now: Allocation) -> int:
-    """By how much the allocation falls short of the bound."""
+def shortfall(prices: PricedMarket, out: int, allocation: Allocation) -> int:
+    """The bound less the gain of the allocation."""
     short = 0
-    for r in range(len(now.left)):
-        short += prices.price[r] * now.left[r]
-    for app in range(len(now.choice)):
+    for r in range(len(allocation.left)):
+        short += prices.price[r] * allocation.left[r]
+    for app in range(len(allocation.choice)):
         if app != out:
-            short += loss_of(prices, app, now.choice[app])
+            short += loss_of(prices, app, allocation.choice[app])
     return short
 
 
 @inner_when_called
-def push(market: Market, out: int, now: Allocation, column: int, least: int) -> tuple[int, int]:
-    """Give an app a column at the expense of others, if that gains at least so much; else leave all as it was.
+def ejection_chain(market: Market, out: int, allocation: Allocation, column: int, least: int) -> tuple[int, int]:
+    """Give an app a column at the expense of others, if that gains at least `least`; else change nothing.
 
-    Gives what is gained, which is less than asked for if it was left, and how many columns were looked at.
+    Returns the gain, which is below `least` if nothing changed, and the number of columns examined.
     """
     app = market.app[column]
-    more = market.gain[column] - gain_of(market, now.choice[app])
-    who, had, count, looked = np.empty(_CHAIN + 1, np.int64), np.empty(_CHAIN + 1, np.int64), 1, 0
-    who[0], had[0] = app, now.choice[app]
-    change(market, now, app, column)
+    more = market.gain[column] - gain_of(market, allocation.choice[app])
+    who, had, count, examined = np.empty(_LONGEST_CHAIN + 1, np.int64), np.empty(_LONGEST_CHAIN + 1, np.int64), 1, 0
+    who[0], had[0] = app, allocation.choice[app]
+    change(market, allocation, app, column)
     while more >= least:
-        scarce = _short_of(market, column, now.left)
-        if scarce < 0:
+        exceeded = _exceeded_row(market, column, allocation.left)
+        if exceeded < 0:
             for n in range(count):
-                _open(market, now, had[n])
-            return more, looked
-        if count > _CHAIN:
+                _open_rows(market, allocation, had[n])
+            return more, examined
+        if count > _LONGEST_CHAIN:
             break
-        other, lesser, lost, seen = _whom(market, out, now, app, scarce, more - least + 1)
-        looked += seen
+        other, lesser, lost, seen = _cheapest_ejection(market, out, allocation, app, exceeded, more - least + 1)
+        examined += seen
         if other < 0:
             break
-        who[count], had[count] = other, now.choice[other]
+        who[count], had[count] = other, allocation.choice[other]
         count += 1
         more -= lost
-        change(market, now, other, lesser)
+        change(market, allocation, other, lesser)
     for n in range(count - 1, -1, -1):
-        change(market, now, who[n], had[n])
-    return least - 1, looked
+        change(market, allocation, who[n], had[n])
+    return least - 1, examined
 
 
 @inner_when_called
-def _whom(market: Market, out: int, now: Allocation, app: int, scarce: int, most: int) -> tuple[int, int, int, int]:
-    """Who takes which lesser column so that more is left of a row and least is lost, less than `most`.
+def _cheapest_ejection(
+    market: Market, out: int, allocation: Allocation, app: int, exceeded: int, most: int
+) -> tuple[int, int, int, int]:
+    """The app and its lesser column that free capacity of a row at the least loss, below `most`.
 
-    The app, the column, what is lost, and how many columns were looked at.
+    Returns the app, the column, the loss, and the number of columns examined.
     """
-    best, who, what, looked = most, -1, -1, 0
-    for n in range(now.seat[scarce], now.seat[scarce] + now.users[scarce]):
-        other = now.user[n]
+    best, who, what, examined = most, -1, -1, 0
+    for n in range(allocation.seat[exceeded], allocation.seat[exceeded] + allocation.users[exceeded]):
+        other = allocation.user[n]
         if other in (app, out):
             continue
-        held = now.choice[other]
-        looked += 1 + market.first[other + 1] - market.first[other]
+        held = allocation.choice[other]
+        examined += 1 + market.first[other + 1] - market.first[other]
         if market.gain[held] < best:
             best, who, what = market.gain[held], other, -1
-        take(market, held, now.left, -1)
+        take(market, held, allocation.left, -1)
         for c in range(market.first[other], market.first[other + 1]):
             lost = market.gain[held] - market.gain[c]
-            if lost < best and c != held and fits(market, c, now.left):
+            if lost < best and c != held and fits(market, c, allocation.left):
                 best, who, what = lost, other, c
-        take(market, held, now.left, 1)
-    return who, what, best, looked
+        take(market, held, allocation.left, 1)
+    return who, what, best, examined
 
 
 @inner_when_called
-def _short_of(market: Market, column: int, left: Ints) -> int:
-    """A row of this column of which more was taken than there is, or -1."""
+def _exceeded_row(market: Market, column: int, left: Ints) -> int:
+    """A row of this column whose capacity is exceeded, or -1."""
     for e in range(market.start[column], market.start[column + 1]):
         if left[market.row[e]] < 0:
             return int(market.row[e])

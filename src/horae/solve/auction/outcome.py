@@ -1,4 +1,4 @@
-"""What an auction comes to."""
+"""The outcome of an auction: awards, payments, leftovers."""
 
 from __future__ import annotations
 
@@ -6,64 +6,65 @@ from dataclasses import dataclass
 
 from horae.solve.auction.bids import Offer
 
-#: GPUs by position of the machine in the offer.
+#: GPU count by position of the machine in the offer.
 Counts = dict[int, int]
 
 
 @dataclass(frozen=True)
 class Displaced:
-    """What another app would have had without the winner."""
+    """An app that would have won something else without a winner."""
 
     app: str
-    #: Row of its table that it would have won, or None for nothing; the same as now.
+    #: Row of its table that it would have won, and that it won; None for nothing.
     bundle: int | None
-    now: int | None
+    actual_bundle: int | None
+    #: Rho of the two.
     rho: float
-    rho_now: float
+    actual_rho: float
 
 
 @dataclass(frozen=True)
 class Award:
-    """What one bidder won, paid and kept."""
+    """What one bidder won, paid and keeps."""
 
     app: str
     gang: int
-    #: Row of its table, or None for nothing.
+    #: Row of its table that it won; None for nothing.
     bundle: int | None
-    #: Slow-down that it bid for the bundle, and for nothing.
+    #: Rho that it bid for the bundle, and for winning nothing.
     rho: float
     rho_of_nothing: float
-    #: The bundle before payment; the part that is the app's; what it keeps in whole gangs.
+    #: The bundle before payment (GPU count by machine), the fraction that the app keeps, and that in whole gangs.
     proportional: Counts
     fraction: float
     kept: Counts
-    #: The number drawn for it: a part of a gang above it becomes a whole one.
+    #: Number from 0 to 1 drawn for the app: a fraction of a gang above it is rounded up.
     drawn: float
     displaced: tuple[Displaced, ...]
 
     @property
     def gangs(self) -> int:
-        """Gangs won."""
+        """Number of gangs won."""
         return sum(self.proportional.values()) // self.gang
 
     @property
     def gangs_kept(self) -> int:
-        """Gangs kept."""
+        """Number of gangs kept."""
         return sum(self.kept.values()) // self.gang
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Awards by app, and who has the leftovers."""
+class AuctionOutcome:
+    """Awards by app, leftovers by app, and how exact the solution is."""
 
     offer: Offer
     awards: dict[str, Award]
     leftover: dict[str, Counts]
-    #: The geometric mean of all V is at most this part below the best possible: exp((bound - reached) / bids) - 1.
+    #: The geometric mean of all V is at most this fraction below the best: exp((bound - reached) / bids) - 1.
     gap: float
-    #: The same for their product, as a logarithm: bound - reached.
+    #: The same for the product of all V, as a logarithm: bound - reached.
     log_gap: float
-    #: Whether fractions are exact, and if not, how far the logarithm of any may be too high.
+    #: Whether all fractions are exact; if not, the largest error of the logarithm of a fraction.
     exact: bool
     payment_log_gap: float
 
@@ -78,10 +79,10 @@ class Outcome:
         return self.won - sum(sum(award.kept.values()) for award in self.awards.values())
 
     def holdings(self) -> dict[str, Counts]:
-        """All that each app has now, from the auction and from leftovers."""
+        """GPU count by machine of each app, from the auction and from leftovers."""
         held: dict[str, Counts] = {}
         for app, counts in (*((a.app, a.kept) for a in self.awards.values()), *self.leftover.items()):
-            mine = held.setdefault(app, {})
+            of_app = held.setdefault(app, {})
             for machine, gpus in counts.items():
-                mine[machine] = mine.get(machine, 0) + gpus
+                of_app[machine] = of_app.get(machine, 0) + gpus
         return {app: counts for app, counts in held.items() if counts}

@@ -1,7 +1,7 @@
-"""What winners pay: the part of its bundle that each gives back, as it costs the others by being there.
+"""Payments: the fraction of its bundle that each winner keeps, by what it costs the others.
 
-c_i is the product of the others' values with i over the same without i. W(i), the best the others
-can do without i, depends on the bids of the others alone; that is what makes lying useless.
+The fraction c_i is the product of the others' values with app i over the same without app i. The latter depends on the
+bids of the others alone, so a misreport cannot raise c_i.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from horae.core.arrays import Floats, Ints
 from horae.solve.auction.winner_program import Market
 from horae.solve.auction.winners import Effort, Winners, find_winners_without, slack
 
-#: A part that is kept is above 0, however little it is.
+#: Least fraction: a fraction is above 0.
 _LEAST = 1e-300
 
 
 @dataclass(frozen=True)
 class Payments:
-    """The part that each app keeps, and how the others would have fared without it."""
+    """The fraction that each app keeps, and the choices of the others without it."""
 
-    #: 1 for losers.
+    #: Fraction of the bundle that each app keeps; 1 for losers.
     fraction: Floats
-    #: For each winner: apps whose column would be another, and which (-1: nothing).
+    #: For each winner: the apps with another column without it, and that column (-1: nothing).
     displaced: dict[int, dict[int, int]]
     #: Whether all fractions are exact.
     exact: bool
-    #: The logarithm of each fraction is less than this below what it is said to be.
+    #: Largest error of the logarithm of a fraction: the true value may be lower by this.
     log_gap: float
 
 
 def charge(market: Market, winners: Winners, log_value: Floats, effort: Effort) -> Payments:
-    """Solve once more without each winner, from the solution with it.
+    """Solve the market without each winner, starting from the solution with it.
 
-    `log_value` is of columns, over nothing. What is the same app but for its name need not be
-    solved for again: without the one, the other has what the one would have had without it.
+    `log_value`: log V of columns, less log V of nothing. Apps that are equal but for the name share one solution:
+    without the one, the other has what the one has without it.
     """
     fraction, displaced = np.ones(len(winners.choice)), dict[int, dict[int, int]]()
-    exact, gap, known = winners.exact, 0.0, dict[int, Winners]()
-    # Where winners are not certain, payments need not be either.
+    exact, gap, solved = winners.exact, 0.0, dict[int, Winners]()
+    # If the winners are not proved optimal, payments need not be either.
     work = effort.work if exact else 0
     for app in np.flatnonzero(winners.choice >= 0).tolist():
         twin = int(market.twin[app])
-        same = known.get(twin)
-        if same is None:
+        of_twin = solved.get(twin)
+        if of_twin is None:
             without = find_winners_without(market, app, winners, replace(effort, work=work))
-            work -= without.looked
+            work -= without.examined
         else:
-            without = _exchanged(market, same, twin, app)
-        known[app] = without
+            without = _exchanged(market, of_twin, twin, app)
+        solved[app] = without
         displaced[app] = _changed(winners.choice, without.choice, app)
         fraction[app] = _fraction(market, winners, without, app, log_value)
         exact, gap = exact and without.exact, max(gap, without.log_gap)
@@ -58,7 +58,7 @@ def charge(market: Market, winners: Winners, log_value: Floats, effort: Effort) 
 
 
 def _exchanged(market: Market, without: Winners, absent: int, app: int) -> Winners:
-    """The solution without an app, from the one without its twin."""
+    """The solution without an app, from the solution without its twin."""
     choice = without.choice.copy()
     if choice[app] >= 0:
         choice[absent] = choice[app] - market.first[app] + market.first[absent]
@@ -66,15 +66,16 @@ def _exchanged(market: Market, without: Winners, absent: int, app: int) -> Winne
     return replace(without, choice=choice)
 
 
-def _changed(now: Ints, then: Ints, app: int) -> dict[int, int]:
-    others = np.flatnonzero(now != then)
-    return {other: int(then[other]) for other in others.tolist() if other != app}
+def _changed(actual: Ints, without: Ints, app: int) -> dict[int, int]:
+    """Apps other than `app` with another column without it, and that column."""
+    others = np.flatnonzero(actual != without)
+    return {other: int(without[other]) for other in others.tolist() if other != app}
 
 
 def _fraction(market: Market, winners: Winners, without: Winners, app: int, log_value: Floats) -> float:
-    """The part that a winner keeps; exactly 1 where the others lose nothing but what rounding makes."""
-    others_now = winners.gain - int(market.gain[winners.choice[app]])
-    if without.gain - others_now <= slack(market):
+    """The fraction that a winner keeps; exactly 1 if the others lose no more than rounding errors."""
+    gain_of_others = winners.gain - int(market.gain[winners.choice[app]])
+    if without.gain - gain_of_others <= slack(market):
         return 1.0
     lost = _log_value(log_value, without.choice) - _log_value(log_value, winners.choice)
     lost[app] = 0.0

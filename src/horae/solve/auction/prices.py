@@ -1,9 +1,8 @@
-"""Prices of rows, and the bound that they prove.
+"""Prices of rows, and the Lagrangian bound that they prove.
 
-At any prices, every app takes the bundle that gains most less what it costs, or nothing. What
-all of them gain so, and what all that there is would cost, is at least the gain of any
-allocation: the Lagrangian bound. Prices fall where there is enough and rise where there is not
-(a subgradient method), so that the bound comes down.
+At any prices, each app chooses the column with the largest gain less its price, or nothing. The sum of these profits
+and of the price of all capacity is an upper bound on the gain of any allocation. A subgradient method lowers the bound:
+the price of a row falls where capacity is left, and rises where it is exceeded.
 """
 
 from __future__ import annotations
@@ -16,38 +15,38 @@ from horae.core.arrays import Floats, Ints
 from horae.core.jit import compiled_when_called, inner_when_called
 from horae.solve.auction.winner_program import UNIT, Market
 
-#: Steps without a better bound after which steps become shorter, and the shortest that are worth taking.
+#: Steps without a better bound after which the step length is halved, and the least step length.
 _PATIENCE = 12
 _SHORTEST = 1e-3
-#: How much of the last direction a step keeps.
+#: Weight of the last direction in a step.
 _MOMENTUM = 0.7
 
 
-class Priced(NamedTuple):
-    """What prices say, in whole units, so that what follows from it is certain."""
+class PricedMarket(NamedTuple):
+    """A market at prices in whole units, so that its bound is exact."""
 
-    #: Of each row.
+    #: Price of each row.
     price: Ints
-    #: By how much each column is worse for its app, its price paid, than the best.
+    #: Loss of each column: profit of the app's best column (or nothing) less profit of this column.
     loss: Ints
-    #: What the best is worth to each app, its price paid; so much worse is nothing.
+    #: Largest profit (gain less price) of each app; also the loss of choosing nothing.
     best: Ints
-    #: What no allocation gains more than.
+    #: Upper bound on the gain of all allocations.
     bound: int
 
 
 @compiled_when_called
-def settle_prices(market: Market, out: int, price: Floats, reached: float, steps: int) -> tuple[Floats, float]:
-    """Better prices, and their bound in units, for all apps but `out` (-1: for all).
+def lower_bound(market: Market, out: int, price: Floats, reached: float, steps: int) -> tuple[Floats, float]:
+    """Prices with a lower bound, and that bound in units, for all apps but `out` (-1: for all).
 
-    `reached` is what some allocation gains: no bound is below it, and steps aim at it.
+    `reached` is the gain of some allocation: no bound is below it, and steps aim at it.
     """
     capacity = market.capacity.astype(np.float64)
     best_price, best = price.copy(), np.inf
     price, direction, length, waited = price.copy(), np.zeros(len(price)), 1.0, 0
     slack = np.empty(len(price))
     for _ in range(steps):
-        bound = answer_prices(market, out, price, slack)
+        bound = lagrangian_bound(market, out, price, slack)
         if bound < best - 1e-7 * abs(best - reached) or best == np.inf:
             waited = 0
         else:
@@ -75,8 +74,8 @@ def settle_prices(market: Market, out: int, price: Floats, reached: float, steps
 
 
 @inner_when_called
-def answer_prices(market: Market, out: int, price: Floats, slack: Floats) -> float:
-    """The bound at some prices; writes what would be left of every row to `slack`."""
+def lagrangian_bound(market: Market, out: int, price: Floats, slack: Floats) -> float:
+    """The bound at these prices; writes to `slack` the capacity that each app's best column leaves of every row."""
     bound = 0.0
     for r in range(len(price)):
         slack[r] = market.capacity[r]
@@ -98,8 +97,8 @@ def answer_prices(market: Market, out: int, price: Floats, slack: Floats) -> flo
 
 
 @compiled_when_called
-def priced(market: Market, out: int, price: Floats) -> Priced:
-    """What prices, as whole numbers, say of every column."""
+def price_market(market: Market, out: int, price: Floats) -> PricedMarket:
+    """The market at these prices, rounded to whole numbers."""
     whole = np.empty(len(price), np.int64)
     loss, best, bound = np.empty(len(market.gain), np.int64), np.zeros(len(market.first) - 1, np.int64), 0
     for r in range(len(price)):
@@ -116,35 +115,35 @@ def priced(market: Market, out: int, price: Floats) -> Priced:
             loss[c] = best[app] - loss[c]
         if app != out:
             bound += best[app]
-    return Priced(whole, loss, best, bound)
+    return PricedMarket(whole, loss, best, bound)
 
 
 @inner_when_called
 def ascending(keys: Ints, begin: int, end: int, order: Ints) -> None:
-    """Put the positions begin:end by key into the same places of `order`; of equal ones the earlier first.
+    """Sort the positions begin:end by key into the same places of `order`; of equal keys the earlier first.
 
-    By insertion: there are few, and numba takes seconds to compile what numpy offers.
+    Insertion sort: there are few keys, and numba takes seconds to compile NumPy's sort.
     """
     for n in range(begin, end):
-        at = n
-        while at > begin and keys[order[at - 1]] > keys[n]:
-            order[at] = order[at - 1]
-            at -= 1
-        order[at] = n
+        place = n
+        while place > begin and keys[order[place - 1]] > keys[n]:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = n
 
 
 @inner_when_called
-def loss_of(prices: Priced, app: int, column: int) -> int:
-    """By how much a column, or nothing, is worse than the app's best."""
+def loss_of(prices: PricedMarket, app: int, column: int) -> int:
+    """Loss of a column, or of nothing (-1), of an app."""
     return int(prices.loss[column] if column >= 0 else prices.best[app])
 
 
 def first_prices(market: Market) -> Floats:
-    """Where to begin: the same for a GPU everywhere, so that all there is would cost about what all could gain."""
+    """Start prices: equal for all rows, so that all capacity costs about as much as all apps could gain."""
     if not len(market.capacity):
         return np.empty(0)
     highest = (
         np.maximum.reduceat(market.gain, market.first[:-1][np.diff(market.first) > 0]) if len(market.gain) else [0.0]
     )
-    # At least a little: a market in which nothing is scarce ends there at once.
+    # At most UNIT.
     return np.full(len(market.capacity), min(float(np.sum(highest)) / max(market.capacity.sum(), 1), UNIT))

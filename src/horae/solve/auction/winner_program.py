@@ -1,14 +1,13 @@
-"""Bids as one program: columns are bundles, rows are what bundles compete for.
+"""The market: bids as one integer program. Columns are bundles, rows are the capacities for which bundles compete.
 
-A machine that somebody names has a row: its free GPUs. A pool of several machines, of which
-bundles take 'any', has a row for each size of piece: pieces of at least s GPUs take no more than
-the whole multiples of s that its machines have free. If sizes divide one another, that is all:
-put the largest pieces first, wherever they fit, and every smaller one finds its place, since a
-piece takes the same from the rows of smaller sizes whichever machine it is on. Sizes that do not
-divide one another are counted as the next larger one that does.
+A machine that a bundle names has a row: its free GPUs. A pool of several machines has a row for each size of piece:
+pieces of at least s GPUs take no more than the whole multiples of s that its machines have free. If sizes divide one
+another, these rows are sufficient: put the largest pieces first, wherever they fit, and every smaller piece finds a
+machine, since a piece takes the same from the rows of smaller sizes whichever machine it is on. A size that does not
+divide the others counts as the next larger size that does.
 
-Values are gains over winning nothing, as logarithms in whole numbers of 2**-36: sums are exact,
-and an app that scales all its bids changes nothing.
+Values are gains over winning nothing, as logarithms in whole multiples of 2**-36: sums are exact, and an app that
+scales all its bids changes nothing.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ from horae.core.arrays import Bools, Ints
 from horae.core.jit import compiled_when_called, inner_when_called
 from horae.solve.auction.bids import Bid, Offer
 
-#: A gain of 1 in the logarithm, in units.
+#: Units of a gain of 1 in the logarithm.
 UNIT = float(1 << 36)
-#: Pieces of a bundle that are looked at when bundles are put in order.
+#: Number of pieces by which bundles are sorted.
 _ORDERED_BY = 8
-#: Above every number of GPUs.
+#: Larger than every GPU count.
 _MANY = 1 << 24
 
 
 class Market(NamedTuple):
-    """The program: app i has the columns first[i]:first[i + 1], column c the entries start[c]:start[c + 1]."""
+    """The program. App i has the columns first[i]:first[i + 1]; column c has the entries start[c]:start[c + 1]."""
 
     first: Ints
     #: Gain of each column over nothing, in units; all above 0.
     gain: Ints
     start: Ints
-    #: From which row an entry takes how much.
+    #: Row of each entry, and the amount that it takes.
     row: Ints
     amount: Ints
-    #: What each row has.
+    #: Capacity of each row.
     capacity: Ints
-    #: The nearest earlier app with the same columns, or -1.
+    #: The nearest earlier app with equal columns, or -1.
     twin: Ints
     #: The app of each column; and the columns that take from row r, column[of_row[r] : of_row[r + 1]].
     app: Ints
@@ -52,19 +51,19 @@ class Market(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Books:
-    """A market, and what its columns were: the row in the app's table, and pieces."""
+class BuiltMarket:
+    """A market, with the row of each column in its app's table, and its pieces."""
 
     market: Market
     bundle: Ints
     pieces: Pieces
-    #: The bundle of each column, as pieces number them.
+    #: Number of each column's bundle in `pieces`.
     origin: Ints
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """All pieces of all bids by bundle (numbered over all bids), and in each by place."""
+    """All pieces of all bids, by bundle (numbered over all bids) and by place."""
 
     bundle: Ints
     place: Ints
@@ -72,14 +71,14 @@ class Pieces:
     spread: Ints
     #: Pool of the place.
     pool: Ints
-    #: Whether it is on one certain machine.
+    #: Whether the piece is on a named machine.
     named: Bools
-    #: As how many GPUs it counts, on each machine: see `_counted`.
+    #: GPU count, on each machine, as which the piece counts: see `_counted`.
     counted: Ints
 
 
-def open_books(offer: Offer, bids: Sequence[Bid]) -> Books:
-    """The market of some bids, which stand in the order of their apps."""
+def build_market(offer: Offer, bids: Sequence[Bid]) -> BuiltMarket:
+    """The market of these bids, which are sorted by app."""
     counts = np.array([len(bid.bundles) for bid in bids], np.int64)
     app, begin = np.repeat(np.arange(len(bids)), counts), np.cumsum(counts) - counts
     pieces = _gather(offer, bids, begin)
@@ -90,20 +89,20 @@ def open_books(offer: Offer, bids: Sequence[Bid]) -> Books:
     market = entries.market(app, gain, order, len(bids))
     order = order[_undominated(market)]
     market = entries.market(app, gain, order, len(bids))
-    return Books(market._replace(twin=_twins(market)), order - begin[app[order]], pieces, order)
+    return BuiltMarket(market._replace(twin=_twins(market)), order - begin[app[order]], pieces, order)
 
 
 def _gains(bids: Sequence[Bid], app: Ints) -> Ints:
-    """Logarithms of the rho of nothing over the bundle's, in units."""
+    """log(rho of nothing / rho of the bundle) of each bundle, in units."""
     nothing = np.array([bid.rho_of_nothing for bid in bids])
     rho = np.concatenate([np.empty(0), *(bid.bundles.rho for bid in bids)])
-    # Two logarithms: the quotient of a very large and a very small rho would not be finite.
+    # A difference of two logarithms: the quotient of a very large and a very small rho would overflow.
     gain: Ints = np.rint((np.log(nothing)[app] - np.log(rho)) * UNIT).astype(np.int64)
     return gain
 
 
 def _gather(offer: Offer, bids: Sequence[Bid], begin: Ints) -> Pieces:
-    """The pieces of all bids; a pool of one machine is that machine."""
+    """The pieces of all bids. A pool of one machine counts as that machine."""
 
     def joined(column: str) -> Ints:
         return np.concatenate([np.empty(0, np.int64), *(getattr(bid.bundles, column) for bid in bids)])
@@ -112,13 +111,13 @@ def _gather(offer: Offer, bids: Sequence[Bid], begin: Ints) -> Pieces:
         np.repeat(np.arange(len(b.bundles)), np.diff(b.bundles.start)) + n for b, n in zip(bids, begin, strict=True)
     ]
     bundle, place = np.concatenate([np.empty(0, np.int64), *pieces]), joined("place")
-    place = _first_and_only(offer)[place]
+    place = _single_machines(offer)[place]
     key = _first_machine(offer)[place]
     order = np.lexsort((key, bundle))
     bundle, place = bundle[order], place[order]
     pool = np.append(offer.pool, np.arange(offer.pools))[place]
     named, gpus, spread = place < len(offer.machines), joined("gpus")[order], joined("spread")[order]
-    # On one machine, some times so many are that many.
+    # Several pieces on one named machine are one piece.
     gpus, spread = np.where(named, gpus * spread, gpus), np.where(named, 1, spread)
     counted = gpus.copy()
     for loose in _by_pool(pool, ~named):
@@ -126,21 +125,21 @@ def _gather(offer: Offer, bids: Sequence[Bid], begin: Ints) -> Pieces:
     return Pieces(bundle, place, gpus, spread, pool, named, counted)
 
 
-def _by_pool(pool: Ints, wanted: Bools) -> list[Ints]:
-    """Positions of those that are wanted, apart by pool."""
-    at = np.flatnonzero(wanted)
-    at = at[np.argsort(pool[at], kind="stable")]
-    return np.split(at, np.flatnonzero(np.diff(pool[at])) + 1) if len(at) else []
+def _by_pool(pool: Ints, chosen: Bools) -> list[Ints]:
+    """Positions of the chosen pieces, one array for each pool."""
+    position = np.flatnonzero(chosen)
+    position = position[np.argsort(pool[position], kind="stable")]
+    return np.split(position, np.flatnonzero(np.diff(pool[position])) + 1) if len(position) else []
 
 
 def _first_machine(offer: Offer) -> Ints:
-    """The lowest machine of each place."""
+    """The first machine of each place."""
     _, first = np.unique(offer.pool, return_index=True)
     return np.append(np.arange(len(offer.machines)), first)
 
 
-def _first_and_only(offer: Offer) -> Ints:
-    """Places, where those that are pools of one machine are that machine."""
+def _single_machines(offer: Offer) -> Ints:
+    """For each place itself, or its machine if it is a pool of one machine."""
     first = _first_machine(offer)
     alone = np.bincount(offer.pool, minlength=offer.pools) == 1
     only = np.append(np.ones(len(offer.machines), np.bool_), alone)
@@ -148,21 +147,21 @@ def _first_and_only(offer: Offer) -> Ints:
 
 
 def _order(offer: Offer, pieces: Pieces, app: Ints) -> Ints:
-    """Bundles by app; then those with more GPUs on the machine that is lowest by name."""
+    """Bundles in order of apps; then bundles with more GPUs on the machine that is first by name."""
     nth = np.arange(len(pieces.bundle)) - np.searchsorted(pieces.bundle, pieces.bundle)
     key = (_first_machine(offer)[pieces.place] + 1) * _MANY - pieces.gpus * pieces.spread
     keys = []
     for n in range(min(_ORDERED_BY, int(nth.max(initial=-1)) + 1)):
-        at = nth == n
+        is_nth = nth == n
         column = np.full(len(app), np.iinfo(np.int64).max)
-        column[pieces.bundle[at]] = key[at]
+        column[pieces.bundle[is_nth]] = key[is_nth]
         keys.append(column)
     return np.lexsort((*reversed(keys), app)).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class _Entries:
-    """What every bundle takes from every row, by bundle."""
+    """The amounts that bundles take from rows, by bundle."""
 
     start: Ints
     row: Ints
@@ -171,13 +170,13 @@ class _Entries:
 
     @staticmethod
     def of(offer: Offer, pieces: Pieces, bundles: int) -> _Entries:
-        """Add up what the pieces of a bundle take."""
-        parts, capacity = _machine_rows(offer, pieces)
+        """The entries of all bundles: the sum over the pieces of each."""
+        taken, capacity = _machine_rows(offer, pieces)
         for loose in _by_pool(pieces.pool, ~pieces.named):
-            for taken, limit in _pool_rows(offer, pieces, loose, len(capacity)):
-                parts.append(taken)
+            for of_row, limit in _pool_rows(offer, pieces, loose, len(capacity)):
+                taken.append(of_row)
                 capacity.append(limit)
-        bundle, row, amount = (np.concatenate([part[n] for part in parts]) for n in range(3))
+        bundle, row, amount = (np.concatenate([of_row[n] for of_row in taken]) for n in range(3))
         order = np.lexsort((row, bundle))
         bundle, row, amount = bundle[order], row[order], amount[order]
         new = np.flatnonzero(np.append(True, (np.diff(bundle) != 0) | (np.diff(row) != 0))[: len(row)])
@@ -186,7 +185,7 @@ class _Entries:
         return _Entries(start, row[new], total, np.array(capacity, np.int64))
 
     def fits(self) -> Bools:
-        """Bundles that ask no row for more than it has."""
+        """Bundles that take from no row more than its capacity."""
         over = np.append(0, np.cumsum(self.amount > self.capacity[self.row]))
         return np.asarray(over[self.start[1:]] == over[self.start[:-1]])
 
@@ -194,12 +193,12 @@ class _Entries:
         """The market of these bundles, in this order."""
         length = self.start[order + 1] - self.start[order]
         start = np.append(0, np.cumsum(length))
-        at = np.repeat(self.start[order] - start[:-1], length) + np.arange(start[-1])
+        entry = np.repeat(self.start[order] - start[:-1], length) + np.arange(start[-1])
         first = np.searchsorted(app[order], np.arange(apps + 1)).astype(np.int64)
-        row, column = self.row[at], np.repeat(np.arange(len(order)), length)
+        row, column = self.row[entry], np.repeat(np.arange(len(order)), length)
         by_row, twin = np.argsort(row, kind="stable"), np.full(apps, -1, np.int64)
         of_row = np.searchsorted(row[by_row], np.arange(len(self.capacity) + 1)).astype(np.int64)
-        columns = (first, gain[order], start, row, self.amount[at], self.capacity, twin)
+        columns = (first, gain[order], start, row, self.amount[entry], self.capacity, twin)
         return Market(*columns, app[order], of_row, column[by_row])
 
 
@@ -207,14 +206,14 @@ _Taken = tuple[Ints, Ints, Ints]
 
 
 def _machine_rows(offer: Offer, pieces: Pieces) -> tuple[list[_Taken], list[int]]:
-    """One row for each machine that is named."""
+    """The rows of named machines, one for each."""
     named = np.flatnonzero(pieces.named)
     machines, row = np.unique(pieces.place[named], return_inverse=True)
     return [(pieces.bundle[named], row.astype(np.int64), pieces.gpus[named])], offer.free[machines].tolist()
 
 
 def _pool_rows(offer: Offer, pieces: Pieces, loose: Ints, row: int) -> Iterator[tuple[_Taken, int]]:
-    """The rows of a pool of several machines, numbered from `row`: one for each size that is not implied by others."""
+    """The rows of a pool of several machines, numbered from `row`: one for each size that others do not imply."""
     pool, counted = pieces.pool[loose[0]], pieces.counted[loose]
     free = offer.free[offer.pool == pool]
     named = np.flatnonzero(pieces.named & (pieces.pool == pool))
@@ -225,7 +224,7 @@ def _pool_rows(offer: Offer, pieces: Pieces, loose: Ints, row: int) -> Iterator[
         large = counted >= size
         most = offer.free[pieces.place[named]] // size * size
         bundle = np.append(pieces.bundle[loose[large]], pieces.bundle[named])
-        # A certain machine may lose a multiple of the size to less than that.
+        # Fewer GPUs than the size on a named machine may take a whole multiple of the size from the pool.
         rounded = np.minimum(-(-pieces.gpus[named] // size) * size, most)
         amount = np.append((counted * pieces.spread[loose])[large], rounded)
         yield (bundle, np.full(len(bundle), row), amount), int((free // size * size).sum())
@@ -233,7 +232,7 @@ def _pool_rows(offer: Offer, pieces: Pieces, loose: Ints, row: int) -> Iterator[
 
 
 def _counted(gpus: Ints, spread: Ints, largest: int) -> Ints:
-    """As how many GPUs each piece counts, so that all sizes divide one another: as little more as can be."""
+    """GPU count as which each piece counts, so that all sizes divide one another: as little more as possible."""
     sizes = np.unique(gpus)
     doubled = 2 ** np.arange(int(sizes.max() - 1).bit_length() + 1)
     chains = [chain for chain in (_chain(sizes), doubled) if chain[-1] <= largest]
@@ -242,7 +241,7 @@ def _counted(gpus: Ints, spread: Ints, largest: int) -> Ints:
 
 
 def _chain(sizes: Ints) -> Ints:
-    """From the largest size down, those that divide the last."""
+    """From the largest size down, each size that divides the size before; in rising order."""
     chain = [int(sizes[-1])]
     for size in sizes[::-1].tolist():
         if chain[-1] % size == 0 and size < chain[-1]:
@@ -251,13 +250,13 @@ def _chain(sizes: Ints) -> Ints:
 
 
 def _twins(market: Market) -> Ints:
-    """Apps whose columns are the same: any allocation is as good with the two exchanged."""
+    """The nearest earlier app with equal columns, or -1: exchanging the two apps changes no gain."""
     first, start = market.first, market.start
     twin, last = np.full(len(first) - 1, -1, np.int64), dict[tuple[bytes, ...], int]()
     for app in range(len(first) - 1):
-        of, to = first[app], first[app + 1]
-        inside = slice(start[of], start[to])
-        columns = (market.gain[of:to], np.diff(start[of : to + 1]), market.row[inside], market.amount[inside])
+        begin, end = first[app], first[app + 1]
+        entries = slice(start[begin], start[end])
+        columns = (market.gain[begin:end], np.diff(start[begin : end + 1]), market.row[entries], market.amount[entries])
         key = tuple(column.tobytes() for column in columns)
         twin[app] = last.get(key, -1)
         last[key] = app
@@ -266,7 +265,7 @@ def _twins(market: Market) -> Ints:
 
 @compiled_when_called
 def _undominated(market: Market) -> Bools:
-    """Columns for which their app has none that takes no more from any row and gains no less."""
+    """Columns that no other column of the app dominates (takes no more from any row, and gains no less)."""
     first, gain = market.first, market.gain
     kept = np.ones(len(gain), np.bool_)
     for app in range(len(first) - 1):
@@ -274,7 +273,7 @@ def _undominated(market: Market) -> Bools:
             for d in range(first[app], first[app + 1]):
                 if c == d or not kept[d] or gain[d] < gain[c] or not _takes_no_more(market, d, c):
                     continue
-                # Of two that are the same in everything, the earlier stays.
+                # Of two equal columns the earlier stays.
                 if d < c or gain[d] > gain[c] or not _takes_no_more(market, c, d):
                     kept[c] = False
                     break
@@ -283,11 +282,11 @@ def _undominated(market: Market) -> Bools:
 
 @inner_when_called
 def _takes_no_more(market: Market, d: int, c: int) -> bool:
-    """Whether column d takes from every row at most what c does; rows stand in order."""
-    at, end = market.start[c], market.start[c + 1]
+    """Whether column d takes from every row at most as much as column c; rows are sorted."""
+    other, end = market.start[c], market.start[c + 1]
     for entry in range(market.start[d], market.start[d + 1]):
-        while at < end and market.row[at] < market.row[entry]:
-            at += 1
-        if at == end or market.row[at] != market.row[entry] or market.amount[at] < market.amount[entry]:
+        while other < end and market.row[other] < market.row[entry]:
+            other += 1
+        if other == end or market.row[other] != market.row[entry] or market.amount[other] < market.amount[entry]:
             return False
     return True

@@ -127,21 +127,21 @@ def test_the_published_table_equals_a_plain_program_over_its_classes(published: 
     answer, throughput = solve("max-min", p)
     rate = p.normaliser / p.gpus
     assert answer.objective == pytest.approx((throughput / rate).min(), rel=1e-6)
-    first, count = np.unique(p.sharing.kind, return_index=True, return_counts=True)[1:]
+    first, count = np.unique(p.sharing.pair_row, return_index=True, return_counts=True)[1:]
     assert answer.objective == pytest.approx(by_class(p, first, count, rate[first]), rel=1e-6)
 
 
 def by_class(p: AllocationProblem, first: np.ndarray, count: np.ndarray, rate: np.ndarray) -> float:
     """The largest least of throughput / rate: time of each class, and each two, on each type."""
     classes, types = len(first), len(p.capacity)
-    kind, gpus = p.sharing.kind[first], p.gpus[first]
+    kind, gpus = p.sharing.pair_row[first], p.gpus[first]
     columns = []
     for k in range(types):
         for a in range(classes):
             if p.speed[first[a], k] > 0:
                 columns.append((k, gpus[a], {a: 1}, {a: p.speed[first[a], k]}))
             for b in range(a, classes):
-                own, others = p.sharing.beside[kind[a], kind[b], k], p.sharing.beside[kind[b], kind[a], k]
+                own, others = p.sharing.pair_speed[kind[a], kind[b], k], p.sharing.pair_speed[kind[b], kind[a], k]
                 if own > 0 and others > 0 and (a != b or count[a] > 1):
                     both = ({a: 2}, {a: 2 * own}) if a == b else ({a: 1, b: 1}, {a: own, b: others})
                     columns.append((k, gpus[a], *both))

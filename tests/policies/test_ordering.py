@@ -9,8 +9,8 @@ from horae.core.cluster import Cluster
 from horae.core.events import JobFinished
 from horae.core.history import History
 from horae.core.job import JobSpec
-from horae.policies.gavel.isolated import isolated_share
 from horae.policies.time_grid import next_quantum_s
+from horae.solve.allocation.problem import isolated_share
 from tests.builders import Cell, cluster, ends, job, run, times
 
 

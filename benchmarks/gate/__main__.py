@@ -1,0 +1,86 @@
+"""`python -m benchmarks.gate`: time the workloads beside their references; exit code 1 if one got slower."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from statistics import median
+
+from benchmarks.gate import proof, recorded
+from benchmarks.gate.measurement import LOOKS, Judged, Stopwatch, Verdict, judge
+from benchmarks.gate.workloads import WORKLOADS
+from benchmarks.machine import ROOT, cpu_name
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check, record or prove."""
+    asked = _parse(arguments)
+    names = asked.only or list(WORKLOADS)
+    if asked.record:
+        return _record(names, asked.runs)
+    if asked.prove:
+        return proof.prove(names)
+    if asked.samples:
+        print(json.dumps({name: Stopwatch(WORKLOADS[name]()).extend(LOOKS[1]).ratio for name in names}))
+        return 0
+    return check(names, asked.output)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m benchmarks.gate", description="Fail when Horae got slower.")
+    parser.add_argument("--only", action="append", choices=WORKLOADS, help="time this workload; may be repeated")
+    parser.add_argument("--record", action="store_true", help="write the median ratios of some runs to ratios.json")
+    parser.add_argument("--runs", type=int, default=5, help="processes whose median ratio --record writes")
+    parser.add_argument("--prove", action="store_true", help="run the gate with a slower engine, and unchanged")
+    parser.add_argument("--samples", action="store_true", help="print ratios as JSON and judge nothing")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the verdicts")
+    return parser.parse_args(arguments)
+
+
+def check(names: Sequence[str], output: str = "text") -> int:
+    """Judge the workloads by their recorded ratios."""
+    record = recorded.load()
+    verdicts = []
+    for name in names:
+        verdicts.append(judge(name, record.ratios.get(name), Stopwatch(WORKLOADS[name]()).extend))
+        if output == "text":
+            print(verdicts[-1].sentence, flush=True)
+    if output == "json":
+        print(json.dumps([_as_dict(judged) for judged in verdicts]))
+    failed = [judged for judged in verdicts if judged.verdict in (Verdict.SLOWER, Verdict.UNRECORDED)]
+    if failed and record.cpu != cpu_name():
+        print(f"The ratios were recorded on another machine ({record.cpu}).", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _as_dict(judged: Judged) -> dict[str, object]:
+    return {**vars(judged), "verdict": judged.verdict.value, "sentence": judged.sentence}
+
+
+def _record(names: Sequence[str], count: int) -> int:
+    """Measure in fresh processes, since each has a memory layout of its own, and keep the medians."""
+    runs = [_run_samples(names, f"{number} of {count}") for number in range(1, count + 1)]
+    before = recorded.load().ratios
+    ratios = {name: median(run[name] for run in runs) for name in names}
+    recorded.save(ratios)
+    for name, ratio in ratios.items():
+        spread = max(run[name] for run in runs) / min(run[name] for run in runs) - 1.0
+        old = f"{before[name]:.3f}" if name in before else "nothing"
+        print(f"{name}: {old} -> {ratio:.3f} (runs differ by {spread:.0%})")
+    return 0
+
+
+def _run_samples(names: Sequence[str], which: str) -> dict[str, float]:
+    print(f"... run {which}", file=sys.stderr, flush=True)
+    only = [word for name in names for word in ("--only", name)]
+    command = [sys.executable, "-m", "benchmarks.gate", "--samples", *only]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    ratios: dict[str, float] = json.loads(done.stdout)
+    return ratios
+
+
+if __name__ == "__main__":
+    sys.exit(main())
