@@ -1,4 +1,8 @@
-"""What only real processes show."""
+"""What only real processes show.
+
+Tests backends/local/attempt_folders.py, backends/local/backend.py, backends/local/processes.py,
+backends/local/runner.py and backends/local/runner_order.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The ways a command can end, and what the user sees of each."""
+"""The ways a command can end, and what the user sees of each.
+
+Tests core/errors.py.
+"""
 
 import os
 import signal

@@ -1,4 +1,7 @@
-"""What every backend promises, checked on the fake one and on real processes."""
+"""What every backend promises, checked on the fake one and on real processes.
+
+Tests backends/fake.py, backends/protocol.py and backends/task.py.
+"""
 
 from __future__ import annotations
 

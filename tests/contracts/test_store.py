@@ -1,4 +1,8 @@
-"""What every store does, whichever database it is in."""
+"""What every store does, whichever database it is in.
+
+Tests service/store/connection.py, service/store/journal_compaction.py, service/store/schema.py,
+service/store/store.py, service/store/store_lock.py and service/store/stored_records.py.
+"""
 
 from __future__ import annotations
 

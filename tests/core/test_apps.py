@@ -1,4 +1,7 @@
-"""App schedulers as pure functions, against a plain reading; and what the engine makes of their answers."""
+"""App schedulers as pure functions, against a plain reading; and what the engine makes of their answers.
+
+Tests core/app_schedulers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The life of a job as the engine sees it: events in, commands out."""
+"""The life of a job as the engine sees it: events in, commands out.
+
+Tests core/commands.py and core/events.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Why a job waits, in words and numbers."""
+"""Why a job waits, in words and numbers.
+
+Tests core/compared_by.py and core/reasons.py.
+"""
 
 from __future__ import annotations
 

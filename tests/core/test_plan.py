@@ -1,4 +1,7 @@
-"""What a policy sees, wishes and remembers."""
+"""What a policy sees, wishes and remembers.
+
+Tests core/memory.py, core/policy.py, core/snapshot.py and core/wishes.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Jobs that ended long ago leave: the engine goes on as if they were still there, and a journal folds to the same."""
+"""Jobs that ended long ago leave: the engine goes on as if they were still there, and a journal folds to the same.
+
+Tests core/retired_jobs.py.
+"""
 
 from __future__ import annotations
 

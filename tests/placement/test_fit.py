@@ -1,4 +1,8 @@
-"""From wishes to GPUs: preemption, protection, quotas, reservations, elastic gangs, types."""
+"""From wishes to GPUs: preemption, protection, quotas, reservations, elastic gangs, types.
+
+Tests placement/columns.py, placement/holders.py, placement/numbers.py, placement/order.py, placement/quotas.py,
+placement/reservation.py and placement/rules.py.
+"""
 
 from __future__ import annotations
 

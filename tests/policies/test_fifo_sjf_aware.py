@@ -1,4 +1,7 @@
-"""First come and shortest first over unlike GPUs: who gets which type, who moves, who is spared."""
+"""First come and shortest first over unlike GPUs: who gets which type, who moves, who is spared.
+
+Tests policies/gavel/type_preference.py.
+"""
 
 from __future__ import annotations
 

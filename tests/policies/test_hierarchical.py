@@ -1,4 +1,7 @@
-"""Queues in rounds: what each of them gets in GPU time, and who goes first."""
+"""Queues in rounds: what each of them gets in GPU time, and who goes first.
+
+Tests policies/gavel/allocation_policy.py and policies/gavel/share_policies.py.
+"""
 
 from __future__ import annotations
 

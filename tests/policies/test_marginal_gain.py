@@ -1,4 +1,7 @@
-"""The baselines that look at losses and at marginal gains, on examples small enough to do by hand."""
+"""The baselines that look at losses and at marginal gains, on examples small enough to do by hand.
+
+Tests policies/marginal_gain/optimus.py and policies/marginal_gain/slaq.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What each policy runs, on examples small enough to do by hand."""
+"""What each policy runs, on examples small enough to do by hand.
+
+Tests policies/time_grid.py, policies/gavel/isolated.py, policies/ordering/fifo.py,
+policies/ordering/least_attained.py, policies/ordering/shortest_first.py, policies/ordering/smallest_first.py and
+policies/ordering/time_slice.py.
+"""
 
 from __future__ import annotations
 

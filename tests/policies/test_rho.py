@@ -1,4 +1,7 @@
-"""rho of apps as it evolves, against a slow reading of its definition."""
+"""rho of apps as it evolves, against a slow reading of its definition.
+
+Tests core/app_demand.py and policies/themis/highest_rho.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Shares of time, run in rounds: the worked example, and Gavel's own trace."""
+"""Shares of time, run in rounds: the worked example, and Gavel's own trace.
+
+Tests policies/gavel/finish_time.py, policies/gavel/gandiva.py, policies/gavel/isolated_time.py and
+policies/gavel/makespan.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Leases and auctions of Themis, as the engine runs them."""
+"""Leases and auctions of Themis, as the engine runs them.
+
+Tests policies/themis/app_split.py, policies/themis/app_views.py, policies/themis/bid_bundles.py,
+policies/themis/bidding_agent.py and policies/themis/queue_minima.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The feedback queues of Tiresias: demotion, promotion, both orders, what they learn, and that nobody starves."""
+"""The feedback queues of Tiresias: demotion, promotion, both orders, what they learn, and that nobody starves.
+
+Tests policies/tiresias/attained_service.py, policies/tiresias/feedback_queues.py, policies/tiresias/learnt_service.py
+and policies/tiresias/queue_bounds.py.
+"""
 
 from __future__ import annotations
 

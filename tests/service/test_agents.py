@@ -1,4 +1,7 @@
-"""Apps that bid for themselves, over HTTP and over a crash."""
+"""Apps that bid for themselves, over HTTP and over a crash.
+
+Tests service/app_owners.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a journal tells of the past is what happened."""
+"""What a journal tells of the past is what happened.
+
+Tests service/history/journal_history.py, service/history/replay.py and service/history/simulation_costs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`horae serve` as operators meet it: real processes, real jobs, real signals."""
+"""`horae serve` as operators meet it: real processes, real jobs, real signals.
+
+Tests service/clock.py and service/server.py.
+"""
 
 from __future__ import annotations
 

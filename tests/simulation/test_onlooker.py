@@ -1,4 +1,7 @@
-"""Looking on changes nothing; what is seen is true."""
+"""Looking on changes nothing; what is seen is true.
+
+Tests core/audit_observations.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The auction: every property that is claimed of it, on small instances against plain searches."""
+"""The auction: every property that is claimed of it, on small instances against plain searches.
+
+Tests solve/auction/bids.py, solve/auction/explanation.py, solve/auction/leftovers.py,
+solve/auction/machine_choice.py, solve/auction/outcome.py, solve/auction/payments.py and solve/auction/rounding.py.
+"""
 
 from __future__ import annotations
 

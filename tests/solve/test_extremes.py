@@ -1,4 +1,7 @@
-"""Programs with pairs where numbers lie far apart: jobs with next to nothing left, old ones, unlike weights."""
+"""Programs with pairs where numbers lie far apart: jobs with next to nothing left, old ones, unlike weights.
+
+Tests solve/allocation/floors.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Matchings against every schedule there is, against scipy, and the cut of GPUs into slots against its rules."""
+"""Matchings against every schedule there is, against scipy, and the cut of GPUs into slots against its rules.
+
+Tests solve/slots.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Every program against a plain linear program, on the worked examples and on random problems."""
+"""Every program against a plain linear program, on the worked examples and on random problems.
+
+Tests solve/allocation/cheapest_mix.py, solve/allocation/demands.py, solve/allocation/equal_jobs.py,
+solve/allocation/lexicographic.py, solve/allocation/price_search.py, solve/allocation/problem.py,
+solve/allocation/time_division.py, solve/allocation/time_lp.py and solve/allocation/units.py.
+"""
 
 from __future__ import annotations
 
