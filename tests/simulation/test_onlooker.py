@@ -1,4 +1,7 @@
-"""Looking on changes nothing; what is seen is true."""
+"""Looking on changes nothing; what is seen is true.
+
+Tests core/audit_observations.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.builders import Cell, Script, cluster, job
 
 from horae.core.audit_observations import Observations
 from horae.core.cluster import Span
@@ -27,6 +29,7 @@ from horae.simulator.audit.observer import Observer, sample_times
 from horae.simulator.faults import Faults
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
+from tests.builders import Cell, Script, cluster, job
 
 TWO_TYPES = "v100:1x4,k80:2x2"
 

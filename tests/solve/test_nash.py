@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from tests.solve.plain import Shares, problem
-from tests.solve.test_packing import problems as pair_problems
 
 from horae.core.errors import UserError
 from horae.solve.allocation.nash import strategy_proof
 from horae.solve.allocation.problem import AllocationProblem, Sharing
+from tests.solve.pairs import problems as pair_problems
+from tests.solve.plain import Shares, problem
 
 
 @st.composite

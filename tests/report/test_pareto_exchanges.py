@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders import job
 
 from horae.core.audit_observations import Moment, ObservedPlace
 from horae.core.cluster import Cluster, Node, Span
 from horae.core.job import JobSpec
 from horae.core.throughputs import Speeds, Throughputs
 from horae.report.audit.pareto_exchanges import better_places
+from tests.builders import job
 
 #: Two racks; the second type has but one node.
 CLUSTER = Cluster(
