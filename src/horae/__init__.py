@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from horae import testing, train
     from horae.api.comparisons import Comparison, Replay, Sweep, compare, replay, sweep
-    from horae.api.runs import Audit, Run, audit, simulate
+    from horae.api.runs import AuditedRun, Run, audit, simulate
     from horae.api.scenarios import cluster, generate, read_trace, scenario
     from horae.backends import BACKENDS
     from horae.client.client import Client, Job
@@ -39,7 +39,7 @@ __all__ = [
     "BACKENDS",
     "FORMATS",
     "POLICIES",
-    "Audit",
+    "AuditedRun",
     "Client",
     "Cluster",
     "Comparison",
@@ -80,7 +80,7 @@ __all__ = [
 #: Where each public name is; a package is its own name.
 _PLACES = {
     "horae.api.comparisons": "Comparison Replay Sweep compare replay sweep",
-    "horae.api.runs": "Audit Run audit simulate",
+    "horae.api.runs": "AuditedRun Run audit simulate",
     "horae.api.scenarios": "cluster generate read_trace scenario",
     "horae.backends": "BACKENDS",
     "horae.client.client": "Client Job",

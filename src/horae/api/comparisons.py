@@ -243,7 +243,8 @@ def replay(
     chosen = [choice_of(policy) for policy in policies]
     with service(url) as at:
         past = read_past(at)
-    again = [replays.replayed(past, replays.replay_scenario(past, one, cluster, placement, seed))[0] for one in chosen]
+    scenarios = [replays.replay_scenario(past, choice, cluster, placement, seed) for choice in chosen]
+    again = [replays.replayed(past, scenario)[0] for scenario in scenarios]
     histories = [past.history, *again]
     return Replay(replays.labels_of(past, chosen), histories, [measure(history) for history in histories])
 

@@ -67,7 +67,7 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Audit:
+class AuditedRun:
     """A run and the verdicts on it."""
 
     run: Run
@@ -82,7 +82,7 @@ class Audit:
     def frame(self) -> pl.DataFrame:
         """One row a property: whether it holds, its numbers in words, a counter-example."""
         names = ("name", "claim", "holds", "summary", "counter_example")
-        return pl.DataFrame({name: [getattr(one, name) for one in self.verdicts] for name in names})
+        return pl.DataFrame({name: [getattr(verdict, name) for verdict in self.verdicts] for name in names})
 
     def save_html(self, path: str | Path) -> None:
         """Write the page of the run, with the verdicts."""
@@ -115,11 +115,11 @@ def audit(
     policy: PolicyLike | None = None,
     samples: int = audits.SAMPLES,
     **conditions: Unpack[Conditions],
-) -> Audit:
+) -> AuditedRun:
     """Run a workload under one policy and judge it: sharing incentive, Pareto efficiency, envy, strategy-proofness.
 
     `samples` decisions are looked at closely. The conditions are those of `horae.scenario`.
     """
     chosen = scenario(workload, policy=policy, **conditions)
     audited = audits.audit(chosen, samples)
-    return Audit(Run(chosen, audited.history, measure(audited.history)), audited.verdicts)
+    return AuditedRun(Run(chosen, audited.history, measure(audited.history)), audited.verdicts)

@@ -159,21 +159,21 @@ def _jobs(workload: WorkloadLike) -> Sequence[JobSpec] | JobSource:
     return jobs
 
 
-def _speeds(said: str | Path | Throughputs | None) -> Throughputs | None:
-    return load_throughputs(said) if isinstance(said, str | Path) else said
+def _speeds(value: str | Path | Throughputs | None) -> Throughputs | None:
+    return load_throughputs(value) if isinstance(value, str | Path) else value
 
 
-def _queues(said: str | Path | Iterable[Queue] | None, spec: str | Cluster = "") -> tuple[Queue, ...]:
+def _queues(value: str | Path | Iterable[Queue] | None, spec: str | Cluster = "") -> tuple[Queue, ...]:
     """Queues of a file, as they are, or those that the cluster's own file holds."""
-    if said is None:
+    if value is None:
         return cluster_queues(spec) if isinstance(spec, str) and spec else ()
-    return load_queues(said) if isinstance(said, str | Path) else tuple(said)
+    return load_queues(value) if isinstance(value, str | Path) else tuple(value)
 
 
-def _faults(said: Faults | Mapping[str, float] | None) -> Faults | None:
-    if said is None or isinstance(said, Faults):
-        return said
+def _faults(value: Faults | Mapping[str, float] | None) -> Faults | None:
+    if value is None or isinstance(value, Faults):
+        return value
     try:
-        return Faults(**said)
+        return Faults(**value)
     except TypeError as error:
         raise UserError(f"These are no faults ({error}): see horae.Faults.") from None

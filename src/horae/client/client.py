@@ -54,9 +54,9 @@ class Job:
     def why(self) -> str:
         """Why the job waits, in one sentence; that it does not, if it does not."""
         record = self.status()
-        told = record.get("why")
-        if record["state"] in ("waiting", "placed", "held") and isinstance(told, Mapping):
-            return str(told.get("sentence") or told.get("reason"))
+        reason = record.get("why")
+        if record["state"] in ("waiting", "placed", "held") and isinstance(reason, Mapping):
+            return str(reason.get("sentence") or reason.get("reason"))
         return f"{self.id} does not wait: it is {record['state']}."
 
     def wait(self, timeout_s: float | None = None) -> str:
@@ -133,7 +133,7 @@ class Client:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -192,7 +192,7 @@ class Client:
         ids = self.service.post("/v1/jobs", [dict(job) for job in jobs]).get("ids")
         if not isinstance(ids, list) or len(ids) != len(jobs):
             raise Strange("The service did not say which ids the jobs have: look for them with `horae queue`.")
-        return [Job(self, str(one)) for one in ids]
+        return [Job(self, str(job_id)) for job_id in ids]
 
     # ---------------------------------------------------------------- the jobs
 
@@ -261,8 +261,8 @@ class Client:
         ids = [self._job(job).id for job in jobs]
         if not ids:
             raise UserError(f"Name at least one job to {what}.")
-        said = self.service.post(f"/v1/jobs/{what}", {"ids": ids}).get("jobs")
-        return {str(job): str(answer) for job, answer in dict(said or {}).items()}
+        response = self.service.post(f"/v1/jobs/{what}", {"ids": ids}).get("jobs")
+        return {str(job): str(answer) for job, answer in dict(response or {}).items()}
 
     def _job(self, job: Job | str) -> Job:
         return job if isinstance(job, Job) else Job(self, job)

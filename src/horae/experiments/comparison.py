@@ -25,7 +25,9 @@ def compare(
 
     Without workers the runs are made in this process. Histories are kept of the first seed, which the page shows.
     """
-    scenarios = [replace(base, policy=one.policy, settings=one.settings, seed=seed) for one in chosen for seed in seeds]
+    scenarios = [
+        replace(base, policy=choice.policy, settings=choice.settings, seed=seed) for choice in chosen for seed in seeds
+    ]
     histories = frozenset(range(0, len(scenarios), len(seeds))) if keep_histories else frozenset[int]()
     batch = Batch(scenarios, measured, histories)
     outcomes = run_all(batch, workers, advance) if workers else run_in_turn(batch, advance)

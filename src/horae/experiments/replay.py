@@ -55,18 +55,18 @@ def replayed(
 
 def labels_of(past: JournalReader, chosen: Sequence[PolicyChoice]) -> list[str]:
     """Names of the runs: what really happened first."""
-    return [f"{AS_IT_WAS} ({past.history.policy})", *(one.name for one in chosen)]
+    return [f"{AS_IT_WAS} ({past.history.policy})", *(choice.name for choice in chosen)]
 
 
 def _machines(past: JournalReader, asked: str | None) -> Cluster:
     """The service's machines, or others of the same GPU types: only of these it is known how fast jobs are there."""
     if asked is None:
         return past.history.cluster
-    machines, known = parse_cluster(asked), past.history.cluster.gpu_types
-    strange = [kind for kind in machines.gpu_types if kind not in known]
+    machines, measured = parse_cluster(asked), past.history.cluster.gpu_types
+    strange = [gpu_type for gpu_type in machines.gpu_types if gpu_type not in measured]
     if strange:
         raise UnknownSpeed(
             f"No job ever ran on {', '.join(strange)} here, so nobody knows how fast they are on {', '.join(strange)}: "
-            f"name machines with {', '.join(sorted(known))}."
+            f"name machines with {', '.join(sorted(measured))}."
         )
     return machines

@@ -43,22 +43,22 @@ class BadScenario(UserError):
 def write_scenario(path: str | Path, scenario: Scenario) -> None:
     """Write a scenario to a file. A policy that only this program has cannot be written."""
     path = Path(path)
-    said = {_MARK: _VERSION, **_as_dict(scenario)}
+    document = {_MARK: _VERSION, **_as_dict(scenario)}
     if path.suffix in (".yaml", ".yml"):
         import yaml
 
-        text = yaml.safe_dump(said, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     else:
-        text = json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
     path.write_text(text, encoding="utf-8")
 
 
 def read_scenario(path: str | Path) -> Scenario:
     """Read a scenario that `write_scenario` wrote; a policy from a file or module is loaded."""
     path = Path(path)
-    said = _load(path)
+    document = _load(path)
     try:
-        return _from_dict(said)
+        return _from_dict(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -72,14 +72,14 @@ def _load(path: Path) -> dict[str, Any]:
 
     try:
         text = path.read_text(encoding="utf-8")
-        said = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
+        document = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
     except OSError as error:
         raise BadScenario(f"The scenario {path} cannot be read ({error.strerror}); check the path.") from None
     except (ValueError, yaml.YAMLError) as error:
         raise BadScenario(f"{path} is neither YAML nor JSON ({' '.join(str(error).split())}).") from None
-    if not isinstance(said, dict) or said.get(_MARK) != _VERSION:
+    if not isinstance(document, dict) or document.get(_MARK) != _VERSION:
         raise BadScenario(f"{path} holds no scenario of this version: it must begin with {_MARK}: {_VERSION}.")
-    return said
+    return document
 
 
 def _as_dict(scenario: Scenario) -> dict[str, Any]:
@@ -97,17 +97,17 @@ def _as_dict(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _from_dict(said: Mapping[str, Any]) -> Scenario:
+def _from_dict(document: Mapping[str, Any]) -> Scenario:
     return Scenario(
-        workload=_jobs(said["workload"]),
-        cluster=Cluster(_NODES.validate_python(said["cluster"])),
-        policy=load_policy(str(said["policy"])),
-        settings={str(key): str(value) for key, value in said["settings"].items()},
-        throughputs=_throughputs(said["throughputs"]),
-        truth=_throughputs(said["truth"]),
-        queues=_QUEUES.validate_python(said["queues"]),
-        faults=None if said["faults"] is None else _FAULTS.validate_python(said["faults"]),
-        **{key: said[key] for key in _PLAIN},
+        workload=_jobs(document["workload"]),
+        cluster=Cluster(_NODES.validate_python(document["cluster"])),
+        policy=load_policy(str(document["policy"])),
+        settings={str(key): str(value) for key, value in document["settings"].items()},
+        throughputs=_throughputs(document["throughputs"]),
+        truth=_throughputs(document["truth"]),
+        queues=_QUEUES.validate_python(document["queues"]),
+        faults=None if document["faults"] is None else _FAULTS.validate_python(document["faults"]),
+        **{key: document[key] for key in _PLAIN},
     )
 
 
@@ -119,12 +119,12 @@ def _policy(choice: PolicyChoice) -> tuple[str, dict[str, str]]:
             f"The scenario cannot be written: its policy {name!r} is known to this program only; put the class into a "
             f"file and name it by its place, such as ./mine.py:{name}."
         )
-    return name, choice.told
+    return name, choice.shown_settings
 
 
 def _workload(workload: Sequence[JobSpec] | JobSource) -> dict[str, Any]:
     if isinstance(workload, GeneratedJobs):
-        return {"generate": {one.name: _value(getattr(workload.workload, one.name)) for one in fields(Workload)}}
+        return {"generate": {field.name: _value(getattr(workload.workload, field.name)) for field in fields(Workload)}}
     if isinstance(workload, JobSource):
         raise BadScenario(
             f"The scenario cannot be written: its jobs are drawn by {type(workload).__name__}; give them as a list."
@@ -132,10 +132,10 @@ def _workload(workload: Sequence[JobSpec] | JobSource) -> dict[str, Any]:
     return {"jobs": _JOBS.dump_python(tuple(workload), mode="json", exclude_defaults=True)}
 
 
-def _jobs(said: Mapping[str, Any]) -> Sequence[JobSpec] | JobSource:
-    if "jobs" in said:
-        return _JOBS.validate_python(said["jobs"])
-    return GeneratedJobs(Workload(**{key: _object(value) for key, value in said["generate"].items()}))
+def _jobs(document: Mapping[str, Any]) -> Sequence[JobSpec] | JobSource:
+    if "jobs" in document:
+        return _JOBS.validate_python(document["jobs"])
+    return GeneratedJobs(Workload(**{key: _object(value) for key, value in document["generate"].items()}))
 
 
 def _value(value: Any) -> Any:
@@ -156,8 +156,8 @@ def _table(table: Throughputs | None) -> list[list[Any]] | None:
     if table is None:
         return None
     return [
-        [key.job_class, key.gpu_type, key.gpus, int(key.span), key.neighbour, known.steps_per_s, known.origin.value]
-        for key, known in table.settings()
+        [key.job_class, key.gpu_type, key.gpus, int(key.span), key.neighbour, speed.steps_per_s, speed.origin.value]
+        for key, speed in table.settings()
     ]
 
 

@@ -72,23 +72,23 @@ class SweepPlan:
     @property
     def cells(self) -> list[tuple[Step | None, PolicyChoice]]:
         """The points to come, in order."""
-        varied = [one for one in self.chosen if self.variation.concerns(one)]
-        flat = [one for one in self.chosen if not self.variation.concerns(one)]
-        return [*product(self.steps, varied), *((None, one) for one in flat)]
+        varied = [choice for choice in self.chosen if self.variation.concerns(choice)]
+        flat = [choice for choice in self.chosen if not self.variation.concerns(choice)]
+        return [*product(self.steps, varied), *((None, choice) for choice in flat)]
 
     def scenarios(self) -> list[Scenario]:
         """Every cell on every seed."""
         return [replace(self._scenario(*cell), seed=seed) for cell in self.cells for seed in self.seeds]
 
     def _scenario(self, step: Step | None, chosen: PolicyChoice) -> Scenario:
-        told = chosen.settings if step is None else {**chosen.settings, **step.settings}
+        settings = chosen.settings if step is None else {**chosen.settings, **step.settings}
         taken = step or self.steps[0]
         return replace(
             self.base,
             workload=self.jobs(taken),
             cluster=taken.cluster,
             policy=chosen.policy,
-            settings=told,
+            settings=settings,
             until=self.window.measure_to,
         )
 
@@ -106,8 +106,8 @@ class SweepPlan:
         """Outcomes by step and policy, in the order in which they were planned."""
         many = len(self.seeds)
         return [
-            Point(policy_label(one), step, outcomes[k * many : (k + 1) * many])
-            for k, (step, one) in enumerate(self.cells)
+            Point(policy_label(choice), step, outcomes[k * many : (k + 1) * many])
+            for k, (step, choice) in enumerate(self.cells)
         ]
 
     def axis(self) -> Axis:
@@ -116,22 +116,26 @@ class SweepPlan:
 
     def panels(self, points: Sequence[Point], plotted: str) -> list[Panel]:
         """Every measure that is shown, as curves; the one that is plotted first."""
-        telling = {measure.path for measure in shown([o.report for point in points for o in point.outcomes], MEASURES)}
-        paths = [plotted, *(path for path in dict.fromkeys([*SHOWN, *COLUMNS]) if path != plotted and path in telling)]
-        labels = [policy_label(one) for one in self.chosen]
+        reports = [outcome.report for point in points for outcome in point.outcomes]
+        shown_paths = {measure.path for measure in shown(reports, MEASURES)}
+        others = [path for path in dict.fromkeys([*SHOWN, *COLUMNS]) if path != plotted and path in shown_paths]
+        paths = [plotted, *others]
+        labels = [policy_label(choice) for choice in self.chosen]
         return [Panel.of(path, [_curve(points, label, len(self.steps), path) for label in labels]) for path in paths]
 
     def about(self, workload_name: str) -> str:
         """What the curves are about, in one line; what they vary stands on the axis."""
         cluster, work = self.steps[0].cluster, self.workload and self._drawn(self.workload, self.steps[0])
-        told = [workload_name, str(self.window)]
+        parts = [workload_name, str(self.window)]
         if self.variation.what != GPUS:
-            told += [f"{n} {name}" for name, n in zip(cluster.gpu_types, cluster.gpus_by_type, strict=True)]
+            parts += [f"{n} {name}" for name, n in zip(cluster.gpu_types, cluster.gpus_by_type, strict=True)]
         if work and self.variation.what not in (RATE, LOAD):
-            told += [f"load {work.load:g}" if work.load is not None else f"{work.arrivals_per_hour:g} arrivals an hour"]
+            parts += [
+                f"load {work.load:g}" if work.load is not None else f"{work.arrivals_per_hour:g} arrivals an hour"
+            ]
         if len(self.seeds) > 1:
-            told += [f"{len(self.seeds)} seeds with 95 % intervals"]
-        return ", ".join(told)
+            parts += [f"{len(self.seeds)} seeds with 95 % intervals"]
+        return ", ".join(parts)
 
 
 def choose_window(
@@ -156,15 +160,15 @@ def choose_window(
 
 def check_measure(path: str) -> None:
     """Refuse the name of a measure that does not exist."""
-    known = [measure.path for measure in MEASURES]
-    if path not in known:
-        raise UserError(f"No measure is called {path!r}.{did_you_mean(path, known)} Known are {', '.join(known)}.")
+    paths = [measure.path for measure in MEASURES]
+    if path not in paths:
+        raise UserError(f"No measure is called {path!r}.{did_you_mean(path, paths)} Known are {', '.join(paths)}.")
 
 
 def policy_label(chosen: PolicyChoice) -> str:
     """A policy with its settings, for people."""
-    told = ", ".join(f"{key}={value}" for key, value in chosen.told.items())
-    return f"{chosen.name} ({told})" if told else chosen.name
+    settings = ", ".join(f"{key}={value}" for key, value in chosen.shown_settings.items())
+    return f"{chosen.name} ({settings})" if settings else chosen.name
 
 
 def _curve(points: Sequence[Point], label: str, steps: int, path: str) -> Curve:

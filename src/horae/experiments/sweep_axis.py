@@ -46,7 +46,7 @@ class SweepAxis:
 
     def concerns(self, policy: PolicyChoice) -> bool:
         """Whether it makes any difference to a policy."""
-        return not self.is_setting or any(one.name == self.what for one in policy.parameters)
+        return not self.is_setting or any(parameter.name == self.what for parameter in policy.parameters)
 
     def steps(self, cluster: Cluster, rate: float | None, load: float | None) -> list[Step]:
         """A step for each value, everything else as given."""
@@ -74,40 +74,40 @@ class SweepAxis:
         return Axis(f"{self.what} ({unit.plural})", self.values, unit.seconds)
 
 
-def check_values(what: str, values: Sequence[float], told: str) -> tuple[float, ...]:
+def check_values(what: str, values: Sequence[float], written: str) -> tuple[float, ...]:
     """Values from the lowest up; those that cannot be varied over are refused. `told` is how they were written."""
     ordered = tuple(sorted(values))
     twice = next((low for low, high in pairwise(ordered) if low == high), None)
     if twice is not None:
-        raise UserError(f"--vary {what}={told} has {twice:g} twice; once is enough.")
+        raise UserError(f"--vary {what}={written} has {twice:g} twice; once is enough.")
     if what in SURROUNDINGS and ordered[0] <= 0:
-        raise UserError(f"--vary {what}={told} has {ordered[0]:g}; give numbers above 0.")
+        raise UserError(f"--vary {what}={written} has {ordered[0]:g}; give numbers above 0.")
     if what == GPUS and not all(float(value).is_integer() for value in ordered):
-        raise UserError(f"--vary {what}={told} has parts of a GPU; give whole numbers.")
+        raise UserError(f"--vary {what}={written} has parts of a GPU; give whole numbers.")
     return ordered
 
 
 def check_policies(variation: SweepAxis, chosen: Sequence[PolicyChoice]) -> None:
     """Some policy has the setting, and all that have it can be set to every value."""
     what = variation.what
-    if not any(variation.concerns(one) for one in chosen):
-        known = [*SURROUNDINGS, *dict.fromkeys(setting.name for one in chosen for setting in one.parameters)]
+    if not any(variation.concerns(choice) for choice in chosen):
+        names = [*SURROUNDINGS, *dict.fromkeys(setting.name for choice in chosen for setting in choice.parameters)]
         raise UserError(
-            f"None of the chosen policies has a setting {what!r}.{did_you_mean(what, known)} "
-            f"They can be swept over {', '.join(known)}."
+            f"None of the chosen policies has a setting {what!r}.{did_you_mean(what, names)} "
+            f"They can be swept over {', '.join(names)}."
         )
-    for one in chosen:
-        given = next((key for key in one.settings if key.replace("_", "-") == what), None)
+    for choice in chosen:
+        given = next((key for key in choice.settings if key.replace("_", "-") == what), None)
         if given is not None:
             raise UserError(
-                f"--vary sets {what!r} in every policy; leave it out of {one.name}:{given}={one.settings[given]}."
+                f"--vary sets {what!r} in every policy; leave it out of {choice.name}:{given}={choice.settings[given]}."
             )
-        if variation.concerns(one):
+        if variation.concerns(choice):
             for value in variation.values:
-                one.make({**one.settings, what: f"{value:.12g}"})
+                choice.make({**choice.settings, what: f"{value:.12g}"})
 
 
 def _is_time(what: str) -> bool:
     """Whether a setting is in seconds, as every setting that is says of itself."""
-    about = {one.name: one.summary for known in POLICIES.values() for one in parameters_of(known)}
+    about = {setting.name: setting.summary for policy in POLICIES.values() for setting in parameters_of(policy)}
     return "seconds" in about.get(what, "")

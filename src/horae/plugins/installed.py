@@ -12,13 +12,16 @@ from typing import Any, TypeVar
 from horae.core.errors import UserError
 from horae.plugins.places import CannotLoad
 
-Kind = TypeVar("Kind")
+Registered = TypeVar("Registered")
 
 POLICIES_GROUP, FORMATS_GROUP, BACKENDS_GROUP = "horae.policies", "horae.formats", "horae.backends"
 
 
 def add_installed(
-    group: str, registry: MutableMapping[str, Kind], check: Callable[[str, Any], Kind], name: str | None = None
+    group: str,
+    registry: MutableMapping[str, Registered],
+    check: Callable[[str, Any], Registered],
+    name: str | None = None,
 ) -> None:
     """Add to a registry what packages offer in a group: one name, or all names. A name that is taken stays.
 
@@ -39,8 +42,8 @@ def _load(point: EntryPoint) -> Any:
         return point.load()
     except Exception as error:
         package = point.dist.name if point.dist else "a package"
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise CannotLoad(
-            f"{point.name!r} of {package} cannot be loaded ({type(error).__name__}: {said}): "
+            f"{point.name!r} of {package} cannot be loaded ({type(error).__name__}: {message}): "
             "install the package again, or name another."
         ) from error

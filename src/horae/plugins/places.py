@@ -121,9 +121,9 @@ def _no_module(name: str) -> str:
 def _in_words(error: BaseException, path: Path | None = None) -> str:
     """What went wrong and, of a file, on which line."""
     line = error.lineno if isinstance(error, SyntaxError) else _line(error, path)
-    said = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    message = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     where = f" (line {line})" if line else ""
-    return f"{type(error).__name__}{f': {said}' if said else ''}{where}"
+    return f"{type(error).__name__}{f': {message}' if message else ''}{where}"
 
 
 def _line(error: BaseException, path: Path | None) -> int | None:

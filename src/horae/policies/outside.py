@@ -129,7 +129,7 @@ def _problem_of_counts(now: Snapshot, wishes: Wishes) -> str:
 def _problem_of_pins(now: Snapshot, wishes: Wishes) -> str:
     if wishes.pins is None:
         return ""
-    if len(wishes.pins) != len(wishes.job) or not all(isinstance(one, Mapping) for one in wishes.pins):
+    if len(wishes.pins) != len(wishes.job) or not all(isinstance(pinned_gpus, Mapping) for pinned_gpus in wishes.pins):
         return "have pins that do not go with them: give a mapping from machine to GPU count for each wish"
     counts = [count for pinned in wishes.pins for count in pinned.items()]
     if any(not 0 <= machine < len(now.machines.names) or gpus < 1 for machine, gpus in counts):
@@ -147,5 +147,5 @@ def _in_words(error: Exception) -> str:
     # The mistake is most often in the author's own lines, even where a library found it.
     own = [place for place in lines if "site-packages" not in place[0] and not place[0].startswith(_HERE)]
     where = f" (line {own[-1][1]} of {own[-1][0].rpartition('/')[2]})" if own else ""
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}{f': {said}' if said else ''}{where}"
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {message}' if message else ''}{where}"

@@ -102,10 +102,10 @@ def _fields(policy: type) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(policy) if field.init and type(field.default) in _PLAIN]
 
 
-def _unknown(policy: str, key: str, known: list[str]) -> str:
-    if not known:
+def _unknown(policy: str, key: str, names: list[str]) -> str:
+    if not names:
         return f"Policy {policy!r} has no settings, so {key!r} cannot be set; leave it out."
-    return f"Policy {policy!r} has no setting {key!r}.{did_you_mean(key, known)} It has: {', '.join(known)}."
+    return f"Policy {policy!r} has no setting {key!r}.{did_you_mean(key, names)} It has: {', '.join(names)}."
 
 
 def _read(policy: str, key: str, text: str, field: dataclasses.Field[Any]) -> Any:

@@ -18,14 +18,14 @@ class CannotRun(UserError):
 
 def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughputs) -> None:
     """Refuse a job that no GPU type of the cluster could ever run, by name, and a name that is used twice."""
-    known: set[tuple[object, ...]] = set()
+    checked: set[tuple[object, ...]] = set()
     names: set[str] = set()
     for job in jobs:
         if job.id in names:
             raise CannotRun(f"Two jobs are called {job.id!r}: give each an id of its own.")
         names.add(job.id)
         alike = (job.job_class, job.gpus, job.gpus_min, job.gpu_types, job.unit, bool(job.throughput))
-        if alike in known and not job.throughput:
+        if alike in checked and not job.throughput:
             continue
         rates = throughputs.rates(job, cluster.gpu_types)
         if not (rates > 0).any():
@@ -36,7 +36,7 @@ def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughput
                 f"Job {job.id!r} needs {job.gpus_min} GPUs of one type and the cluster has {most}: "
                 "give a larger --cluster, or take the job out of the trace."
             )
-        known.add(alike)
+        checked.add(alike)
 
 
 def check_quotas(jobs: Sequence[JobSpec], queues: Sequence[Queue]) -> None:

@@ -41,7 +41,7 @@ class PolicyChoice(NamedTuple):
         if isinstance(self.policy, str):
             return self.policy
         made = self._class
-        return next((name for name, known in POLICIES.items() if known is made), made.__name__)
+        return next((name for name, registered in POLICIES.items() if registered is made), made.__name__)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -49,7 +49,7 @@ class PolicyChoice(NamedTuple):
         return parameters_of(self._class) if isinstance(self.policy, str | type) else ()
 
     @property
-    def told(self) -> dict[str, str]:
+    def shown_settings(self) -> dict[str, str]:
         """The settings that are not at their defaults, for people."""
         return dict(self.settings) if isinstance(self.policy, str | type) else settings_of(self.policy)
 
@@ -61,8 +61,8 @@ class PolicyChoice(NamedTuple):
 
     def with_seed(self, seed: int) -> dict[str, str]:
         """The settings, with the run's seed for a policy that draws at random and is not told its own."""
-        draws = any(one.name == "seed" for one in self.parameters)
-        return {"seed": str(seed), **self.told} if draws else self.told
+        draws = any(parameter.name == "seed" for parameter in self.parameters)
+        return {"seed": str(seed), **self.shown_settings} if draws else self.shown_settings
 
     def make(self, settings: Mapping[str, str] | None = None) -> Policy:
         """The policy; what is wrong with it or its settings is an error here."""

@@ -107,7 +107,7 @@ class FakeRig:
 
     def begun(self, job: str = "a-1") -> int:
         """As the world counted."""
-        return sum(one[0] == job for one in self.world.started)
+        return sum(attempt[0] == job for attempt in self.world.started)
 
     def reopen(self) -> None:
         """The world stays."""
@@ -162,9 +162,9 @@ def _next(rig: Rig, now_s: float) -> list[Event]:
     raise AssertionError(f"the backend told nothing for {PATIENCE_S:g} s")
 
 
-def _until_told(rig: Rig, kind: type[Event]) -> None:
+def _until_told(rig: Rig, event_type: type[Event]) -> None:
     """Take events until one of a kind is told; a rig that has no more raises."""
-    while not any(isinstance(event, kind) for event in rig.events()):
+    while not any(isinstance(event, event_type) for event in rig.events()):
         pass
 
 

@@ -58,7 +58,7 @@ class Cell:
         machines = cluster(spec) if isinstance(spec, str) else spec
         rule = make_placement(placement)
         chosen = PolicyChoice(policy, settings or {})
-        self.engine = Engine(machines, _maker(chosen), chosen.name, chosen.told, rule, queues=queues)
+        self.engine = Engine(machines, _maker(chosen), chosen.name, chosen.shown_settings, rule, queues=queues)
         self.slow_stops, self.slow_starts, self._quotas_fixed = slow_stops, slow_starts, quotas_fixed
         self.decisions: list[Decided] = []
 
@@ -72,16 +72,16 @@ class Cell:
         made = self.decisions[first:]
         return Decided(
             now_s,
-            planned=any(one.planned for one in made),
-            stops=tuple(stop for one in made for stop in one.stops),
-            launches=tuple(launch for one in made for launch in one.launches),
-            placed=tuple(placed for one in made for placed in one.placed),
+            planned=any(entry.planned for entry in made),
+            stops=tuple(stop for entry in made for stop in entry.stops),
+            launches=tuple(launch for entry in made for launch in entry.launches),
+            placed=tuple(placed for entry in made for placed in entry.placed),
             wake_s=self.engine.wake_s,
         )
 
     def submit(self, now_s: float, *jobs: JobSpec) -> Decided:
         """Jobs arrive together."""
-        return self.at(now_s, *(JobSubmitted(now_s, one) for one in jobs))
+        return self.at(now_s, *(JobSubmitted(now_s, entry) for entry in jobs))
 
     def tell(self, event: Event) -> None:
         """Apply one event without deciding."""
@@ -187,11 +187,11 @@ class Script:
         machines = cluster(spec) if isinstance(spec, str) else spec
         rule = make_placement(placement)
         chosen = PolicyChoice(policy, settings or {})
-        self.engine = Engine(machines, _maker(chosen), chosen.name, chosen.told, rule, queues=queues)
+        self.engine = Engine(machines, _maker(chosen), chosen.name, chosen.shown_settings, rule, queues=queues)
         self.records: list[Decided] = []
         self._most, self._look = most_decisions, look
         world = World(self.engine.jobs, machines, restart_cost_s, None, 0)
-        arrivals = [JobSubmitted(one.submit_s, one) for one in jobs]
+        arrivals = [JobSubmitted(entry.submit_s, entry) for entry in jobs]
         driver = Driver(self.engine, world, [*arrivals, *events], self._watch)
         driver.run()
         self.history = driver.history({})

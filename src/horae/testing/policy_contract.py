@@ -152,7 +152,7 @@ def _run(world: Scenario) -> tuple[list[str], History]:
 
 
 def _difference(first: list[str], second: list[str]) -> int:
-    same = (k for k, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
+    same = (k for k, (first_decision, other) in enumerate(zip(first, second, strict=False)) if first_decision != other)
     return next(same, min(len(first), len(second)))
 
 
