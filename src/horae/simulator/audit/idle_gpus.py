@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.arrays import Ints
-from horae.core.audit_observations import Idle, Idleness
+from horae.core.audit_observations import Idleness, IdleStretch
 from horae.core.engine import Engine
 from horae.core.gpu_ledger import NOBODY
 from horae.core.queues import QueueTree
@@ -21,10 +21,10 @@ class IdleWatch:
     """Adds up idle GPUs from one decision to the next."""
 
     def __init__(self) -> None:
-        self._open: Idle | None = None
+        self._open: IdleStretch | None = None
         self._stretches, self._gpu_seconds = 0, 0.0
         self._by_reason: dict[str, float] = {}
-        self._worst: Idle | None = None
+        self._worst: IdleStretch | None = None
 
     def look(self, engine: Engine) -> None:
         """A decision was made: what is idle now stays so until the next."""
@@ -49,7 +49,7 @@ class IdleWatch:
         return Idleness(self._stretches, self._gpu_seconds, dict(self._by_reason), self._worst)
 
 
-def idle_now(now: Snapshot) -> Idle | None:
+def idle_now(now: Snapshot) -> IdleStretch | None:
     """GPUs that are idle though a waiting job could use them where they are, within its quota; None if there are none.
 
     Whatever is counted could run at once; gangs are put there greedily, large ones first, so more might.
@@ -70,7 +70,7 @@ def idle_now(now: Snapshot) -> Idle | None:
     gangs = np.stack((table.gpus_min[fitting], table.types[fitting], table.queue[fitting]))
     reason = Reason(int(table.reason[job]))
     gpus = _usable(gangs, by_type, room)
-    return Idle(now.now_s, now.now_s, gpus, job, reason, _gpus_for(now, job, free, by_type))
+    return IdleStretch(now.now_s, now.now_s, gpus, job, reason, _gpus_for(now, job, free, by_type))
 
 
 def _fits(types: Ints, gangs: Ints, by_type: Ints) -> NDArray[np.bool_]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from horae.core.audit_observations import Got, Probe
+from horae.core.audit_observations import Probe, ProbeResult
 from horae.core.engine import Engine
 from horae.core.gpu_ledger import NOBODY
 from horae.core.snapshot import Snapshot
@@ -36,7 +36,7 @@ def probe(engine: Engine, now_s: float, true: Speeds, liars: int, rng: np.random
             yield Probe(now_s, table.apps[app], lie.name, gang, got, _got(fooled, app, now_s, honest, true))
 
 
-def _got(engine: Engine, app: int, now_s: float, honest: Engine, true: Speeds) -> Got:
+def _got(engine: Engine, app: int, now_s: float, honest: Engine, true: Speeds) -> ProbeResult:
     """What an engine has decided to give an app, valued by true speeds and by the work that is really left."""
     now = honest.snapshot()
     mine = np.flatnonzero(now.table.app[now.rows] == app)
@@ -50,7 +50,7 @@ def _got(engine: Engine, app: int, now_s: float, honest: Engine, true: Speeds) -
     wait_s = 0.0 if speed > 0 else _NEXT_CHANCE_S
     left_s = max(float((gpus_s * gangs).sum()) / (speed or float(gangs.max())), float(gpus_s.max()))
     held = sum(len(engine.gpus.held.get(row, ())) for row in rows)
-    return Got(held, speed, now_s - began_s + wait_s + left_s)
+    return ProbeResult(held, speed, now_s - began_s + wait_s + left_s)
 
 
 def _speed(engine: Engine, row: int, now: Snapshot, true: Speeds) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.audit_observations import Moment, Observations, ObservedPlace, Probe
+from horae.core.audit_observations import Observations, ObservedMoment, ObservedPlace, Probe
 from horae.core.cluster import Cluster
 from horae.core.commands import Decided
 from horae.core.engine import Engine
@@ -52,7 +52,7 @@ class Observer:
         self._idle = IdleWatch()
         self._decisions = 0
         self._looking = False
-        self._moments: list[Moment] = []
+        self._moments: list[ObservedMoment] = []
         self._probes: list[Probe] = []
 
     def expect(self, engine: Engine, now_s: float) -> None:
@@ -79,7 +79,7 @@ class Observer:
         return Observations(self._decisions, self._idle.idleness(), tuple(self._moments), tuple(self._probes))
 
 
-def moment_of(engine: Engine) -> Moment:
+def moment_of(engine: Engine) -> ObservedMoment:
     """Who has which GPUs by plan. Jobs that share theirs are left out: their speeds hang on each other."""
     ledger, machines = engine.gpus, engine.snapshot().machines
     alone = ledger.holders[1] == NOBODY
@@ -89,7 +89,7 @@ def moment_of(engine: Engine) -> Moment:
         if alone[gpu_ids[0]]
     )
     idle = ledger.gpu_open & (ledger.holders[0] == NOBODY) & (ledger.occupants[0] == NOBODY)
-    return Moment(engine.now_s, places, tuple(np.flatnonzero(idle).tolist()), machines)
+    return ObservedMoment(engine.now_s, places, tuple(np.flatnonzero(idle).tolist()), machines)
 
 
 def _contended(engine: Engine) -> bool:
