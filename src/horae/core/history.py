@@ -173,7 +173,7 @@ class Recorder:
             self._stop[attempt] = now_s
 
     def attempts(self, until_s: float) -> Attempts:
-        """All attempts, without a copy; attempts that still run end at `until_s`. Nothing can be recorded afterwards."""
+        """All attempts, without a copy; running attempts end at `until_s`. Nothing can be recorded afterwards."""
         end, stop = np.frombuffer(self._end), np.frombuffer(self._stop)
         end[np.isnan(end)] = until_s
         stop[np.isnan(stop)] = until_s
