@@ -6,17 +6,20 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from benchmarks.gate import proof, recorded
-from benchmarks.gate.measurement import LOOKS, Judged, Stopwatch, Verdict, judge
+from benchmarks.gate.measurement import FRESH_LOOKS, LOOKS, Judged, Stopwatch, Verdict, judge
 from benchmarks.gate.workloads import WORKLOADS
 from benchmarks.machine import ROOT, cpu_name
 
+#: The command of this module, for fresh processes.
+_COMMAND = (sys.executable, "-m", "benchmarks.gate")
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Check, record or prove."""
+
+def main(arguments: Sequence[str] | None = None, command: Sequence[str] = _COMMAND) -> int:
+    """Check, record or prove; fresh processes are started with the command."""
     asked = _parse(arguments)
     names = asked.only or list(WORKLOADS)
     if asked.record:
@@ -24,9 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.prove:
         return proof.prove(names)
     if asked.samples:
-        print(json.dumps({name: Stopwatch(WORKLOADS[name]()).extend(LOOKS[1]).ratio for name in names}))
+        print(json.dumps({name: Stopwatch(WORKLOADS[name]()).extend(LOOKS[-1]).ratio for name in names}))
         return 0
-    return check(names, asked.output)
+    return check(names, asked.output, command)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -40,12 +43,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def check(names: Sequence[str], output: str = "text") -> int:
+def check(names: Sequence[str], output: str, command: Sequence[str]) -> int:
     """Judge the workloads by their recorded ratios."""
     record = recorded.load()
     verdicts = []
     for name in names:
-        verdicts.append(judge(name, record.ratios.get(name), Stopwatch(WORKLOADS[name]()).extend))
+        verdicts.append(judge(name, record.ratios.get(name), _looks(name, command)))
         if output == "text":
             print(verdicts[-1].sentence, flush=True)
     if output == "json":
@@ -56,13 +59,25 @@ def check(names: Sequence[str], output: str = "text") -> int:
     return 1 if failed else 0
 
 
+def _looks(name: str, command: Sequence[str]) -> Iterator[float]:
+    """The ratio in this process, and then in fresh ones, for as long as somebody asks."""
+    watch = Stopwatch(WORKLOADS[name]())
+    for repetitions in LOOKS:
+        yield watch.extend(repetitions).ratio
+    for _ in range(FRESH_LOOKS):
+        yield _fresh_ratios([name], command)[name]
+
+
 def _as_dict(judged: Judged) -> dict[str, object]:
     return {**vars(judged), "verdict": judged.verdict.value, "sentence": judged.sentence}
 
 
 def _record(names: Sequence[str], count: int) -> int:
     """Measure in fresh processes, since each has a memory layout of its own, and keep the medians."""
-    runs = [_run_samples(names, f"{number} of {count}") for number in range(1, count + 1)]
+    runs = []
+    for number in range(1, count + 1):
+        print(f"... run {number} of {count}", file=sys.stderr, flush=True)
+        runs.append(_fresh_ratios(names, _COMMAND))
     before = recorded.load().ratios
     ratios = {name: median(run[name] for run in runs) for name in names}
     recorded.save(ratios)
@@ -73,11 +88,10 @@ def _record(names: Sequence[str], count: int) -> int:
     return 0
 
 
-def _run_samples(names: Sequence[str], which: str) -> dict[str, float]:
-    print(f"... run {which}", file=sys.stderr, flush=True)
+def _fresh_ratios(names: Sequence[str], command: Sequence[str]) -> dict[str, float]:
+    """Ratios by workload, measured in a process that has done nothing else."""
     only = [word for name in names for word in ("--only", name)]
-    command = [sys.executable, "-m", "benchmarks.gate", "--samples", *only]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([*command, "--samples", *only], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     ratios: dict[str, float] = json.loads(done.stdout)
     return ratios
 

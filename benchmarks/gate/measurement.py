@@ -2,14 +2,15 @@
 
 The ratio is the CPU time of the reference over that of the workload: it falls when Horae gets slower. Both are timed
 in turns, so that a busy machine slows both, and the fastest repetitions count, since noise only ever adds time. A
-ratio that looks low is measured again, up to `LOOKS[-1]` repetitions, before it fails.
+ratio that looks low is measured again, at last in fresh processes, and fails only if it is low each time: where memory
+happens to lie, and what else runs, changes the ratio of a process by up to a tenth.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,9 +22,11 @@ MAY_FALL = 0.15
 #: A ratio that is higher by more than this should be recorded.
 WORTH_RAISING = 0.15
 #: Repetitions after which the ratio is judged.
-LOOKS = (8, 16, 32)
-#: The part of the recorded ratio that passes at each look. Few repetitions must show a clear margin.
-ENOUGH = (0.93, 0.89, 1.0 - MAY_FALL)
+LOOKS = (8, 16)
+#: Fresh processes that measure a low ratio again, with as many repetitions as the last look.
+FRESH_LOOKS = 2
+#: The part of the recorded ratio that passes at the first look: few repetitions must show a clear margin.
+CLEAR = 0.93
 #: Of each side, the mean of this number of fastest repetitions counts: a single one may be luck.
 _FASTEST = 3
 
@@ -44,7 +47,8 @@ class Judged:
     name: str
     ratio: float
     recorded: float | None
-    repetitions: int
+    #: How often the ratio was looked at.
+    looks: int
 
     @property
     def verdict(self) -> Verdict:
@@ -62,7 +66,7 @@ class Judged:
         if self.recorded is None:
             return f"{sentence} and no ratio is recorded. Record it: python -m benchmarks.gate --record"
         change = self.ratio / self.recorded - 1.0
-        sentence += f", recorded {self.recorded:.3f} ({change:+.0%}, {self.repetitions} repetitions)"
+        sentence += f", recorded {self.recorded:.3f} ({change:+.0%}, look {self.looks})"
         if self.verdict is Verdict.SLOWER:
             return f"{sentence}. It may fall by {MAY_FALL:.0%}: make the code as fast as it was."
         if self.verdict is Verdict.RAISE:
@@ -83,16 +87,15 @@ class Samples:
         return sum(sorted(self.reference_s)[:_FASTEST]) / sum(sorted(self.workload_s)[:_FASTEST])
 
 
-def judge(name: str, recorded: float | None, extend: Callable[[int], Samples]) -> Judged:
-    """Measure until a ratio passes or all repetitions are spent.
-
-    `extend` measures up to the given number of repetitions and gives all samples so far.
-    """
-    for repetitions, enough in zip(LOOKS, ENOUGH, strict=True):
-        ratio = extend(repetitions).ratio
+def judge(name: str, recorded: float | None, looks: Iterable[float]) -> Judged:
+    """Look at the ratio until it passes or all looks are spent; the highest look but the first counts then."""
+    ratios: list[float] = []
+    for ratio in looks:
+        enough = 1.0 - MAY_FALL if ratios else CLEAR
+        ratios.append(ratio)
         if recorded is None or ratio >= recorded * enough:
-            break
-    return Judged(name, ratio, recorded, repetitions)
+            return Judged(name, ratio, recorded, len(ratios))
+    return Judged(name, max(ratios[1:]), recorded, len(ratios))
 
 
 class Stopwatch:

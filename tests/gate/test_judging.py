@@ -8,46 +8,33 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gate import recorded
-from benchmarks.gate.measurement import LOOKS, Judged, Samples, Verdict, judge
+from benchmarks.gate.measurement import Judged, Samples, Verdict, judge
 from benchmarks.gate.workloads import WORKLOADS
 
 
-class Clock:
-    """Gives samples of a fixed ratio and remembers how far it was asked to go."""
-
-    def __init__(self, *ratios: float) -> None:
-        self._ratios, self.asked = list(ratios), list[int]()
-
-    def extend(self, repetitions: int) -> Samples:
-        self.asked.append(repetitions)
-        ratio = self._ratios[min(len(self.asked), len(self._ratios)) - 1]
-        return Samples([1.0] * repetitions, [ratio] * repetitions)
-
-
 def test_code_that_is_a_third_slower_fails_with_the_name_of_the_workload() -> None:
-    clock = Clock(0.75)
-    judged = judge("las", 1.0, clock.extend)
+    judged = judge("las", 1.0, [0.7, 0.74, 0.75, 0.73])
     assert judged.verdict is Verdict.SLOWER
     assert "'las'" in judged.sentence
-    assert "0.750, recorded 1.000 (-25%" in judged.sentence
-    assert clock.asked == list(LOOKS)
+    assert "0.750, recorded 1.000 (-25%, look 4)" in judged.sentence
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(0.84, Verdict.SLOWER), (0.86, Verdict.KEPT), (1.14, Verdict.KEPT)])
 def test_a_ratio_may_fall_by_fifteen_percent(ratio: float, verdict: Verdict) -> None:
-    assert judge("las", 1.0, Clock(ratio).extend).verdict is verdict
+    assert judge("las", 1.0, [ratio] * 4).verdict is verdict
 
 
-def test_a_clear_pass_needs_few_repetitions() -> None:
-    clock = Clock(0.99)
-    assert judge("las", 1.0, clock.extend).verdict is Verdict.KEPT
-    assert clock.asked == [LOOKS[0]]
+def test_a_clear_pass_is_looked_at_once() -> None:
+    assert judge("las", 1.0, [0.99, 0.1]).looks == 1
 
 
-def test_a_low_ratio_is_measured_again_before_it_fails() -> None:
-    clock = Clock(0.80, 0.95)
-    assert judge("las", 1.0, clock.extend).verdict is Verdict.KEPT
-    assert clock.asked == list(LOOKS[:2])
+def test_the_first_look_needs_a_clear_margin() -> None:
+    assert judge("las", 1.0, [0.88, 0.80, 0.80, 0.80]).verdict is Verdict.SLOWER
+
+
+def test_a_low_ratio_is_looked_at_again_before_it_fails() -> None:
+    judged = judge("las", 1.0, [0.80, 0.81, 0.95, 0.1])
+    assert (judged.verdict, judged.ratio, judged.looks) == (Verdict.KEPT, 0.95, 3)
 
 
 def test_a_ratio_far_above_the_recorded_one_should_be_raised() -> None:
@@ -57,7 +44,7 @@ def test_a_ratio_far_above_the_recorded_one_should_be_raised() -> None:
 
 
 def test_a_workload_without_a_recorded_ratio_says_how_to_record_it() -> None:
-    judged = judge("new", None, Clock(1.0).extend)
+    judged = judge("new", None, [1.0])
     assert judged.verdict is Verdict.UNRECORDED
     assert "--record" in judged.sentence
 
