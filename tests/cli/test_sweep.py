@@ -144,7 +144,7 @@ def test_a_cluster_that_empties_while_jobs_are_measured_is_told(horae: Horae) ->
         (["gpus=20"], "20 GPUs cannot be made of whole nodes of every sort (8 x gpu); choose 16 or 24."),
         (["rounds=60"], "Did you mean 'round'? They can be swept over rate, load, gpus, round, stay"),
         (["f=0.5", "--policies", "fifo,srtf"], "None of the chosen policies has a setting 'f'."),
-        (["f=0.5,2", "--policies", "themis"], "f=2 is no share"),
+        (["f=0.5,2", "--policies", "themis"], "f=2 is not a share"),
         (["lease=0", "--policies", "themis,fifo"], "too small"),
         (["denominator=share", "--policies", "themis"], "--policy NAME:denominator=share"),
         (["round=60", "--policies", "max-min:round=60"], "leave it out of max-min:round=60"),

@@ -139,7 +139,8 @@ def planning(wishes: Any) -> type:
         (lambda now: Wishes(np.array(["a"] * len(now))), "no columns of numbers"),
         (lambda now: Wishes(now.rows.astype(float) + 0.5), "no columns of numbers"),
         (lambda now: Wishes(now.rows, now.gpus[:, None] * np.ones(3)), "more than one dimension"),
-        (lambda now: Wishes(now.rows, pins=({0: 1},) * (len(now) + 1)), "do not go with them"),
+        (lambda now: Wishes(now.rows, pins=({0: 1},) * (len(now) + 1)), "failed: AssertionError"),
+        (lambda now: Wishes(now.rows, pins=(7,) * len(now)), "give a mapping"),
     ],
 )
 def test_nonsense_is_told_in_one_sentence(wishes: Any, told: str) -> None:

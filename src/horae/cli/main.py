@@ -63,14 +63,14 @@ class _Commands(LazyGroup):
         "hold": LazyCommand("horae.cli.live.cancel_hold_release:hold", "Keep jobs from running."),
         "release": LazyCommand("horae.cli.live.cancel_hold_release:release", "Let jobs that are held run."),
         "share": LazyCommand("horae.cli.live.share:command", "What each queue is entitled to, and uses."),
-        "nodes": LazyCommand("horae.cli.live.nodes:app", "List the nodes; take one out of service and back."),
+        "nodes": LazyCommand("horae.cli.live.nodes:app", "List the nodes; take a node out of service and back."),
         "report": LazyCommand("horae.cli.live.report:app", "Reports on what a service has run: usage, fairness."),
         "replay": LazyCommand("horae.cli.live.replay:command", "What happened, run again under another policy."),
         "demo": LazyCommand(
             "horae.cli.live.demo:command", "A service, a dozen real training jobs, and how fair it was."
         ),
         "settings": LazyCommand("horae.cli.live.settings:app", "Show or change the policy and the queues."),
-        "token": LazyCommand("horae.cli.live.token:app", "Make, list and revoke tokens (for admins)."),
+        "token": LazyCommand("horae.cli.live.token:app", "Make, list and revoke tokens (admins only)."),
     }
 
 

@@ -129,8 +129,8 @@ def _problem_of_counts(now: Snapshot, wishes: Wishes) -> str:
 def _problem_of_pins(now: Snapshot, wishes: Wishes) -> str:
     if wishes.pins is None:
         return ""
-    if len(wishes.pins) != len(wishes.job) or not all(isinstance(pinned_gpus, Mapping) for pinned_gpus in wishes.pins):
-        return "have pins that do not go with them: give a mapping from machine to GPU count for each wish"
+    if not all(isinstance(pinned, Mapping) for pinned in wishes.pins):
+        return "have pins that are no counts: give a mapping from machine to GPU count for each wish"
     counts = [count for pinned in wishes.pins for count in pinned.items()]
     if any(not 0 <= machine < len(now.machines.names) or gpus < 1 for machine, gpus in counts):
         return "pin GPUs of a machine that does not exist, or none: use numbers of now.machines, and at least 1 GPU"
