@@ -28,7 +28,8 @@ from horae.service.history.simulation_costs import Calibration, calibrate
 from horae.service.job_file import class_of
 from horae.service.server import ServeOptions, Server
 from horae.service.tokens import operator
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 
 _ROOT = Path(__file__).resolve().parents[1]
 GPUS = "v100:4,k80:4"
@@ -171,7 +172,9 @@ def run_simulated(live: JournalReader, plan: Plan, known: Calibration) -> Histor
     """The jobs of a live run, as they were submitted, at the speeds and costs of an earlier one."""
     jobs = [known.applied(spec) for spec in live.history.jobs]
     placement, cluster = live.beginning.placement, live.history.cluster
-    return simulate(jobs, cluster, policy=plan.policy, settings=plan.settings, placement=placement, restart_cost_s=0.0)
+    return simulate(
+        Scenario(jobs, cluster, policy=plan.policy, settings=plan.settings, placement=placement, restart_cost_s=0.0)
+    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from benchmarks.bench import Bench, note
 from benchmarks.part import Part, Row
 from benchmarks.workload import CLUSTER
 from horae.core.history import History
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.workload.clusters import parse_cluster
 
 
@@ -55,4 +56,4 @@ def measure_ratios(bench: Bench) -> Part:
 
 def _run_horae(bench: Bench, count: int, policy: str) -> History:
     jobs, cluster = bench.workload.jobs[:count], parse_cluster(CLUSTER)
-    return simulate(jobs, cluster, policy=policy, placement="anywhere", restart_cost_s=0.0)
+    return simulate(Scenario(jobs, cluster, policy=policy, placement="anywhere", restart_cost_s=0.0))

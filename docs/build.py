@@ -79,8 +79,8 @@ def helps(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str, st
     width = {"terminal_width": 110, "max_content_width": 110}
     with command.make_context(name, [], parent=parent, resilient_parsing=True, **width) as context:
         yield context.command_path, command.get_help(context)
-        for child_name, child in getattr(command, "commands", {}).items():
-            yield from helps(child, child_name, context)
+        for child_name in getattr(command, "commands", ()):
+            yield from helps(command.get_command(context, child_name), child_name, context)
 
 
 def broken_links(page: Path) -> Iterator[str]:

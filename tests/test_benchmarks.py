@@ -15,7 +15,8 @@ import pytest
 
 from horae.core.job import JobSpec
 from horae.core.queues import Queue, QueueTree
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.solve.allocation.problem import AllocationProblem, Sharing
 from horae.solve.auction.bids import check_bid
 from horae.workload.clusters import parse_cluster
@@ -66,13 +67,13 @@ def test_the_naive_loop_gives_every_job_the_start_and_end_that_horae_does(
     reference: ModuleType, policy: str, seed: int
 ) -> None:
     jobs = random_jobs(seed)
-    history = simulate(jobs, parse_cluster("2x4"), policy=policy, placement="anywhere", restart_cost_s=0.0)
+    history = simulate(Scenario(jobs, parse_cluster("2x4"), policy=policy, placement="anywhere", restart_cost_s=0.0))
     reference.check_same(history, reference.naive.run(jobs, 8, policy))
 
 
 def test_a_difference_between_the_two_is_told_by_job(reference: ModuleType) -> None:
     jobs = random_jobs(0)
-    history = simulate(jobs, parse_cluster("2x4"), policy="fifo", placement="anywhere", restart_cost_s=0.0)
+    history = simulate(Scenario(jobs, parse_cluster("2x4"), policy="fifo", placement="anywhere", restart_cost_s=0.0))
     with pytest.raises(AssertionError, match=r"job \d+: horae ran it from .* jobs differ"):
         reference.check_same(history, reference.naive.run(jobs, 8, "srtf"))
 

@@ -14,13 +14,17 @@ MAY_IMPORT = {
     "solve": {"core"},
     "placement": {"core"},
     "policies": {"core", "solve"},
-    "workload": {"core", "solve", "train"},
+    "workload": {"core", "solve", "train", "plugins"},
     "report": {"core"},
-    "backends": {"core"},
+    "backends": {"core", "plugins"},
     "train": set(),
     "client": {"core", "service"},
-    "simulate": {"core", "solve", "policies", "placement"},
-    "service": {"core", "solve", "policies", "placement", "backends", "report", "simulate", "workload"},
+    "plugins": {"core", "policies"},
+    "simulator": {"core", "solve", "policies", "placement", "plugins"},
+    "service": {"core", "solve", "policies", "placement", "backends", "report", "simulator", "workload", "plugins"},
+    "experiments": {"core", "policies", "plugins", "simulator", "workload", "report", "service", "client"},
+    "testing": {"core", "policies", "placement", "simulator", "workload", "backends"},
+    "api": {"core", "policies", "plugins", "simulator", "workload", "report", "experiments", "client"},
     "cli": {
         "core",
         "solve",
@@ -28,12 +32,16 @@ MAY_IMPORT = {
         "placement",
         "workload",
         "report",
-        "simulate",
+        "simulator",
         "backends",
         "service",
         "client",
+        "plugins",
+        "experiments",
     },
 }
+#: `horae/__init__.py` names what is public, and loads it when it is asked for.
+MAY_IMPORT["public"] = {*MAY_IMPORT} - {"cli"}
 PURE = ("core", "solve", "placement", "policies")
 
 #: Clocks, chance, files, processes and the network: a driver's business, never the engine's.
@@ -50,10 +58,12 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def package_of(path: Path) -> str:
-    """The package a module belongs to; empty for the top of horae. `python -m horae` is the command line."""
+    """The package a module belongs to; empty for other modules at the top. `python -m horae` is the command line."""
     parts = path.relative_to(SOURCE).parts
     if parts == ("__main__.py",):
         return "cli"
+    if parts == ("__init__.py",):
+        return "public"
     return parts[0] if len(parts) > 1 else ""
 
 
@@ -102,6 +112,11 @@ def test_imports_point_one_way_and_the_pure_packages_stay_pure(path: Path) -> No
     assert violations(path.read_text(encoding="utf-8"), package_of(path)) == []
 
 
+def test_the_public_api_and_the_command_line_are_for_nobody_inside() -> None:
+    inside = {package: allowed for package, allowed in MAY_IMPORT.items() if package != "public"}
+    assert [package for package, allowed in inside.items() if allowed & {"api", "cli", "testing"}] == []
+
+
 def test_every_package_has_a_rule() -> None:
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert packages - set(MAY_IMPORT) == set()
@@ -111,8 +126,8 @@ def test_every_package_has_a_rule() -> None:
     ("package", "source"),
     [
         ("core", "from horae.policies import POLICIES"),
-        ("core", "def late():\n    from horae import simulate"),
-        ("workload", "import horae.simulate.run"),
+        ("core", "def late():\n    from horae import simulator"),
+        ("workload", "import horae.simulator.run"),
         ("report", "from horae.cli.output import note"),
         ("policies", "import time"),
         ("policies", "from os import path"),

@@ -27,7 +27,8 @@ from horae.core.events import Event
 from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.service.recovery import InitialSettings
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.solve.allocation.hierarchy import hierarchical
 from horae.solve.allocation.problem import AllocationProblem
 from horae.solve.allocation.programs import finish_time, makespan, max_min
@@ -68,7 +69,7 @@ def _against_naive(policy: str, jobs: int, load: float) -> TimedPair:
     specs, cluster = _plain_jobs(jobs, _CLUSTER, load), parse_cluster(_CLUSTER)
 
     def workload() -> History:
-        return simulate(specs, cluster, policy=policy, placement="anywhere", restart_cost_s=0.0)
+        return simulate(Scenario(specs, cluster, policy=policy, placement="anywhere", restart_cost_s=0.0))
 
     def reference() -> list[naive.Job]:
         return naive.run(specs, cluster.gpus, policy)
@@ -91,7 +92,7 @@ def las() -> TimedPair:
     """Jobs preempt one another by attained service; the naive loop beside it runs the same jobs under `srtf`."""
     specs, cluster = _plain_jobs(450, _CLUSTER, 1.2), parse_cluster(_CLUSTER)
     return TimedPair(
-        lambda: simulate(specs, cluster, policy="las", placement="anywhere", restart_cost_s=0.0),
+        lambda: simulate(Scenario(specs, cluster, policy="las", placement="anywhere", restart_cost_s=0.0)),
         lambda: naive.run(specs, cluster.gpus, "srtf"),
     )
 
@@ -105,7 +106,7 @@ def _simulated(
     """A simulation of generated jobs beside the calibration."""
     nodes = parse_cluster(cluster)
     specs = generate(preset(preset_name, jobs=jobs, load=load), nodes, None, _SEED)
-    return TimedPair(lambda: simulate(specs, nodes, policy=policy, placement=placement), calibrate)
+    return TimedPair(lambda: simulate(Scenario(specs, nodes, policy=policy, placement=placement)), calibrate)
 
 
 def tiresias() -> TimedPair:
@@ -143,7 +144,7 @@ def gavel_simulation() -> TimedPair:
     specs = generate(preset("plain", jobs=60, sizes="gavel", load=1.0), nodes, None, _SEED)
     problem = draw_differing(made_up_speeds(), 128)
     return TimedPair(
-        lambda: simulate(specs, nodes, policy="max-min", settings={"round": "1800"}),
+        lambda: simulate(Scenario(specs, nodes, policy="max-min", settings={"round": "1800"})),
         lambda: [plain.max_min(replace(problem)) for _ in range(10)],
     )
 
@@ -188,7 +189,7 @@ class _Notes:
 def engine() -> TimedPair:
     """The engine alone: events of a simulation applied, and every decision taken anew."""
     nodes, notes = parse_cluster(_CLUSTER), _Notes()
-    simulate(_plain_jobs(400, _CLUSTER, 1.2), nodes, policy="srtf", onlooker=notes)
+    simulate(Scenario(_plain_jobs(400, _CLUSTER, 1.2), nodes, policy="srtf"), onlooker=notes)
     initial = InitialSettings(nodes.nodes, "srtf")
 
     def workload() -> Engine:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from horae.cli.compare import DEFAULT_POLICIES, read_policies, split_policies
-from horae.cli.setup import parallel
 from horae.core.errors import UserError
+from horae.experiments import comparison, parallel
 from horae.policies import POLICIES
 from tests.cli.conftest import Horae
 
@@ -156,10 +156,10 @@ def test_jobs_that_did_not_finish_are_told_for_each_policy(
 ) -> None:
     run_all = parallel.run_all
 
-    def cut_short(*words: Any) -> list[parallel.Outcome]:
-        return [replace(outcome, waiting={"2": "no room"}) for outcome in run_all(*words)]
+    def cut_short(*words: Any, **more: Any) -> list[parallel.Outcome]:
+        return [replace(outcome, waiting={"2": "no room"}) for outcome in run_all(*words, **more)]
 
-    monkeypatch.setattr(parallel, "run_all", cut_short)
+    monkeypatch.setattr(comparison, "run_all", cut_short)
     answer = horae("compare", "--trace", trace, "--cluster", "1x4", "--policies", "srtf,las")
     assert answer.code == 0
     assert answer.err.splitlines() == [

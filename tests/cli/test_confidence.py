@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from horae.cli.setup.confidence import half_width_95, interval_record, mean_record, t_95
+from horae.report.confidence import half_width_95, interval_record, mean_record, t_95
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from pydantic import BaseModel
 
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
-from horae.policies import _CLASSES
+from horae.policies import POLICIES
 from horae.service.api import admin, agents, health, jobs, streams
 from horae.service.job_file import JobFile, read_job
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from tests.cli.conftest import Horae
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -77,9 +78,9 @@ def test_the_policy_of_the_how_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("heaviest_first")
     monkeypatch.setitem(sys.modules, "heaviest_first", module)
     exec(source, module.__dict__)
-    monkeypatch.setitem(_CLASSES, "heaviest-first", module.__dict__["HeaviestFirst"])
+    monkeypatch.setitem(POLICIES, "heaviest-first", module.__dict__["HeaviestFirst"])
     jobs = [JobSpec("light", 0, 1, 100), JobSpec("middle", 1, 1, 100, weight=2), JobSpec("heavy", 2, 1, 100, weight=3)]
-    history = simulate(jobs, Cluster.of([("gpu", 1, 1)]), policy="heaviest-first", restart_cost_s=0)
+    history = simulate(Scenario(jobs, Cluster.of([("gpu", 1, 1)]), policy="heaviest-first", restart_cost_s=0))
     assert sorted(range(3), key=lambda job: history.end_s[job]) == [2, 1, 0]
 
 

@@ -69,7 +69,7 @@ def test_every_command_is_there_and_says_of_itself_what_the_list_says() -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, LazyGroup)
     for name, late in group.late.items():
-        made = group.commands[name]
+        made = group.get_command(None, name)
         assert made.name == name
         assert late.help == (made.help if isinstance(made, TyperGroup) else made.short_help)
 
@@ -209,3 +209,13 @@ def living(group: int) -> list[str]:
             stats.append(path.read_text())
     # After the name in brackets: state, parent, group.
     return [stat for stat in stats if stat.rpartition(")")[2].split()[2] == str(group) and ") Z " not in stat]
+
+
+def test_values_that_need_no_conversion_cost_no_pydantic() -> None:
+    """Its import takes longer than most commands; values that must be converted are still told in plain words."""
+    script = "import sys; from horae.cli.main import main\n"
+    script += "print(main(['queue', '--all', '-o', 'json', '--state', 'running', '--url', 'nowhere']))\n"
+    script += "print('pydantic' in sys.modules, main(['queue', '--limit', 'x']), 'pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["1", "False 2 True"]
+    assert "it must be a whole number" in done.stderr

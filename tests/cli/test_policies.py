@@ -4,7 +4,7 @@ import csv
 import io
 
 from horae.placement import PLACEMENTS
-from horae.policies import POLICIES
+from horae.policies import POLICIES, describe
 from tests.cli.conftest import Horae
 
 
@@ -20,21 +20,22 @@ def test_the_list_states_each_objective_and_its_unit(horae: Horae) -> None:
     from horae.cli.policies import _overview
 
     console = Console(width=600, file=io.StringIO())
-    console.print(*_overview(list(POLICIES.values()), PLACEMENTS))
+    console.print(*_overview([describe(name) for name in POLICIES], PLACEMENTS))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    for info in POLICIES.values():
+    for info in map(describe, POLICIES):
         line = next(line for line in lines if line.split()[:1] == [info.name])
         assert info.objective in line
         assert info.unit == "-" or f"({info.unit})" in line
     records = {record["name"]: record for record in horae("policies", "-o", "json").json["policies"]}
     assert all(
-        (records[name]["objective"], records[name]["unit"]) == (i.objective, i.unit) for name, i in POLICIES.items()
+        (records[i.name]["objective"], records[i.name]["unit"]) == (i.objective, i.unit)
+        for i in map(describe, POLICIES)
     )
 
 
 def test_one_policy_is_described_in_full(horae: Horae) -> None:
     text = " ".join(horae("policies", "las").out.split())
-    info = POLICIES["las"]
+    info = describe("las")
     assert all(part in text for part in (info.summary, info.objective, info.unit, info.paper))
     assert all(item.name in text and item.default in text for item in info.parameters)
     assert "quantum" in text

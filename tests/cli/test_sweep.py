@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from horae.cli.setup.sweep_axis import SweepAxis, read_variation
-from horae.cli.sweep import EXPERIMENTS, GAVEL, SweepWindow, read_window
+from horae.cli.sweep import EXPERIMENTS, GAVEL, read_variation
 from horae.core.cluster import Cluster
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
-from horae.policies import POLICIES
-from horae.simulate.run import simulate
+from horae.experiments.sweep import SweepWindow, choose_window
+from horae.experiments.sweep_axis import SweepAxis
+from horae.policies import POLICIES, describe
+from horae.simulator.run import simulate
+from horae.simulator.scenario import PolicyChoice, Scenario
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS
 from tests.cli.conftest import Horae
@@ -179,7 +181,7 @@ def test_a_sweep_of_nothing_is_wrong_usage(horae: Horae) -> None:
 
 
 def test_steps_stand_from_the_lowest_up_and_change_one_thing() -> None:
-    cluster, chosen = parse_cluster("4x4"), [("themis", {})]
+    cluster, chosen = parse_cluster("4x4"), [PolicyChoice("themis")]
     rates = read_variation("rate=5.6, 4", chosen).steps(cluster, None, None)
     assert [(step.value, step.rate, step.load, step.settings) for step in rates] == [
         (4.0, 4.0, None, {}),
@@ -194,12 +196,12 @@ def test_steps_stand_from_the_lowest_up_and_change_one_thing() -> None:
 
 
 def test_underlined_settings_are_known_too() -> None:
-    assert read_variation("bid_error=0,0.2", [("themis", {})]) == SweepAxis("bid-error", (0.0, 0.2))
+    assert read_variation("bid_error=0,0.2", [PolicyChoice("themis")]) == SweepAxis("bid-error", (0.0, 0.2))
 
 
 def test_every_setting_in_seconds_is_drawn_as_time() -> None:
     seconds = {"round", "stay", "half-life", "gain", "reserve", "quantum", "lease"}
-    known = {one.name for info in POLICIES.values() for one in info.parameters}
+    known = {one.name for info in map(describe, POLICIES) for one in info.parameters}
     drawn = {name for name in known if SweepAxis(name, (60.0, 120.0)).axis("jobs").label != name}
     assert drawn & seconds == known & seconds
     assert not {"f", "bid-error", "seed", "aware"} & drawn
@@ -228,7 +230,7 @@ def test_jobs_alone_are_run_to_the_end_and_a_window_is_a_steady_state(
 ) -> None:
     jobs = words.pop("jobs", None)
     work = PRESETS[preset] if jobs is None else PRESETS["plain"]
-    assert read_window(work, jobs, **words) == window
+    assert choose_window(work, jobs, **words) == window
 
 
 def test_the_papers_clusters_can_be_read() -> None:
@@ -240,14 +242,14 @@ def test_the_papers_clusters_can_be_read() -> None:
 
 def test_an_empty_window_is_refused() -> None:
     with pytest.raises(UserError, match="is empty"):
-        read_window(PRESETS["themis"], None, 1000)
+        choose_window(PRESETS["themis"], None, 1000)
 
 
 def test_a_simulation_may_stop_when_its_first_jobs_have_ended() -> None:
     cluster = Cluster.of([("gpu", 1, 1)])
     jobs = [JobSpec(f"{n}", 10.0 * n, 1, 25.0) for n in range(20)]
-    whole = simulate(jobs, cluster, policy="fifo")
-    cut = simulate(jobs, cluster, policy="fifo", until=4)
+    whole = simulate(Scenario(jobs, cluster, policy="fifo"))
+    cut = simulate(Scenario(jobs, cluster, policy="fifo", until=4))
     assert cut.end_s[:4].tolist() == whole.end_s[:4].tolist() == [25, 50, 75, 100]
     assert len(cut.jobs) == 11
     assert not cut.finished[4:].any()
@@ -256,7 +258,7 @@ def test_a_simulation_may_stop_when_its_first_jobs_have_ended() -> None:
 def test_the_first_jobs_may_end_in_any_order() -> None:
     cluster = Cluster.of([("gpu", 1, 2)])
     jobs = [JobSpec("long", 0, 1, 1000), *(JobSpec(f"{n}", 1.0 + n, 1, 10) for n in range(500))]
-    cut = simulate(jobs, cluster, policy="fifo", until=2)
+    cut = simulate(Scenario(jobs, cluster, policy="fifo", until=2))
     assert cut.end_s[:2].tolist() == [1000, 11]
     assert len(cut.jobs) == 501
     assert np.nanmax(cut.end_s) == 1000

@@ -45,9 +45,9 @@ from horae.core.queues import Queue
 from horae.core.throughputs import Origin, Setting, Speeds, Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import POLICIES, make_policy
-from horae.simulate.driver import Driver
-from horae.simulate.faults import Faults
-from horae.simulate.world import World
+from horae.simulator.driver import Driver
+from horae.simulator.faults import Faults
+from horae.simulator.world import World
 
 __all__ = [
     "POLICIES",

@@ -25,7 +25,7 @@ from horae.core.events import (
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.states import State
-from horae.simulate.faults import Faults
+from horae.simulator.faults import Faults
 from tests.builders import Cell, Script, cluster, job, run, times
 
 

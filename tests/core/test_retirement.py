@@ -24,8 +24,8 @@ from horae.core.events import Event, JobFinished, JobProgressed, JobsRetired, Jo
 from horae.core.explain import explain
 from horae.core.invariants import check
 from horae.core.throughputs import Origin
-from horae.simulate.driver import Driver
-from horae.simulate.world import World
+from horae.simulator.driver import Driver
+from horae.simulator.world import World
 from tests.builders import Cell, job
 from tests.simulation.trouble import FAULTS, Trouble, difference, same
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.workload.clusters import parse_cluster
 from horae.workload.traces import load_trace
 from tests.builders import ends, job, run
@@ -40,11 +41,13 @@ def test_every_job_starts_and_ends_when_the_published_simulator_says(
 ) -> None:
     folder = shared_data / "tiresias"
     history = simulate(
-        load_trace(folder / f"{trace}.csv").jobs,
-        parse_cluster(str(folder / f"{machines}.csv")),
-        policy=SCHEDULES[schedule],
-        placement="anywhere",
-        restart_cost_s=0.0,
+        Scenario(
+            load_trace(folder / f"{trace}.csv").jobs,
+            parse_cluster(str(folder / f"{machines}.csv")),
+            policy=SCHEDULES[schedule],
+            placement="anywhere",
+            restart_cost_s=0.0,
+        )
     )
     ours = {
         spec.id: (start, end)
@@ -74,12 +77,14 @@ def published_jct(shared_data: Path, **settings: str) -> float:
     """Average JCT of the published trace with the published bounds, where restarts are free."""
     folder = shared_data / "tiresias"
     history = simulate(
-        load_trace(folder / "480gen_job.csv").jobs,
-        parse_cluster(str(folder / "n15g4.csv")),
-        policy="tiresias",
-        settings={"thresholds": "3250,7200", **settings},
-        placement="anywhere",
-        restart_cost_s=0.0,
+        Scenario(
+            load_trace(folder / "480gen_job.csv").jobs,
+            parse_cluster(str(folder / "n15g4.csv")),
+            policy="tiresias",
+            settings={"thresholds": "3250,7200", **settings},
+            placement="anywhere",
+            restart_cost_s=0.0,
+        )
     )
     return float((history.end_s - history.submit_s).mean())
 

@@ -14,8 +14,9 @@ import pytest
 from horae.core.history import History
 from horae.core.queues import Queue
 from horae.policies import POLICIES
-from horae.simulate.faults import Faults
-from horae.simulate.run import simulate
+from horae.simulator.faults import Faults
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from tests.builders import cluster, job
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -47,7 +48,7 @@ def troubled(policy: str, seed: int = 3) -> str:
     ]
     machines = cluster("v100:3x2,k80:2x4", nodes_per_rack=2)
     queues = [Queue("org", gpus_max=9), Queue("c", gpus_min=2)]
-    return fingerprint(simulate(jobs, machines, policy=policy, queues=queues, seed=seed, faults=TROUBLE))
+    return fingerprint(simulate(Scenario(jobs, machines, policy=policy, queues=queues, seed=seed, faults=TROUBLE)))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -19,8 +19,8 @@ from horae.core.queues import Queue
 from horae.placement.rules import make_placement
 from horae.policies.gavel.allocation_policy import AllocationPolicy
 from horae.policies.gavel.share_policies import Hierarchical, MaxMin, WaterFilling
-from horae.simulate.driver import Driver
-from horae.simulate.world import World
+from horae.simulator.driver import Driver
+from horae.simulator.world import World
 from tests.builders import cluster, ends, job
 from tests.solve.plain import problem
 

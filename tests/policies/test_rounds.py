@@ -14,7 +14,8 @@ import pytest
 from horae.core.snapshot import Snapshot
 from horae.policies.gavel.rounds import TimeShares, next_round
 from horae.report.metrics.measure import Report, measure
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.workload.clusters import parse_cluster
 from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
@@ -87,13 +88,15 @@ def gavel(shared_data: Path, policy: str, restart_cost_s: float = 0.0, **setting
     machines = parse_cluster("v100:8x1,p100:16x1,k80:24x1")
     settings = {name.replace("_", "-"): value for name, value in settings.items()}
     history = simulate(
-        jobs,
-        machines,
-        policy=policy,
-        settings=settings,
-        placement="anywhere",
-        restart_cost_s=restart_cost_s,
-        throughputs=speeds,
+        Scenario(
+            jobs,
+            machines,
+            policy=policy,
+            settings=settings,
+            placement="anywhere",
+            restart_cost_s=restart_cost_s,
+            throughputs=speeds,
+        )
     )
     return measure(history)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from horae.policies import POLICIES, UnknownPolicy, make_policy
+from horae.policies import POLICIES, UnknownPolicy, describe, make_policy
 from horae.policies.settings import BadSetting
 
 ORDERING = [
@@ -80,7 +80,7 @@ def test_every_setting_is_read(policy: str, name: str, text: str, value: Any) ->
 
 
 def test_no_setting_is_left_untested() -> None:
-    known = {(info.name, one.name) for info in POLICIES.values() for one in info.parameters}
+    known = {(info.name, one.name) for info in map(describe, POLICIES) for one in info.parameters}
     assert {(policy, name) for policy, name, _, _ in VALUES} == known
 
 
@@ -105,7 +105,7 @@ def test_an_index_that_is_none_is_refused() -> None:
 
 
 def test_defaults_are_shown_as_they_would_be_typed() -> None:
-    shown = {(info.name, one.name): one.default for info in POLICIES.values() for one in info.parameters}
+    shown = {(info.name, one.name): one.default for info in map(describe, POLICIES) for one in info.parameters}
     for (policy, name), text in shown.items():
         assert make_policy(policy, {name: text}) == make_policy(policy, {})
     assert shown["las", "quantum"] == "600"
@@ -132,7 +132,7 @@ def test_who_tells_no_speeds_apart_cannot_share_gpus(policy: str) -> None:
 
 @pytest.mark.parametrize("text", ["soon", "", "1s", "off"])
 def test_a_value_that_is_no_number_is_refused_with_what_the_setting_means(text: str) -> None:
-    with pytest.raises(BadSetting, match="seconds between two looks"):
+    with pytest.raises(BadSetting, match="seconds between decisions"):
         make_policy("las", {"quantum": text})
 
 
@@ -152,7 +152,7 @@ def test_an_unknown_policy_is_refused_with_the_one_that_was_meant() -> None:
         make_policy("strf", {})
 
 
-@pytest.mark.parametrize("info", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("info", [describe(name) for name in POLICIES], ids=POLICIES)
 def test_every_policy_says_what_it_does_by_what_and_after_whom(info: Any) -> None:
     assert info.summary.endswith((".", ";", "arrival."))
     assert all((info.objective, info.unit, info.paper))

@@ -25,9 +25,10 @@ from horae.policies import make_policy
 from horae.policies.settings import BadSetting
 from horae.policies.themis.bidding_agent import ErringAgent, TruthfulAgent
 from horae.report.metrics.measure import measure
-from horae.simulate.driver import Driver
-from horae.simulate.run import simulate
-from horae.simulate.world import World
+from horae.simulator.driver import Driver
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
+from horae.simulator.world import World
 from horae.solve.auction.bids import check_bid
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import generate, preset
@@ -238,7 +239,8 @@ def test_the_papers_mix_is_shared_far_more_fairly_than_by_others_and_for_no_more
     machines = parse_cluster("gpu:12x4,gpu:6x2,gpu:4x1")
     jobs = generate(preset("themis", jobs=300, load=1.2), machines, None, 0)
     reports = {
-        policy: measure(simulate(jobs, machines, policy=policy)) for policy in ("themis", "tiresias", "gandiva", "slaq")
+        policy: measure(simulate(Scenario(jobs, machines, policy=policy)))
+        for policy in ("themis", "tiresias", "gandiva", "slaq")
     }
     themis = reports.pop("themis")
     for policy, report in reports.items():
@@ -252,13 +254,15 @@ def test_gavels_trace_with_each_job_its_own_app(shared_data: Path) -> None:
     machines = parse_cluster("v100:8x1,p100:16x1,k80:24x1")
     for seed in ("0", "1"):
         history = simulate(
-            jobs,
-            machines,
-            policy="themis",
-            settings={"denominator": "isolated", "seed": seed},
-            placement="anywhere",
-            restart_cost_s=0.0,
-            throughputs=speeds,
+            Scenario(
+                jobs,
+                machines,
+                policy="themis",
+                settings={"denominator": "isolated", "seed": seed},
+                placement="anywhere",
+                restart_cost_s=0.0,
+                throughputs=speeds,
+            )
         )
         report = measure(history)
         assert report.isolated_rho.max <= 1.10
@@ -268,7 +272,7 @@ def test_gavels_trace_with_each_job_its_own_app(shared_data: Path) -> None:
 def test_trials_that_stop_early_are_bid_for_in_their_order() -> None:
     machines = parse_cluster("4x4")
     settings_ = preset("themis", jobs=60, load=2.0, app_scheduler="halving:eta=3")
-    history = simulate(generate(settings_, machines, None, 0), machines, policy="themis", settings=SHORT)
+    history = simulate(Scenario(generate(settings_, machines, None, 0), machines, policy="themis", settings=SHORT))
     report = measure(history)
     assert report.given_up > 10
     assert history.counters["auctions"] > 0

@@ -28,9 +28,10 @@ from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.policies.settings import BadSetting
 from horae.policies.tiresias.tiresias import TiresiasGittins
-from horae.simulate.driver import Driver
-from horae.simulate.run import simulate
-from horae.simulate.world import World
+from horae.simulator.driver import Driver
+from horae.simulator.run import simulate
+from horae.simulator.scenario import PolicyChoice, Scenario
+from horae.simulator.world import World
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS, generate
 from horae.workload.traces import load_trace
@@ -223,12 +224,14 @@ def bounced(history: History) -> list[tuple[str, float]]:
 def test_nobody_is_preempted_and_given_back(shared_data: Path, knob: str, most: int) -> None:
     folder = shared_data / "tiresias"
     history = simulate(
-        load_trace(folder / "480gen_job.csv").jobs,
-        parse_cluster(str(folder / "n15g4.csv")),
-        policy="tiresias",
-        settings={"thresholds": "3250,7200", "promote-knob": knob},
-        placement="anywhere",
-        restart_cost_s=30.0,
+        Scenario(
+            load_trace(folder / "480gen_job.csv").jobs,
+            parse_cluster(str(folder / "n15g4.csv")),
+            policy="tiresias",
+            settings={"thresholds": "3250,7200", "promote-knob": knob},
+            placement="anywhere",
+            restart_cost_s=30.0,
+        )
     )
     assert bounced(history) == []
     assert int(history.attempts.preempted.sum()) <= most
@@ -355,7 +358,7 @@ def test_who_knows_the_distribution_does_at_least_as_well(tmp_path: Path, thresh
 def test_samples_are_read(tmp_path: Path, text: str) -> None:
     path = tmp_path / "samples.csv"
     path.write_text(text)
-    policy = make_policy("tiresias-gittins", {"samples": str(path)})
+    policy = PolicyChoice("tiresias-gittins", {"samples": str(path)}).make()
     assert isinstance(policy, TiresiasGittins)
     assert policy._given is not None
     assert policy._given.samples.tolist() == [10, 20, 30]
@@ -379,7 +382,16 @@ def test_samples_that_cannot_be_used_are_refused(tmp_path: Path, text: str, want
     path = tmp_path / "samples.csv"
     path.write_text(text)
     with pytest.raises(BadSetting, match=wanted):
-        make_policy("tiresias-gittins", {"samples": str(path)})
+        PolicyChoice("tiresias-gittins", {"samples": str(path)}).make()
+
+
+def test_the_policy_itself_reads_no_file(tmp_path: Path) -> None:
+    assert make_policy("tiresias-gittins", {"samples": "10,20"}) == make_policy(
+        "tiresias-gittins", {"samples": "10,20"}
+    )
+    for text in (str(tmp_path / "none.csv"), "10,many", "10,-5", "10,inf", "10,,20"):
+        with pytest.raises(BadSetting, match="samples"):
+            make_policy("tiresias-gittins", {"samples": text})
 
 
 def test_words_may_be_written_in_capitals() -> None:
@@ -397,7 +409,7 @@ def test_who_gives_too_little_hears_of_off() -> None:
 
 def test_a_file_of_samples_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="name a CSV file"):
-        make_policy("tiresias-gittins", {"samples": str(tmp_path / "none.csv")})
+        PolicyChoice("tiresias-gittins", {"samples": str(tmp_path / "none.csv")}).make()
 
 
 # Thresholds
@@ -443,7 +455,7 @@ def test_queues_are_no_worse_than_none_where_restarts_cost(
     folder, jct = shared_data / "tiresias", []
     jobs, where = load_trace(folder / f"{trace}.csv").jobs, parse_cluster(str(folder / f"{machines}.csv"))
     for name in (policy, "fifo-backfill"):
-        history = simulate(jobs, where, policy=name, placement="anywhere", restart_cost_s=30.0)
+        history = simulate(Scenario(jobs, where, policy=name, placement="anywhere", restart_cost_s=30.0))
         jct.append(float((history.end_s - history.submit_s).mean()))
     assert jct[0] <= jct[1]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from horae.core.job import JobSpec
 from horae.report.metrics.measure import Report, measure
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.workload.clusters import parse_cluster
 from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
@@ -34,12 +35,14 @@ def gavel(shared_data: Path, policy: str, restart_cost_s: float = 0, **settings:
     jobs = load_trace(shared_data / "gavel" / "max_min_fairness.trace", throughputs=speeds).jobs
     machines = parse_cluster("v100:8x1,p100:16x1,k80:24x1")
     history = simulate(
-        jobs,
-        machines,
-        policy=policy,
-        settings=settings,
-        placement="anywhere",
-        restart_cost_s=restart_cost_s,
-        throughputs=speeds,
+        Scenario(
+            jobs,
+            machines,
+            policy=policy,
+            settings=settings,
+            placement="anywhere",
+            restart_cost_s=restart_cost_s,
+            throughputs=speeds,
+        )
     )
     return measure(history)

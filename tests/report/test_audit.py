@@ -13,8 +13,9 @@ from horae.core.throughputs import Throughputs
 from horae.report.audit.audit import judge
 from horae.report.audit.html_section import render_verdicts
 from horae.report.audit.verdict import Verdict, all_held
-from horae.simulate.audit.observer import Observer, sample_times
-from horae.simulate.run import simulate
+from horae.simulator.audit.observer import Observer, sample_times
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from tests.builders import cluster, job
 
 PROPERTIES = [
@@ -32,7 +33,7 @@ def audit(jobs: list[JobSpec], spec: str | Cluster, policy: str, samples: int = 
     """The verdicts on a run by name; restarts are free unless told otherwise."""
     machines, true = cluster(spec) if isinstance(spec, str) else spec, Throughputs()
     onlooker = Observer(sample_times(jobs, machines, true, samples, 0), true, 0)
-    history = simulate(jobs, machines, policy=policy, onlooker=onlooker, **{"restart_cost_s": 0.0, **more})
+    history = simulate(Scenario(jobs, machines, policy=policy, **{"restart_cost_s": 0.0, **more}), onlooker=onlooker)
     return {verdict.name: verdict for verdict in judge(history, onlooker.observations(), true)}
 
 

@@ -18,7 +18,7 @@ from horae.core.history import History
 from horae.core.throughputs import Setting, Throughputs
 from horae.report.metrics.measure import measure
 from horae.report.perfetto import write_perfetto
-from horae.simulate.faults import Faults
+from horae.simulator.faults import Faults
 from tests.builders import Script, cluster, job, run
 from tests.report.sample import Loop, random_jobs
 

@@ -14,7 +14,7 @@ from horae.core.throughputs import Origin, Setting, Throughputs
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.report.metrics.measure import measure
-from horae.simulate.world import World
+from horae.simulator.world import World
 from tests.builders import cluster, job, run
 
 JOBS = [job("a", work=100.0, unit="steps", job_class="m"), job("b", work=100.0, unit="steps", job_class="m")]

@@ -14,7 +14,7 @@ from horae.backends.fake import FakeJob
 from horae.core.cluster import Node
 from horae.core.invariants import check
 from horae.core.states import STATES, WAITING
-from horae.policies import POLICIES
+from horae.policies import POLICIES, describe
 from horae.service.recovery import recover
 from horae.service.views.views import Filters
 from tests.service.stepped_service import ADMIN, SteppedService
@@ -45,7 +45,7 @@ ENDS = {"fails": "failed", "unwanted": "cancelled"}
 
 
 def settings(policy: str) -> dict[str, str]:
-    return {one.name: SHORT[one.name] for one in POLICIES[policy].parameters if one.name in SHORT}
+    return {one.name: SHORT[one.name] for one in describe(policy).parameters if one.name in SHORT}
 
 
 class Day:

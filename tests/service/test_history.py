@@ -32,7 +32,8 @@ from horae.service.history.journal_history import read_history, worked_by_type
 from horae.service.history.replay import align_with_past
 from horae.service.history.simulation_costs import Calibration, Costs, calibrate, replayable
 from horae.service.recovery import InitialSettings
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.workload.clusters import parse_cluster
 from tests.service.stepped_service import ADMIN, SteppedService
 
@@ -326,7 +327,7 @@ POLICIES = [
 def simulated(jobs: list[JobSpec], policy: str, chosen: dict[str, str]) -> tuple[History, History]:
     """What a simulation tells of itself, and what its journal tells."""
     journal = Journal()
-    told = simulate(jobs, CLUSTER, policy=policy, settings=chosen, restart_cost_s=0.0, onlooker=journal)
+    told = simulate(Scenario(jobs, CLUSTER, policy=policy, settings=chosen, restart_cost_s=0.0), onlooker=journal)
     return told, read_history(InitialSettings(CLUSTER.nodes, policy, chosen), journal.records())
 
 
@@ -428,7 +429,7 @@ def test_a_race_of_trials_is_replayed_as_it_went(tmp_path: Path) -> None:
     assert (cell.state(good), cell.state(bad)) == ("finished", "cancelled"), "or this tests nothing"
     jobs = replayable(read_cell(cell))
     assert {job.id: job.app_scheduler for job in jobs} == {good: "", bad: ""}
-    again = simulate(jobs, CLUSTER, policy="las", restart_cost_s=0.0)
+    again = simulate(Scenario(jobs, CLUSTER, policy="las", restart_cost_s=0.0))
     assert again.finished.all()
     assert again.jobs[1].work < again.jobs[0].work == 100
 
@@ -442,7 +443,7 @@ def test_run_again_the_same_jobs_count_as_finished_as_did_then(turns: SteppedSer
     turns.to(40.0)
     was = read_cell(turns)
     assert [State(one).name for one in was.state.tolist()] == ["CANCELLED", "FINISHED", "RUNNING", "CANCELLED"]
-    again = simulate(replayable(was), parse_cluster("v100:1x4"), policy="las", restart_cost_s=0.0)
+    again = simulate(Scenario(replayable(was), parse_cluster("v100:1x4"), policy="las", restart_cost_s=0.0))
     assert (len(again.jobs), int(again.finished.sum())) == (3, 3), "or this tests nothing"
     told = align_with_past(was, again)
     assert [job.id for job in told.jobs] == [job.id for job in was.jobs]

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,18 +190,36 @@ def kinds_in(server: Server) -> list[type[object]]:
     return [type(record) for _, record in server.store.tail()]
 
 
-def test_a_service_comes_back_without_the_files_of_a_policy_it_left(tmp_path: Path) -> None:
+def test_the_numbers_of_a_file_that_a_setting_names_are_stored_and_the_file_is_needed_once(tmp_path: Path) -> None:
     samples = tmp_path / "samples.csv"
     samples.write_text("100\n200\n4000\n")
     state = tmp_path / "state"
     with served(state, policy="tiresias-gittins", settings={"samples": str(samples)}) as server:
+        assert server.daemon.status.settings == {"samples": "100.0,200.0,4000.0"}
+    with served(state, settings={"samples": str(samples)}) as server:
+        assert SettingsChanged not in kinds_in(server), "the same numbers are no change"
+    samples.unlink()
+    with served(state) as server:
+        assert server.daemon.status.settings == {"samples": "100.0,200.0,4000.0"}
+        assert server.daemon.engine.policy.samples == "100.0,200.0,4000.0"  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"samples\.csv is not a text file"):
+        Server(ServeOptions(state, port=0, gpus="v100:4", settings={"samples": str(samples)}))
+
+
+def test_a_service_comes_back_without_the_files_of_a_policy_it_left(tmp_path: Path) -> None:
+    """Journals of earlier releases name the file itself."""
+    samples = tmp_path / "samples.csv"
+    samples.write_text("100\n200\n4000\n")
+    state = tmp_path / "state"
+    by_file = SettingsChanged(0.0, "tiresias-gittins", {"samples": str(samples)})
+    with served(state, policy="las") as server:
+        server.daemon.ask(lambda engine, now_s: (Change((replace(by_file, at_s=now_s),)), None))
         server.daemon.ask(lambda engine, now_s: (Change((JobSubmitted(now_s, JobSpec("a", now_s, 8, 1.0)),)), None))
-    samples.rename(tmp_path / "away.csv")
+    with served(state) as server:
+        assert server.daemon.status.settings == {"samples": str(samples)}
+    samples.unlink()
     with pytest.raises(CannotServe, match=r"samples.csv .*--policy"):
         Server(ServeOptions(state, port=0, gpus="v100:4"))
-    with served(state, settings={"samples": str(tmp_path / "away.csv")}) as server:
-        assert server.daemon.status.settings == {"samples": str(tmp_path / "away.csv")}
-    (tmp_path / "away.csv").unlink()
     with served(state, policy="fifo", gpus="v100:2") as server:
         kinds = eventually(lambda: found if (found := kinds_in(server))[-1] is Decided else None)
         before = next(kind for kind in reversed(kinds) if kind is not Decided)

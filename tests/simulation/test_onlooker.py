@@ -23,11 +23,12 @@ from horae.core.snapshot import Snapshot
 from horae.core.states import WAITING
 from horae.core.throughputs import Speeds, Throughputs
 from horae.policies import POLICIES
-from horae.simulate.audit.idle_gpus import idle_now
-from horae.simulate.audit.misreports import Misreport, tell
-from horae.simulate.audit.observer import Observer, sample_times
-from horae.simulate.faults import Faults
-from horae.simulate.run import simulate
+from horae.simulator.audit.idle_gpus import idle_now
+from horae.simulator.audit.misreports import Misreport, apply_misreport
+from horae.simulator.audit.observer import Observer, sample_times
+from horae.simulator.faults import Faults
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from tests.builders import Cell, Script, cluster, job
 
 TWO_TYPES = "v100:1x4,k80:2x2"
@@ -55,7 +56,7 @@ def observed(jobs: list[JobSpec], spec: str, policy: str, samples: int = 6, **mo
     """A run, and what an onlooker saw of it."""
     true = Throughputs()
     onlooker = Observer(sample_times(jobs, cluster(spec), true, samples, 0), true, 0)
-    history = simulate(jobs, cluster(spec), policy=policy, onlooker=onlooker, **more)
+    history = simulate(Scenario(jobs, cluster(spec), policy=policy, **more), onlooker=onlooker)
     return history, onlooker.observations()
 
 
@@ -63,7 +64,7 @@ def observed(jobs: list[JobSpec], spec: str, policy: str, samples: int = 6, **mo
 def test_a_run_is_the_same_whether_somebody_looks_on_or_not(policy: str) -> None:
     faults = Faults(node_losses_per_day=20, launch_failures=0.1)
     jobs = workload(count=8, max_restarts=5)
-    alone = simulate(jobs, cluster(TWO_TYPES), policy=policy, faults=faults)
+    alone = simulate(Scenario(jobs, cluster(TWO_TYPES), policy=policy, faults=faults))
     watched, seen = observed(jobs, TWO_TYPES, policy, samples=3, faults=faults)
     np.testing.assert_array_equal(alone.end_s, watched.end_s)
     np.testing.assert_array_equal(alone.attempts.gpu_ids, watched.attempts.gpu_ids)
@@ -97,7 +98,7 @@ class Twin:
 @pytest.mark.parametrize("policy", ["fifo", "srtf", "las", "gandiva", "max-min", "finish-time", "themis"])
 def test_a_fork_decides_what_the_engine_decides(policy: str) -> None:
     twin = Twin()
-    simulate(workload(count=8), cluster(TWO_TYPES), policy=policy, onlooker=twin)
+    simulate(Scenario(workload(count=8), cluster(TWO_TYPES), policy=policy), onlooker=twin)
     assert twin.compared > 8
 
 
@@ -187,7 +188,7 @@ def test_a_lie_changes_what_the_engine_believes_of_one_app_alone() -> None:
     liar = job("liar", 2, 100.0, throughput=speeds, slowdown=(1.0, 1.0, 2.0, 2.0))
     cell.submit(0.0, liar, job("other", 2, 100.0, throughput=speeds))
     fork = cell.engine.fork()
-    tell(fork, [0], Misreport("", work=8.0, speed=(("v100", 0.5),), spread=0.25), 10.0)
+    apply_misreport(fork, [0], Misreport("", work=8.0, speed=(("v100", 0.5),), spread=0.25), 10.0)
     table = fork.jobs
     assert table.work_left[:2].tolist() == [8 * 80.0, 100.0]
     assert table.work[0] - table.work_left[0] == 20.0

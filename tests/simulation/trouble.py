@@ -30,10 +30,10 @@ from horae.core.states import State
 from horae.core.throughputs import Origin, Setting, Throughputs
 from horae.placement import PLACEMENTS
 from horae.placement.rules import make_placement
-from horae.policies import POLICIES, make_policy
-from horae.simulate.driver import Driver
-from horae.simulate.faults import Faults
-from horae.simulate.world import World
+from horae.policies import POLICIES, describe, make_policy
+from horae.simulator.driver import Driver
+from horae.simulator.faults import Faults
+from horae.simulator.world import World
 
 FAULTS = Faults(
     node_losses_per_day=6.0,
@@ -97,7 +97,7 @@ class Trouble:
     def _policy(self) -> tuple[str, dict[str, str]]:
         name = str(self.rng.choice(list(POLICIES)))
         settings = {}
-        for parameter in POLICIES[name].parameters:
+        for parameter in describe(name).parameters:
             if parameter.name in ("quantum", "round", "lease"):
                 settings[parameter.name] = str(self.rng.choice([50, 300, 600]))
             if parameter.name == "reserve":

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horae.policies.gavel.finish_time import FinishTime
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.solve.allocation.problem import AllocationProblem, Sharing, Solution
 from horae.solve.allocation.programs import finish_time
 from horae.workload.clusters import parse_cluster
@@ -132,12 +133,14 @@ def test_every_moment_of_a_trace_has_its_proof(shared_data: Path, monkeypatch: p
     monkeypatch.setattr(FinishTime, "allocate", noting(FinishTime.allocate))
     speeds = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")
     history = simulate(
-        load_trace(shared_data / "gavel" / "minimize_makespan.trace", throughputs=speeds).jobs[:40],
-        parse_cluster("v100:4x1,p100:8x1,k80:12x1"),
-        policy="finish-time",
-        settings={"space-sharing": "true"},
-        placement="anywhere",
-        throughputs=speeds,
+        Scenario(
+            load_trace(shared_data / "gavel" / "minimize_makespan.trace", throughputs=speeds).jobs[:40],
+            parse_cluster("v100:4x1,p100:8x1,k80:12x1"),
+            policy="finish-time",
+            settings={"space-sharing": "true"},
+            placement="anywhere",
+            throughputs=speeds,
+        )
     )
     assert np.isfinite(history.end_s).all()
     assert len(gaps) >= 100

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from horae.policies.tiresias.service_samples import read_samples
+from horae.plugins.setting_files import read_column
 from horae.solve.gittins import ServiceDistribution
 
 samples = st.lists(st.integers(1, 12), min_size=1, max_size=10)
@@ -44,7 +44,9 @@ def plain_best(values: list[int], age: int) -> Fraction:
     [(0, "297.2", "340"), (1000, "236.9", "704"), (5000, "83.3", "193"), (50000, "7.5", "10.6")],
 )
 def test_the_published_samples_give_the_printed_digits(shared_data: Path, age: float, quantum: str, best: str) -> None:
-    distribution = ServiceDistribution(read_samples(str(shared_data / "tiresias" / "yarn-gput1000.csv")))
+    distribution = ServiceDistribution(
+        np.array(read_column("samples", str(shared_data / "tiresias" / "yarn-gput1000.csv"), "gpu_seconds"))
+    )
     at = np.array([age], float)
     assert f"{1e6 * distribution.index(at, np.array([3250.0]))[0]:.1f}" == quantum
     assert f"{1e6 * distribution.best_index(at)[0]:.{len(best.partition('.')[2])}f}" == best

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from horae.core.cluster import Span
 from horae.core.throughputs import Origin, Setting, Throughputs
-from horae.simulate.run import simulate
+from horae.simulator.run import simulate
+from horae.simulator.scenario import Scenario
 from horae.workload.generator import SIZES, Workload, generate
 from horae.workload.model_mixes import Models
 from horae.workload.profiles import BadProfile, estimate_missing, hide
@@ -234,9 +235,9 @@ def test_jobs_run_at_true_speed_whatever_the_policy_believes() -> None:
     machines = cluster("v100:1x4,p100:1x4,k80:1x4")
     workload = Workload(jobs=60, load=0.8, sizes=SIZES["single"], mix=Models(distributed=(), single=CLASSES))
     jobs = generate(workload, machines, TRUTH, seed=0)
-    known = simulate(jobs, machines, policy="max-min", throughputs=TRUTH)
+    known = simulate(Scenario(jobs, machines, policy="max-min", throughputs=TRUTH))
     believed = hide(TRUTH, 0.3, 0.3, seed=0)
-    guessed = simulate(jobs, machines, policy="max-min", throughputs=believed, truth=TRUTH)
+    guessed = simulate(Scenario(jobs, machines, policy="max-min", throughputs=believed, truth=TRUTH))
     submitted = np.array([one.submit_s for one in jobs])
     fastest = np.array([one.work / speed(TRUTH, alone(one.job_class)) for one in jobs])
     assert np.isfinite(guessed.end_s).all()

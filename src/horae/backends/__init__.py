@@ -1,0 +1,63 @@
+"""The backends: what really starts and stops processes. The registry is a dictionary, open for additions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from horae.core.cluster import Node
+from horae.core.errors import UserError, did_you_mean
+from horae.plugins.installed import BACKENDS_GROUP, add_installed
+
+if TYPE_CHECKING:
+    from horae.backends.protocol import Backend
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """What a service tells the backend that it starts."""
+
+    #: Folder of the service, for whatever the backend must remember.
+    state: Path
+    #: Virtual nodes, as `horae serve --gpus` declares them; nothing where the backend finds its machines itself.
+    nodes: tuple[Node, ...] = ()
+    #: Folder with the secrets' files.
+    secrets: Path | None = None
+    #: Numbers of real GPUs on this machine, by node.
+    devices: Mapping[Node, tuple[int, ...]] = field(default_factory=dict)
+
+
+BackendFactory = Callable[[BackendOptions], "Backend"]
+
+
+def _local(options: BackendOptions) -> Backend:
+    from horae.backends.local.backend import LocalBackend
+
+    return LocalBackend(options.state, options.nodes, options.secrets, options.devices)
+
+
+#: What makes each backend, by name.
+BACKENDS: dict[str, BackendFactory] = {"local": _local}
+
+
+class UnknownBackend(UserError):
+    """A backend that does not exist."""
+
+
+def open_backend(name: str, options: BackendOptions) -> Backend:
+    """The backend of a name; installed packages are looked at if it is not known."""
+    if name not in BACKENDS:
+        add_installed(BACKENDS_GROUP, BACKENDS, _checked, name)
+    if name not in BACKENDS:
+        known = ", ".join(BACKENDS)
+        raise UnknownBackend(f"No backend is called {name!r}.{did_you_mean(name, BACKENDS)} There are: {known}.")
+    return BACKENDS[name](options)
+
+
+def _checked(name: str, factory: Any) -> BackendFactory:
+    if not callable(factory):
+        raise UserError(f"The backend {name!r} of an installed package cannot be called with BackendOptions.")
+    made: BackendFactory = factory
+    return made

@@ -10,11 +10,10 @@ import typer
 
 from horae.cli import STARTED_S, options
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich, table
-from horae.cli.output_files import check_outputs, written_whole
+from horae.cli.output_files import check_outputs, write_viewer_file, written_whole
 from horae.cli.progress import progress_bar
 from horae.cli.setup import workload_options
 from horae.cli.setup.job_source import JobOptions
-from horae.cli.setup.single import Conditions, Single, write_viewer_file
 
 if TYPE_CHECKING:
     from horae.core.history import History
@@ -65,27 +64,32 @@ def command(
     Every verdict has its numbers, and a counter-example where the property does not hold. The run is the same as
     that of `horae simulate`; docs/reference/audit.md defines each property.
     """
-    from horae.core.throughputs import Throughputs
-    from horae.report.audit.audit import judge
-    from horae.simulate.audit.observer import Observer, sample_times
+    from horae.cli.setup.scenario_options import read_scenario
+    from horae.experiments.audit import audit
     from horae.workload.clusters import cluster_file
 
     check_outputs([html, perfetto], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
-    asked = JobOptions(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
-    conditions = Conditions(
-        cluster, placement, restart_cost, throughputs, profile_share, profile_noise, queues, faults or (), seed
+    scenario = read_scenario(
+        policy,
+        set or (),
+        JobOptions(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload),
+        cluster=cluster,
+        placement=placement,
+        restart_cost=restart_cost,
+        throughputs=throughputs,
+        profile_share=profile_share,
+        profile_noise=profile_noise,
+        queues=queues,
+        faults=faults or (),
+        seed=seed,
     )
-    single = Single.read(policy, set or (), asked, conditions)
-    true = single.speeds or Throughputs()
-    onlooker = Observer(sample_times(single.jobs, single.machines, true, samples, seed), true, seed)
-    with progress_bar(f"{policy}, {len(single.jobs):,} jobs", output) as advance:
-        history = single.run(advance, onlooker)
-    write_viewer_file(perfetto, history)
-    verdicts = judge(history, onlooker.observations(), true, seed)
+    with progress_bar(f"{policy}, {len(scenario.jobs):,} jobs", output) as advance:
+        audited = audit(scenario, samples, advance)
+    write_viewer_file(perfetto, audited.history)
     if html is not None:
-        _write_page(html, history, verdicts)
-    _print_verdicts(policy, history.settings, verdicts, output)
-    note_unfinished(policy, [history.waiting])
+        _write_page(html, audited.history, audited.verdicts)
+    _print_verdicts(policy, audited.history.settings, audited.verdicts, output)
+    note_unfinished(policy, [audited.history.waiting])
 
 
 def _write_page(html: Path, history: History, verdicts: Sequence[Verdict]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,8 @@ from horae.core.errors import UserError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from horae.cli.setup.parallel import Outcome, Run
+    from horae.experiments.parallel import Outcome
+    from horae.simulator.scenario import PolicyChoice
 
 #: What is compared when nobody says otherwise.
 DEFAULT_POLICIES = ("fifo", "fifo-backfill", "smallest-first", "srtf", "srsf", "las", "time-slice", "isolated")
@@ -71,68 +72,94 @@ def command(
     output: options.OutputOption = Output.TABLE,
 ) -> None:
     """Run several policies on the same jobs, in parallel processes, and show them side by side."""
-    from horae.cli.setup.parallel import World, run_all
+    from horae.experiments.comparison import compare
+    from horae.experiments.parallel import MeasuredJobs
+    from horae.experiments.prices import with_prices
+    from horae.simulator.scenario import Scenario
     from horae.workload.clusters import cluster_file, parse_cluster
 
     # Whatever can be wrong is found before anything takes time.
     check_outputs([html], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
     machines = parse_cluster(cluster)
-    chosen = [(name, inputs.with_prices(name, its, machines)) for name, its in read_policies(policy or (), policies)]
+    chosen = [with_prices(one, machines) for one in read_policies(policy or (), policies)]
     speeds = inputs.read_throughputs(throughputs)
     trouble = inputs.read_faults(faults or ())
     tree = inputs.read_queues(queues, cluster)
     asked = JobOptions(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
-    source, speeds = asked.source(machines, speeds, {"--seeds": seeds if seeds > 1 else None})
-    world = World(source, machines, placement, restart_cost, speeds, tree, trouble, measure_from, measure_to)
-    runs = _plan(chosen, range(seed, seed + seeds), keep_history=html is not None)
-    with progress_bar(f"{len(runs)} runs", output) as advance:
-        outcomes = run_all(world, runs, workers or os.cpu_count() or 1, advance)
+    source, speeds = asked.read(machines, speeds, {"--seeds": seeds if seeds > 1 else None})
+    first = chosen[0]
+    base = Scenario(
+        source, machines, first.policy, first.settings, placement, restart_cost, speeds, None, tree, seed, trouble
+    )
+    with progress_bar(f"{len(chosen) * seeds} runs", output) as advance:
+        by_policy = compare(
+            base,
+            chosen,
+            range(seed, seed + seeds),
+            MeasuredJobs(measure_from, measure_to),
+            workers=workers or os.cpu_count() or 1,
+            keep_histories=html is not None,
+            advance=advance,
+        )
     if html is not None:
-        _write_page(html, outcomes)
-    by_policy = [outcomes[first : first + seeds] for first in range(0, len(outcomes), seeds)]
+        _write_page(html, by_policy)
     _print_outcomes(by_policy, seeds, output)
     _tell_unfinished(by_policy)
 
 
-def read_policies(words: Sequence[str], listed: str | None) -> list[tuple[str, dict[str, str]]]:
+def read_policies(words: Sequence[str], listed: str | None) -> list[PolicyChoice]:
     """The policies to compare with their settings, each checked; the default ones if none is named."""
-    from horae.policies import make_policy
+    from horae.plugins.policies import load_policy
+    from horae.simulator.scenario import PolicyChoice
 
     named = [one for text in (*words, listed or "") for one in split_policies(text)]
     if listed is not None and not split_policies(listed):
         raise UserError(f"--policies {listed!r} names no policy; write them like --policies fifo,las.")
-    chosen = []
+    chosen: list[PolicyChoice] = []
     for name, settings in named or [(name, []) for name in DEFAULT_POLICIES]:
-        pairs = inputs.read_pairs("--policy las:quantum=600", settings)
-        make_policy(name, pairs)
-        if (name, pairs) in chosen:
+        one = PolicyChoice(load_policy(name), inputs.read_pairs("--policy las:quantum=600", settings))
+        one.make()
+        if one in chosen:
             same = f"{name}:{','.join(settings)}" if settings else name
             raise UserError(f"Policy {same!r} is named twice; once is enough.")
-        chosen.append((name, pairs))
+        chosen.append(one)
     return chosen
 
 
 def split_policies(text: str) -> list[tuple[str, list[str]]]:
-    """Policies and their settings from `las:quantum=300,reserve=60,cost:prices=v100:3,k80:1,fifo`.
+    """Policies and their settings from `las:quantum=300,reserve=60,cost:prices=v100:3,k80:1,./mine.py:Mine:a=1,fifo`.
 
     Commas stand between policies, settings and the parts of a value alike. What has an equals
     sign is a setting of the policy before it; `k80:1`, where `k80` is no policy, and the second
     number of `tiresias:thresholds=3250,7200` go on with the value of the setting before them;
-    everything else is a policy.
+    everything else is a policy. The place of a class, such as `./mine.py:Mine`, is one name.
     """
     from horae.policies import POLICIES
 
     found: list[tuple[str, list[str]]] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        name, colon, first = (piece.strip() for piece in part.partition(":"))
+        name, colon, first = _split_name(part)
         settings = found[-1][1] if found else []
-        if settings and name not in POLICIES and "=" in name:
+        new = name in POLICIES or ":" in name
+        if settings and not new and "=" in name:
             settings.append(part)
-        elif settings and name not in POLICIES and "=" not in part and (colon or _is_number(part)):
+        elif settings and not new and "=" not in part and (colon or _is_number(part)):
             settings[-1] += f",{part}"
         else:
             found.append((name, [first] if first else []))
     return found
+
+
+def _split_name(part: str) -> tuple[str, str, str]:
+    """A policy's name or place, the colon behind it, and what follows."""
+    from horae.plugins.places import place_of
+    from horae.policies import POLICIES
+
+    name, colon, rest = (piece.strip() for piece in part.partition(":"))
+    in_it, colon_behind, behind = (piece.strip() for piece in rest.partition(":"))
+    if name not in POLICIES and place_of(f"{name}:{in_it}"):
+        return f"{name}:{in_it}", colon_behind, behind
+    return name, colon, rest
 
 
 def _is_number(text: str) -> bool:
@@ -143,30 +170,26 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _plan(chosen: Sequence[tuple[str, dict[str, str]]], seeds: Sequence[int], keep_history: bool) -> list[Run]:
-    """Every policy on every seed; the page shows the first seed."""
-    from horae.cli.setup.parallel import Run
-
-    return [Run(name, seed, settings, keep_history and seed == seeds[0]) for name, settings in chosen for seed in seeds]
-
-
-def _write_page(html: Path, outcomes: Sequence[Outcome]) -> None:
+def _write_page(html: Path, by_policy: Sequence[Sequence[Outcome]]) -> None:
     from horae.report.pages.page import write_page
 
+    shown = [(one.history, one.report) for same in by_policy for one in same if one.history is not None]
     with written_whole(html) as path:
-        write_page(path, [(outcome.history, outcome.report) for outcome in outcomes if outcome.history is not None])
+        write_page(path, shown)
     note(f"page: {html}")
 
 
 def _print_outcomes(by_policy: Sequence[Sequence[Outcome]], seeds: int, output: Output) -> None:
     """Print one record a policy, or the table of all."""
+    from horae.experiments.comparison import records
+
     match output:
         case Output.JSON:
             from horae.report.process_cost import process_cost
 
-            print_json({"seeds": seeds, "policies": [_record(same) for same in by_policy], **process_cost(STARTED_S)})
+            print_json({"seeds": seeds, "policies": records(by_policy), **process_cost(STARTED_S)})
         case Output.CSV:
-            print_csv(_record(same) for same in by_policy)
+            print_csv(records(by_policy))
         case Output.TABLE:
             print_rich(_table(by_policy, seeds))
 
@@ -179,19 +202,9 @@ def _tell_unfinished(by_policy: Sequence[Sequence[Outcome]]) -> None:
         note_unfinished(label, [outcome.waiting for outcome in same])
 
 
-def _record(same: Sequence[Outcome]) -> dict[str, Any]:
-    """One policy as JSON and CSV show it: its report, or the mean over seeds with the intervals."""
-    from horae.cli.setup.confidence import interval_record, mean_record
-
-    records = [outcome.report.as_dict() for outcome in same]
-    if len(records) == 1:
-        return records[0]
-    return {**mean_record(records), "ci95": interval_record(records)}
-
-
 def _table(by_policy: Sequence[Sequence[Outcome]], seeds: int) -> RenderableType:
     if seeds > 1:
-        from horae.cli.setup.confidence import render_intervals
+        from horae.report.confidence import render_intervals
 
         return render_intervals([[outcome.report for outcome in same] for same in by_policy])
     from horae.report.tables import render_table

@@ -1,8 +1,8 @@
-"""Commands whose modules are imported when they are called: each costs its own start, and not that of all."""
+"""Lazily imported commands, so that each loads only what it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperGroup
 
+from horae.cli.quick_values import read_quickly
 from horae.cli.usage_errors import PlainUsage
 
 
@@ -23,47 +24,29 @@ class LazyCommand:
 
 
 class LazyGroup(TyperGroup):
-    """A group of late commands; a subclass names them, in the order of its list."""
+    """A group of commands that are imported when they are called; a subclass names them, in the order of its list."""
 
     late: ClassVar[Mapping[str, LazyCommand]] = {}
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = _Commands(self.late)
+        #: Names alone, for the list and for hints at what may be meant, until a command is made.
+        self.commands = dict.fromkeys(self.late)  # type: ignore[assignment]
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Names of the commands, in order."""
-        return list(self.late)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, made when it is first asked for."""
+        if cmd_name in self.late and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _make(cmd_name, self.late[cmd_name])
+        return self.commands.get(cmd_name)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Options of the group."""
+        return read_quickly(super().get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list without importing what it names."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.help) for name, one in self.late.items()])
-
-
-class _Commands(MutableMapping[str, Any]):
-    """Commands by name, made when they are looked at."""
-
-    def __init__(self, late: Mapping[str, LazyCommand]) -> None:
-        self._late, self._made = dict(late), dict[str, Any]()
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = _make(name, self._late[name])
-        return self._made[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._late[name]
-        self._made.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._late)
-
-    def __len__(self) -> int:
-        return len(self._late)
 
 
 def _make(name: str, late: LazyCommand) -> Any:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
+#: Characters of a line in a pipe.
+_PIPE_WIDTH = 200
+
+
 class Output(StrEnum):
     """The forms in which every command can answer."""
 
@@ -58,15 +62,26 @@ def print_csv(records: Iterable[Mapping[str, object]]) -> None:
 
 def print_rich(*parts: RenderableType) -> None:
     """Print tables and text for people; a pipe gets plain text that is never cut short."""
+    if all(isinstance(part, str) and _fits(part) for part in parts):
+        # Short sentences need no layout, and rich takes a while to load.
+        with _printing():
+            for part in parts:
+                typer.echo(part)
+        return
     from rich.console import Console
 
     # Names of jobs, queues and files stand in what is printed: brackets and colons in them mean nothing.
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(highlight=False, markup=False, emoji=False, width=200)
+        console = Console(highlight=False, markup=False, emoji=False, width=_PIPE_WIDTH)
     with _printing():
         for part in parts:
             console.print(part)
+
+
+def _fits(text: str) -> bool:
+    """Whether a text is one line of plain letters that no terminal would break."""
+    return text.isascii() and text.isprintable() and is_wide(len(text) + 1) and len(text) < _PIPE_WIDTH
 
 
 def is_wide(columns: int) -> bool:

@@ -7,8 +7,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from horae.cli.output import note
 from horae.core.errors import UserError
+
+if TYPE_CHECKING:
+    from horae.core.history import History
 
 
 class CannotWrite(UserError):
@@ -81,3 +86,14 @@ def _umask() -> int:
 
 def _cannot_write(path: Path, error: OSError) -> CannotWrite:
     return CannotWrite(f"Cannot write {path}: {error.strerror or error}; choose another file or make room.")
+
+
+def write_viewer_file(path: Path | None, history: History) -> None:
+    """Write the run for a trace viewer, if a file was named."""
+    if path is None:
+        return
+    from horae.report.perfetto import write_perfetto
+
+    with written_whole(path) as temporary:
+        write_perfetto(temporary, history)
+    note(f"for ui.perfetto.dev: {path}")

@@ -8,7 +8,6 @@ import typer
 
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, print_csv, print_json, print_rich, table
-from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +23,12 @@ def command(
 ) -> None:
     """List the policies and placements, or describe one policy: objective, parameters, paper."""
     from horae.placement import PLACEMENTS
-    from horae.policies import POLICIES
+    from horae.plugins.policies import load_all_policies, load_policy
+    from horae.policies import POLICIES, describe
 
-    if name is not None and name not in POLICIES:
-        raise UserError(f"No policy is called {name!r}.{did_you_mean(name, POLICIES)} `horae policies` lists them.")
-    chosen = list(POLICIES.values()) if name is None else [POLICIES[name]]
+    if name is None:
+        load_all_policies()
+    chosen = [describe(known) for known in POLICIES] if name is None else [describe(load_policy(name))]
     match output:
         case Output.JSON:
             placements = [{"name": key, "summary": summary} for key, summary in PLACEMENTS.items()]

@@ -17,10 +17,8 @@ import typer
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, print_csv
 from horae.client.address import default_state
-from horae.core.errors import UserError
 
 if TYPE_CHECKING:
-    from horae.core.queues import Queue
     from horae.service.server import Server
 
 
@@ -62,7 +60,10 @@ def command(
     policy: Annotated[
         str | None,
         typer.Option(
-            "--policy", metavar="NAME", help="Scheduling policy (default: the last one, at first fifo-backfill)."
+            "--policy",
+            metavar="NAME",
+            help="Scheduling policy (default: the last one, at first fifo-backfill), or a class of yours, such as "
+            "./mine.py:MyPolicy.",
         ),
     ] = None,
     set: Annotated[  # noqa: A002, the option is called so
@@ -90,6 +91,12 @@ def command(
             "after 90d, keep their files).",
         ),
     ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend", metavar="NAME", help="What runs the jobs: local, or one that an installed package offers."
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Start the service, which runs jobs on this machine's GPUs until Ctrl-C or SIGTERM.
@@ -102,7 +109,8 @@ def command(
     """
     stop = _stop_on_signals()
     _excuse_slow_start()
-    from horae.cli.setup.inputs import read_pairs
+    from horae.cli.setup.duration_options import read_span
+    from horae.cli.setup.inputs import read_pairs, read_queue_file
     from horae.service.server import ServeOptions, Server
 
     asked = ServeOptions(
@@ -115,9 +123,10 @@ def command(
         policy=policy,
         settings=read_pairs("--set quantum=600", set or ()),
         placement=placement,
-        queues=_queues(queues),
+        queues=() if queues is None else read_queue_file(queues, named_by_jobs=True),
         secrets=secrets,
-        keep_s=_seconds(keep) if keep is not None else None,
+        keep_s=read_span("--keep", keep) if keep is not None else None,
+        backend=backend,
     )
     server = Server(asked)
     try:
@@ -127,15 +136,6 @@ def command(
         server.close()
     if _is_main_thread():
         _leave_at_once()
-
-
-def _seconds(keep: str) -> float:
-    from horae.service.job_file import seconds
-
-    try:
-        return float(seconds(keep))
-    except ValueError as error:
-        raise UserError(f"--keep: {error}.") from None
 
 
 def _excuse_slow_start() -> None:
@@ -165,23 +165,6 @@ def _stop_on_signals() -> threading.Event:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
     return stop
-
-
-def _queues(path: Path | None) -> tuple[Queue, ...]:
-    if path is None:
-        return ()
-    from horae.service.job_file import queue_path
-    from horae.workload.clusters import load_queues
-
-    queues = load_queues(path)
-    if not queues:
-        raise UserError(f"{path} names no queues; add a section `queues:`, or leave --queues out.")
-    try:
-        for queue in queues:
-            queue_path(queue.path)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}.") from None
-    return queues
 
 
 def _announce(server: Server, output: Output, is_default: bool) -> None:

@@ -9,11 +9,10 @@ import typer
 
 from horae.cli import STARTED_S, options
 from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
-from horae.cli.output_files import check_outputs, written_whole
+from horae.cli.output_files import check_outputs, write_viewer_file, written_whole
 from horae.cli.progress import progress_bar
 from horae.cli.setup import workload_options
 from horae.cli.setup.job_source import JobOptions
-from horae.cli.setup.single import Conditions, Single, write_viewer_file
 
 if TYPE_CHECKING:
     from horae.core.history import History
@@ -58,24 +57,34 @@ def command(
     output: options.OutputOption = Output.TABLE,
 ) -> None:
     """Run a trace, or a workload made up, on a cluster under one policy, in virtual time, and report how it went."""
-    from horae.policies import make_policy
+    from horae.cli.setup.scenario_options import read_scenario
     from horae.report.metrics.measure import measure
+    from horae.simulator.run import simulate
     from horae.workload.clusters import cluster_file
 
     check_outputs([jobs_out, html, perfetto], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
-    conditions = Conditions(
-        cluster, placement, restart_cost, throughputs, profile_share, profile_noise, queues, faults or (), seed
+    scenario = read_scenario(
+        policy,
+        set or (),
+        JobOptions(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload),
+        cluster=cluster,
+        placement=placement,
+        restart_cost=restart_cost,
+        throughputs=throughputs,
+        profile_share=profile_share,
+        profile_noise=profile_noise,
+        queues=queues,
+        faults=faults or (),
+        seed=seed,
     )
-    asked = JobOptions(trace, format, skip_bad, generate, jobs, load, rate, hours_from, workload)
-    single = Single.read(policy, set or (), asked, conditions)
-    with progress_bar(f"{policy}, {len(single.jobs):,} jobs", output) as advance:
-        history = single.run(advance)
+    with progress_bar(f"{policy}, {len(scenario.jobs):,} jobs", output) as advance:
+        history = simulate(scenario, advance)
     report = measure(history, measure_from, measure_to)
     _write_files(history, report, jobs_out, html)
     write_viewer_file(perfetto, history)
     _print_report(report, output)
     note_unfinished(policy, [history.waiting])
-    if getattr(make_policy(policy, single.settings), "space_sharing", False) and not report.shared_gpu_share:
+    if getattr(scenario.built_policy, "space_sharing", False) and not report.shared_gpu_share:
         note(f"{policy}: no two jobs shared GPUs; none gain by it, or their speeds together are not known.")
 
 

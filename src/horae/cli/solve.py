@@ -89,9 +89,9 @@ def _switches(policy: str, settings: dict[str, str]) -> tuple[bool, bool | None]
 
 
 def _known_switches(policy: str) -> list[str]:
-    from horae.policies import POLICIES
+    from horae.policies import describe
 
-    return [parameter.name for parameter in POLICIES[policy].parameters if parameter.name in _SWITCHES]
+    return [parameter.name for parameter in describe(policy).parameters if parameter.name in _SWITCHES]
 
 
 def _with_pairs(problem: AllocationProblem, policy: str, aware: bool, sharing: bool | None) -> AllocationProblem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,16 +17,17 @@ from horae.cli.output import Output, note, note_unfinished, print_csv, print_jso
 from horae.cli.output_files import check_outputs, written_whole
 from horae.cli.progress import progress_bar
 from horae.cli.setup import inputs, workload_options
-from horae.cli.setup.sweep_axis import GPUS, LOAD, RATE, Chosen, Step, SweepAxis, read_variation
-from horae.core.errors import UserError, did_you_mean
+from horae.core.errors import UserError
+from horae.experiments.sweep_defaults import MEASURE_FROM, MEASURE_TO, MORE_JOBS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from horae.cli.setup.parallel import Outcome, Run
-    from horae.core.throughputs import Throughputs
-    from horae.report.pages.curves import Axis, Curve, Panel
-    from horae.workload.generator import Workload
+    from horae.experiments.parallel import Outcome
+    from horae.experiments.sweep import Point, SweepPlan, SweepWindow
+    from horae.experiments.sweep_axis import SweepAxis
+    from horae.report.pages.curves import Axis, Panel
+    from horae.simulator.scenario import PolicyChoice
 
 
 @dataclass(frozen=True)
@@ -45,41 +46,10 @@ THEMIS = Experiment("48x4/12,24x2/12,16x1/16", "best-effort", "themis,las")
 #: By preset; Gavel's for the others.
 EXPERIMENTS = {"themis": THEMIS}
 
-#: Gavel's steady state: the jobs that are measured.
-MEASURE_FROM, MEASURE_TO = 4000, 5000
-
 #: Endings of the files that a plot can be written to.
 PLOTS = (".png", ".svg")
 
-#: Jobs keep coming while measured ones are there, and the slowest of these may take months: so many for each.
-_MORE_JOBS = 4
-
-
-@dataclass(frozen=True)
-class SweepWindow:
-    """How many jobs are made up, and which are measured; without an end, all are run to the end."""
-
-    jobs: int
-    measure_from: int
-    measure_to: int | None
-
-    def __str__(self) -> str:
-        if self.measure_to is not None:
-            return f"jobs {self.measure_from:,} to {self.measure_to - 1:,}"
-        return f"jobs {self.measure_from:,} to {self.jobs - 1:,}" if self.measure_from else f"{self.jobs:,} jobs"
-
-
-@dataclass(frozen=True)
-class Point:
-    """One policy at one step, or, where the steps mean nothing to it, at any; run once for each seed."""
-
-    label: str
-    step: Step | None
-    outcomes: Sequence[Outcome]
-
-    def where(self, axis: Axis) -> str:
-        """The value at which it lies."""
-        return "any" if self.step is None else axis.text(self.step.value)
+_EXAMPLE = "--vary f=0,0.5,0.8"
 
 
 def command(
@@ -145,7 +115,7 @@ def command(
             "--jobs",
             metavar="N",
             min=1,
-            help=f"How many come in all.  [default: {_MORE_JOBS} times --measure-to; of apps, as many as the preset "
+            help=f"How many come in all.  [default: {MORE_JOBS} times --measure-to; of apps, as many as the preset "
             "has]",
         ),
     ] = None,
@@ -185,45 +155,38 @@ def command(
     jobs are run to the end, or those in the middle of a long stream are measured, so that they see the cluster as
     it is on any day.
     """
-    from horae.cli.setup.parallel import World, run_all
+    from horae.experiments.parallel import Batch, run_all
+    from horae.experiments.prices import with_prices
+    from horae.experiments.sweep import SweepPlan, check_measure, choose_window
+    from horae.simulator.scenario import Scenario
     from horae.workload.clusters import cluster_file, parse_cluster
+    from horae.workload.job_sources import GeneratedJobs
 
     # Whatever can be wrong is found before anything takes time.
     usual = EXPERIMENTS.get(generate, GAVEL)
     cluster, placement = cluster or usual.cluster, placement or usual.placement
     _check_plot(plot)
-    _check_measure(measure)
+    check_measure(measure)
     check_outputs([plot, html], inputs=[throughputs, queues, cluster_file(cluster)])
     chosen = read_policies(policy or (), policies if policy or policies is not None else usual.policies)
     variation = read_variation(vary, chosen)
     speeds, tree = inputs.read_throughputs(throughputs), inputs.read_queues(queues, cluster)
-    steps = variation.steps(parse_cluster(cluster), rate, load)
-    work = workload_options.read_workload(generate, jobs, load, rate, None, workload or (), speeds)
-    window = read_window(work, jobs, measure_from, measure_to)
-    sources = [_source(work, window, step, speeds) for step in steps]
     machines = parse_cluster(cluster)
-    chosen = [(name, inputs.with_prices(name, settings, machines)) for name, settings in chosen]
-    runs = _plan(variation, steps, sources, chosen, range(seed, seed + seeds))
-    world = World(
-        sources[0],
-        steps[0].cluster,
-        placement,
-        restart_cost,
-        speeds,
-        tree,
-        None,
-        window.measure_from,
-        window.measure_to,
-        until=window.measure_to,
+    steps = variation.steps(machines, rate, load)
+    work = workload_options.read_workload(generate, jobs, load, rate, None, workload or (), speeds)
+    window = choose_window(work, jobs, measure_from, measure_to)
+    priced = tuple(with_prices(one, machines) for one in chosen)
+    base = Scenario(
+        GeneratedJobs(work), machines, priced[0].policy, {}, placement, restart_cost, speeds, queues=tree, seed=seed
     )
-    _tell_flat(variation, chosen)
-    with progress_bar(f"{len(runs)} runs", output) as advance:
-        outcomes = run_all(world, runs, workers or os.cpu_count() or 1, advance)
-    points = _points(variation, steps, chosen, outcomes, seeds)
-    axis = variation.axis("apps" if work.trials_max > 1 else "jobs")
-    panels = _panels(points, chosen, steps, measure)
-    about = _about(generate, window, variation, sources[0], seeds)
-    _write_files(axis, panels, about, plot, html)
+    plan = SweepPlan(variation, tuple(steps), priced, work, window, base, tuple(range(seed, seed + seeds)))
+    _tell_flat(plan)
+    scenarios = plan.scenarios()
+    with progress_bar(f"{len(scenarios)} runs", output) as advance:
+        outcomes = run_all(Batch(scenarios, window.measured), workers or os.cpu_count() or 1, advance)
+    points, axis = plan.points(outcomes), plan.axis()
+    panels = plan.panels(points, measure)
+    _write_files(axis, panels, plan.about(generate), plot, html)
     _print_points(points, axis, panels, variation, seeds, output)
     _tell_trouble(points, axis, window)
     _tell_alike(points, axis)
@@ -232,24 +195,38 @@ def command(
 # -------------------------------------------------------------- what is asked
 
 
-def read_window(
-    work: Workload, jobs: int | None, measure_from: int | None = None, measure_to: int | None = None
-) -> SweepWindow:
-    """Which jobs to make up and to measure; a window that they do not fill is refused.
+def read_variation(text: str, chosen: Sequence[PolicyChoice]) -> SweepAxis:
+    """Read `WHAT=V,V,...`; what the chosen policies cannot be set to is found here, not hours later."""
+    from horae.experiments.sweep_axis import SweepAxis, check_policies
 
-    A number of jobs alone, or a preset of apps, asks for all of them; otherwise the steady state is measured.
-    """
-    finite = measure_to is None and (jobs is not None or work.trials_max > 1)
-    first = measure_from if measure_from is not None else 0 if finite or measure_to is not None else MEASURE_FROM
-    end = None if finite else measure_to or MEASURE_TO
-    last = work.jobs if end is None else end
-    if first >= last:
+    what, equals, values = (part.strip() for part in text.partition("="))
+    what = what.replace("_", "-")
+    if not (what and equals):
+        raise UserError(f"--vary {text!r} is not of the form WHAT=VALUE,VALUE,...; write it like {_EXAMPLE}.")
+    variation = SweepAxis(what, _values(what, values))
+    if variation.is_setting:
+        check_policies(variation, chosen)
+    return variation
+
+
+def _values(what: str, text: str) -> tuple[float, ...]:
+    """Numbers, each once, from the lowest up."""
+    from horae.experiments.sweep_axis import check_values
+
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UserError(f"--vary {what}={text} names no value; write them like {_EXAMPLE}.")
+    return check_values(what, [_value(what, part) for part in parts], text)
+
+
+def _value(what: str, text: str) -> float:
+    try:
+        return inputs.read_number(f"--vary {what}", text)
+    except UserError as why:
         raise UserError(
-            f"The window of jobs {first} to {last} is empty; lower --measure-from or raise --measure-to or --jobs."
-        )
-    if end is not None and jobs is not None and jobs < end:
-        raise UserError(f"Only {jobs} jobs come and {end} are needed; raise --jobs or lower --measure-to.")
-    return SweepWindow(work.jobs if jobs or end is None else _MORE_JOBS * end, first, end)
+            f"{why} A sweep draws numbers; to compare anything else, name a policy for each, such as "
+            f"--policy NAME:{what}={text}."
+        ) from None
 
 
 def _check_plot(plot: Path | None) -> None:
@@ -257,117 +234,13 @@ def _check_plot(plot: Path | None) -> None:
         raise UserError(f"Cannot draw {plot}: end the name of a plot in {' or '.join(PLOTS)}.")
 
 
-def _check_measure(path: str) -> None:
-    from horae.report.tables import MEASURES
-
-    known = [measure.path for measure in MEASURES]
-    if path not in known:
-        raise UserError(f"No measure is called {path!r}.{did_you_mean(path, known)} Known are {', '.join(known)}.")
-
-
-def _source(
-    work: Workload, window: SweepWindow, step: Step, speeds: Throughputs | None
-) -> workload_options.GeneratedSource:
-    """The jobs of a step."""
-    changes: dict[str, Any] = {"jobs": window.jobs}
-    if step.rate is not None or step.load is not None:
-        changes |= {"arrivals_per_hour": step.rate, "load": step.load}
-    return workload_options.GeneratedSource(replace(work, **changes), step.cluster, speeds)
-
-
-def _cells(variation: SweepAxis, steps: Sequence[Step], chosen: Sequence[Chosen]) -> list[tuple[Step | None, Chosen]]:
-    """Every policy at every step; those to which steps mean nothing once, at none, behind all others."""
-    varied = [one for one in chosen if variation.concerns(one[0])]
-    flat = [one for one in chosen if not variation.concerns(one[0])]
-    return [*((step, one) for step in steps for one in varied), *((None, one) for one in flat)]
-
-
-def _plan(
-    variation: SweepAxis,
-    steps: Sequence[Step],
-    sources: Sequence[workload_options.GeneratedSource],
-    chosen: Sequence[Chosen],
-    seeds: Sequence[int],
-) -> list[Run]:
-    """Every cell on every seed."""
-    from horae.cli.setup.parallel import Run
-
-    source_of = dict(zip([step.value for step in steps], sources, strict=True))
-    runs = []
-    for step, (name, settings) in _cells(variation, steps, chosen):
-        source = sources[0] if step is None else source_of[step.value]
-        told = settings if step is None else {**settings, **step.settings}
-        runs += [Run(name, seed, told, source=source, cluster=source.cluster) for seed in seeds]
-    return runs
-
-
-def _tell_flat(variation: SweepAxis, chosen: Sequence[Chosen]) -> None:
-    for name in dict.fromkeys(name for name, _ in chosen if not variation.concerns(name)):
+def _tell_flat(plan: SweepPlan) -> None:
+    variation = plan.variation
+    for name in dict.fromkeys(one.name for one in plan.chosen if not variation.concerns(one)):
         note(f"{name} has no setting {variation.what!r}: it is run once and drawn as a flat line.")
 
 
 # ------------------------------------------------------------- what came of it
-
-
-def _points(
-    variation: SweepAxis,
-    steps: Sequence[Step],
-    chosen: Sequence[Chosen],
-    outcomes: Sequence[Outcome],
-    seeds: int,
-) -> list[Point]:
-    """Outcomes by step and policy, in the order in which they were planned."""
-    return [
-        Point(_label(*one), step, outcomes[k * seeds : (k + 1) * seeds])
-        for k, (step, one) in enumerate(_cells(variation, steps, chosen))
-    ]
-
-
-def _label(name: str, settings: dict[str, str]) -> str:
-    told = ", ".join(f"{key}={value}" for key, value in settings.items())
-    return f"{name} ({told})" if told else name
-
-
-def _panels(points: Sequence[Point], chosen: Sequence[Chosen], steps: Sequence[Step], plotted: str) -> list[Panel]:
-    """Every measure that is shown, as curves; the one that is plotted first."""
-    from horae.report.pages.curves import COLUMNS, SHOWN, Panel
-    from horae.report.tables import MEASURES, shown
-
-    telling = {measure.path for measure in shown([o.report for point in points for o in point.outcomes], MEASURES)}
-    paths = [plotted, *(path for path in dict.fromkeys([*SHOWN, *COLUMNS]) if path != plotted and path in telling)]
-    labels = [_label(*one) for one in chosen]
-    return [Panel.of(path, [_curve(points, label, len(steps), path) for label in labels]) for path in paths]
-
-
-def _curve(points: Sequence[Point], label: str, steps: int, path: str) -> Curve:
-    """One measure of one policy."""
-    import numpy as np
-
-    from horae.cli.setup.confidence import half_width_95
-    from horae.report.pages.curves import Curve
-    from horae.report.tables import ReportFigure
-
-    own = [point for point in points if point.label == label]
-    samples = [[ReportFigure(path, "").of(outcome.report) for outcome in point.outcomes] for point in own]
-    means, halves = np.array([fmean(s) for s in samples]), np.array([half_width_95(s) for s in samples])
-    if own[0].step is None:
-        return Curve(label, np.repeat(means, steps), np.repeat(halves, steps), flat=True)
-    return Curve(label, means, halves)
-
-
-def _about(
-    preset: str, window: SweepWindow, variation: SweepAxis, source: workload_options.GeneratedSource, seeds: int
-) -> str:
-    """What the curves are about, in one line; what they vary stands on the axis."""
-    cluster, work = source.cluster, source.workload
-    told = [preset, str(window)]
-    if variation.what != GPUS:
-        told += [f"{n} {name}" for name, n in zip(cluster.gpu_types, cluster.gpus_by_type, strict=True)]
-    if variation.what not in (RATE, LOAD):
-        told += [f"load {work.load:g}" if work.load is not None else f"{work.arrivals_per_hour:g} arrivals an hour"]
-    if seeds > 1:
-        told += [f"{seeds} seeds with 95 % intervals"]
-    return ", ".join(told)
 
 
 def _write_files(axis: Axis, panels: Sequence[Panel], about: str, plot: Path | None, html: Path | None) -> None:
@@ -406,7 +279,7 @@ def _print_points(
 
 def _record(point: Point, variation: SweepAxis) -> dict[str, Any]:
     """One point: where it lies, its report, or the mean over seeds with the intervals, and what a run has cost."""
-    from horae.cli.setup.confidence import interval_record, mean_record
+    from horae.report.confidence import interval_record, mean_record
 
     records = [{**outcome.report.as_dict(), "cpu_s": outcome.cpu_s} for outcome in point.outcomes]
     value = None if point.step is None else point.step.value

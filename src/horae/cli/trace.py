@@ -68,12 +68,12 @@ def generate_trace(
 ) -> None:
     """Make up a trace that loads a cluster as wished; the same seed gives the same jobs."""
     from horae.workload.clusters import cluster_file, parse_cluster
+    from horae.workload.generator import generate
 
     _check_out(out, inputs=[throughputs, hours_from, cluster_file(cluster)])
     speeds = read_throughputs(throughputs)
     settings = workload_options.read_workload(preset, jobs, load, rate, hours_from, workload or (), speeds)
-    source = workload_options.GeneratedSource(settings, parse_cluster(cluster), speeds)
-    made = source.jobs(seed)
+    made = generate(settings, parse_cluster(cluster), speeds, seed)
     _save(out, made)
     record = {"out": str(out), "jobs": len(made), "preset": preset, "seed": seed}
     _print_record(record, output, [f"Wrote {len(made):,} jobs to {out}."])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
 
+from horae.cli.quick_values import read_quickly
 from horae.core.errors import in_plain_words
 
 if TYPE_CHECKING:
@@ -16,7 +17,11 @@ _NO_BRACES = str.maketrans("", "", "{}")
 
 
 class PlainUsage(TyperCommand):
-    """A command whose usage line names a required argument FILE, not {FILE}."""
+    """A command whose usage line names a required argument FILE, not {FILE}; it reads plain values without pydantic."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Options and arguments."""
+        return read_quickly(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the usage line behind the command's name."""

@@ -1,9 +1,10 @@
-"""The policies: one readable file for each policy or family; this dict is the registry."""
+"""The policies: one readable file for each policy or family. The registry is a dictionary, open for additions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from horae.core.errors import UserError, did_you_mean
 from horae.core.policy import Policy
@@ -22,12 +23,14 @@ from horae.policies.ordering.least_attained import LeastAttainedService
 from horae.policies.ordering.shortest_first import ShortestRemainingService, ShortestRemainingTime
 from horae.policies.ordering.smallest_first import SmallestFirst
 from horae.policies.ordering.time_slice import TimeSlice
-from horae.policies.settings import Parameter, build, parameters_of
+from horae.policies.outside import BadPolicy, is_built_in, make_of
+from horae.policies.settings import Parameter, parameters_of
 from horae.policies.themis.highest_rho import HighestRho
 from horae.policies.themis.themis import Themis
 from horae.policies.tiresias.tiresias import Tiresias, TiresiasGittins
 
-_CLASSES: dict[str, type] = {
+#: Policy classes by name. A name with a colon is the place of a class outside, such as `./mine.py:MyPolicy`.
+POLICIES: dict[str, type[Any]] = {
     "fifo": Fifo,
     "fifo-backfill": FifoBackfill,
     "smallest-first": SmallestFirst,
@@ -58,6 +61,15 @@ _CLASSES: dict[str, type] = {
 }
 
 
+#: Setting that the service stores with a policy from a file or a module: the hash of its content.
+CONTENT_HASH = "file-sha256"
+
+#: What people are told of a policy, where its author says nothing.
+_UNSAID = {"objective": "-", "unit": "-", "paper": ""}
+
+Class = TypeVar("Class", bound=type)
+
+
 @dataclass(frozen=True)
 class PolicyInfo:
     """A policy, for people."""
@@ -77,24 +89,46 @@ class UnknownPolicy(UserError):
         super().__init__(f"No policy is called {name!r}.{did_you_mean(name, POLICIES)} `horae policies` lists them.")
 
 
-def _info(name: str, policy: type) -> PolicyInfo:
-    summary = (policy.__doc__ or "").split("\n", 1)[0]
-    about = {field: getattr(policy, field) for field in ("objective", "unit", "paper")}
-    return PolicyInfo(name=name, summary=summary, parameters=parameters_of(policy), **about)
+def policy(name: str) -> Callable[[Class], Class]:
+    """Register a policy class under a name: a decorator.
+
+    The name can then be used wherever a policy is named. Another class of the same name replaces the first,
+    so that a cell of a notebook can be run again; the names of Horae's own policies are taken.
+    """
+
+    def register(chosen: Class) -> Class:
+        add_policy(name, chosen)
+        return chosen
+
+    return register
 
 
-POLICIES: dict[str, PolicyInfo] = {name: _info(name, policy) for name, policy in _CLASSES.items()}
+def add_policy(name: str, chosen: type[Any]) -> None:
+    """Add a class to the registry; a class without `plan` and a name that is taken are refused."""
+    if not callable(getattr(chosen, "plan", None)):
+        raise BadPolicy(f"{chosen!r} cannot be the policy {name!r}: it has no method plan(self, now, memory).")
+    if is_built_in(POLICIES.get(name)) and POLICIES[name] is not chosen:
+        raise BadPolicy(f"{name!r} is the name of a policy of Horae's own: choose another name.")
+    POLICIES[name] = chosen
+
+
+def describe(name: str) -> PolicyInfo:
+    """What people want to know of a policy."""
+    chosen = class_of(name)
+    summary = (chosen.__doc__ or "").split("\n", 1)[0]
+    about = {field: str(getattr(chosen, field, unsaid)) for field, unsaid in _UNSAID.items()}
+    return PolicyInfo(name=name, summary=summary, parameters=parameters_of(chosen), **about)
 
 
 def make_policy(name: str, settings: Mapping[str, str]) -> Policy:
-    """The policy of this name with these settings."""
-    if name not in _CLASSES:
+    """The policy of this name with these settings. What a policy from outside wishes is checked."""
+    chosen = class_of(name)
+    own = {key: value for key, value in settings.items() if key != CONTENT_HASH or ":" not in name}
+    return make_of(name, chosen, own)
+
+
+def class_of(name: str) -> type[Any]:
+    """The class of a registered policy."""
+    if name not in POLICIES:
         raise UnknownPolicy(name)
-    policy: Policy = build(name, _CLASSES[name], settings)
-    return policy
-
-
-def with_seed(name: str, settings: Mapping[str, str], seed: int) -> dict[str, str]:
-    """The settings of a policy that draws at random with the run's seed among them, unless they name their own."""
-    draws = name in POLICIES and any(one.name == "seed" for one in POLICIES[name].parameters)
-    return {"seed": str(seed), **settings} if draws else dict(settings)
+    return POLICIES[name]

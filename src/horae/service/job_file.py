@@ -22,6 +22,7 @@ from pydantic import (
 
 from horae.backends.task import Task
 from horae.core.cluster import Cluster
+from horae.core.durations import seconds_of
 from horae.core.errors import UserError, did_you_mean, in_plain_words
 from horae.core.job import DEFAULT_QUEUE, MAX_SECONDS, MAX_STEPS, JobSpec
 
@@ -33,8 +34,6 @@ MIN_DURATION_S, MIN_WEIGHT = 0.001, 1e-6
 #: Limits of one job: words of the command, characters of a text, environment variables.
 MAX_WORDS, MAX_TEXT, MAX_VARIABLES = 1000, 100_000, 200
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _GPUS = re.compile(r"(?:([A-Za-z][\w.-]{0,40}):)?(\d{1,6})")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,38}[a-z0-9])?")
 _QUEUE, _APP = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*"), re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -45,14 +44,9 @@ class BadJobFile(UserError):
     """A job file with a mistake."""
 
 
-def seconds(text: Any) -> Any:
-    """A duration such as 90, 30m, 4h or 1h30m, in seconds."""
-    if not isinstance(text, str):
-        return text
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration; write it like 90, 30m, 4h or 1h30m")
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+def seconds(value: Any) -> Any:
+    """A duration in seconds, if it is written as a text; other values stay, for the validator to judge."""
+    return seconds_of(value) if isinstance(value, str) else value
 
 
 def plain_text(text: str) -> str:

@@ -10,7 +10,7 @@ from horae.backends.protocol import Backend
 from horae.core.bidding import Ask, BidAnswer
 from horae.core.cluster import Cluster
 from horae.core.engine import Engine
-from horae.core.errors import did_you_mean
+from horae.core.errors import UserError, did_you_mean
 from horae.core.events import (
     AgentChanged,
     BidReceived,
@@ -27,9 +27,10 @@ from horae.core.events import (
 )
 from horae.core.job import JobSpec
 from horae.core.policy import Particular
-from horae.core.queues import Queue
+from horae.core.queues import Queue, quota_below
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
-from horae.policies import make_policy
+from horae.plugins.setting_files import with_files
+from horae.policies import CONTENT_HASH, make_policy
 from horae.service.app_owners import AppOwnerHistory, AppOwners
 from horae.service.daemon import Change, Daemon, Prepare
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
@@ -211,7 +212,11 @@ class Operations:
         settings: Mapping[str, str],
         queues: Sequence[Queue] = (),
     ) -> None:
-        """Change the policy, its settings, or queues. Wrong values are refused before anything is written."""
+        """Change the policy, its settings, or queues. Wrong values are refused before anything is written.
+
+        Files and modules are named on the service's own command line only: here, a policy that is loaded already.
+        """
+        _check_loaded(policy, settings, self._daemon.status.policy)
         self._daemon.ask(self.configuration_change(caller, policy, settings, queues))
 
     def configuration_change(
@@ -225,7 +230,8 @@ class Operations:
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
             chosen = engine.policy_name if policy is None else policy
-            new_settings = {**(engine.policy_settings if chosen == engine.policy_name else {}), **settings}
+            before = engine.policy_settings if chosen == engine.policy_name else {}
+            new_settings = {**before, **with_files(chosen, settings)}
             new_policy = make_policy(chosen, new_settings)
             if isinstance(new_policy, Particular):
                 new_policy.check(engine.gpus.cluster.gpu_types, pairs_known=False)
@@ -237,6 +243,20 @@ class Operations:
             return Change((event,), (), (Act(now_s, caller.user, "configure", "service", detail),)), None
 
         return prepare
+
+
+class NotLoaded(UserError):
+    """A policy that the service would have to load from a file or a module."""
+
+
+def _check_loaded(policy: str | None, settings: Mapping[str, str], current: str) -> None:
+    if policy is not None and policy != current and (":" in policy or "/" in policy):
+        raise NotLoaded(
+            f"{policy!r} is a file or a module: have the operator start the service with --policy {policy}; "
+            "here, name a policy that is loaded already."
+        )
+    if CONTENT_HASH in settings:
+        raise NotLoaded(f"{CONTENT_HASH} is set by the service itself: leave it out.")
 
 
 def problem_of(answer: BidAnswer, ask: Ask) -> str:
@@ -299,19 +319,16 @@ def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
 
 def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:
     """Refuse jobs that can never run: they need more GPUs than any GPU type or their queue's quota has."""
-    limits = {queue.path: queue.gpus_max for queue in engine.queues.configured if queue.gpus_max is not None}
     by_type = dict(zip(cluster.gpu_types, cluster.gpus_by_type.tolist(), strict=True))
     for spec in specs:
-        largest = max(by_type[event_type] for event_type in spec.gpu_types or cluster.gpu_types)
+        largest = max(by_type[name] for name in spec.gpu_types or cluster.gpu_types)
         if spec.gpus_min > largest:
             raise BadJobFile(
                 f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type, but there are only "
                 f"{largest}: ask for fewer GPUs."
             )
-        parts = spec.queue.split("/")
-        for path in ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)):
-            if spec.gpus_min > limits.get(path, spec.gpus_min):
-                raise BadJobFile(
-                    f"Queue {path} may use at most {limits[path]} GPUs and the job needs {spec.gpus_min}: "
-                    "ask for fewer GPUs, or for a larger quota."
-                )
+        if queue := quota_below(spec.gpus_min, spec.queue, engine.queues.configured):
+            raise BadJobFile(
+                f"Queue {queue.path} may use at most {queue.gpus_max} GPUs and the job needs {spec.gpus_min}: "
+                "ask for fewer GPUs, or for a larger quota."
+            )

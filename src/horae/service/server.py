@@ -15,18 +15,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horae.backends.local.backend import LocalBackend
+from horae.backends import BackendOptions, open_backend
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
 from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
 from horae.core.policy import Particular
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
+from horae.plugins.policies import stored_policy
+from horae.plugins.setting_files import with_files
 from horae.policies import make_policy
+from horae.policies.outside import CheckedPolicy
 from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import DAY_S, Daemon, Prepare
 from horae.service.operations import Operations
-from horae.service.recovery import InitialSettings, MissingPolicy
+from horae.service.recovery import InitialSettings, MissingPolicy, OwnSettings
 from horae.service.roles import Caller, Role
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-DEFAULT_POLICY, DEFAULT_PLACEMENT = "fifo-backfill", "best-effort"
+DEFAULT_POLICY, DEFAULT_PLACEMENT, DEFAULT_BACKEND = "fifo-backfill", "best-effort", "local"
 #: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
 LEAVE_S = 0.8
 
@@ -55,6 +58,7 @@ class ServeOptions:
     port: int = 8642
     allow_remote: bool = False
     gpus: str | None = None
+    #: A name, or the place of a class: `./mine.py:MyPolicy`, `package.module:MyPolicy`.
     policy: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     placement: str | None = None
@@ -62,6 +66,8 @@ class ServeOptions:
     secrets: Path | None = None
     #: Seconds for which ended jobs and their files are kept.
     keep_s: float | None = None
+    #: Name of what runs the jobs.
+    backend: str | None = None
 
 
 class Server:
@@ -85,10 +91,13 @@ class Server:
         listener = self._ending.enter_context(_listen_as_before(asked, before.get("port", 0)))
         #: Address of the service.
         self.url = _url(listener)
-        gpus, devices = _gpus(asked.gpus, before.get("gpus"))
-        beginning = _begin(asked, self.store, parse_virtual(gpus) if gpus is not None else tuple(devices))
-        backend = LocalBackend(self.state, beginning.nodes, asked.secrets, devices)
+        asked = _with_policy(asked)
+        chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
+        gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
+        beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
+        backend = open_backend(chosen, options)
         self._ending.callback(backend.close)
+        beginning = beginning or _begin(asked, self.store, backend.nodes())
         clock = _clock(self.store)
         tokens = Tokens(self.store, load_secret(self.state / "secret"), clock)
         self.token_file = self.state / "token"
@@ -103,9 +112,11 @@ class Server:
         self._ending.callback(self.daemon.close, LEAVE_S)
         if self.daemon.engine.gpus.occupied:
             _check_folder(self.state, before.get("state", str(self.state)), asked.database)
+            _check_backend(chosen, before.get("backend", DEFAULT_BACKEND))
         self.daemon.start(_reconfiguration_change(self.daemon, asked))
         self._serve(tokens, listener)
         now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
+        now |= {} if chosen == DEFAULT_BACKEND else {"backend": chosen}
         if now != before:
             self.store.save_serve_options(now)
 
@@ -272,10 +283,29 @@ def _clock(store: Store) -> Clock:
 # ------------------------------------------------------------------- beginning
 
 
-def _gpus(asked: str | None, last: str | None) -> tuple[str | None, dict[Node, tuple[int, ...]]]:
-    """Virtual GPUs as requested, else real GPUs, else the virtual GPUs of the last start."""
-    devices = find_gpus() if asked is None else {}
-    return (None if devices else last) if asked is None else asked, devices
+def _with_policy(asked: ServeOptions) -> ServeOptions:
+    """What is asked, with a policy from outside loaded, and named as the journal will name it."""
+    if asked.policy is None:
+        return asked
+    name, content = stored_policy(asked.policy)
+    return replace(asked, policy=name, settings=with_files(name, {**asked.settings, **content}))
+
+
+def _resources(state: Path, asked: ServeOptions, last: str | None, backend: str) -> tuple[str | None, BackendOptions]:
+    """Virtual GPUs as requested, else real GPUs, else the virtual GPUs of the last start.
+
+    Backends other than the local one find their machines themselves, unless virtual ones are asked for.
+    """
+    devices = find_gpus() if asked.gpus is None and backend == DEFAULT_BACKEND else {}
+    gpus = (None if devices else last) if asked.gpus is None else asked.gpus
+    nodes = parse_virtual(gpus) if gpus is not None else tuple(devices)
+    return gpus, BackendOptions(state, nodes, asked.secrets, devices)
+
+
+def _check_backend(chosen: str, last: str) -> None:
+    """Jobs that run are known to the backend that started them alone."""
+    if chosen != last:
+        raise CannotServe(f"Jobs of this service run under the backend {last}: start it with --backend {last}.")
 
 
 def _keep_s(asked: float | None, last: float | None) -> float | None:
@@ -290,10 +320,11 @@ def _begin(asked: ServeOptions, store: Store, nodes: tuple[Node, ...]) -> Initia
     before = store.initial_settings()
     if not nodes:
         raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
+    policy = asked.policy or DEFAULT_POLICY
     beginning = InitialSettings(
         nodes,
-        asked.policy or DEFAULT_POLICY,
-        dict(asked.settings),
+        policy,
+        with_files(policy, asked.settings),
         asked.placement or DEFAULT_PLACEMENT,
         asked.queues,
     )
@@ -310,6 +341,9 @@ def _check_policy(beginning: InitialSettings) -> None:
     made = make_policy(beginning.policy, beginning.settings)
     if isinstance(made, Particular):
         made.check(Cluster(beginning.nodes).gpu_types, pairs_known=False)
+    if isinstance(made, CheckedPolicy):
+        # A policy from outside that fails at once must not be stored.
+        warm_up(beginning)
 
 
 def _check_placement(asked: str | None, before: Mapping[str, Any] | None) -> None:
@@ -322,14 +356,15 @@ def _check_placement(asked: str | None, before: Mapping[str, Any] | None) -> Non
 
 def _first_day(store: Store, beginning: InitialSettings) -> InitialSettings:
     """The initial settings of the service, stored now if this is its first start."""
-    return InitialSettings.from_dict(store.ensure_initial_settings(beginning.as_dict()))
+    return OwnSettings.from_dict(store.ensure_initial_settings(beginning.as_dict()))
 
 
 def _reconfiguration_change(daemon: Daemon, asked: ServeOptions) -> Prepare[None] | None:
     """The change of policy, settings and queues that the options ask for; warms up the policy that will decide."""
     at, decides = daemon.status, daemon.engine.policy
     policy = asked.policy if asked.policy != at.policy else None
-    settings = {key: value for key, value in asked.settings.items() if at.settings.get(key) != value}
+    given = with_files(policy or at.policy, asked.settings)
+    settings = {key: value for key, value in given.items() if at.settings.get(key) != value}
     queues = [queue for queue in asked.queues if at.queues.get(queue.path) != queue]
     if not policy:
         if isinstance(decides, MissingPolicy) and not settings:
@@ -337,5 +372,5 @@ def _reconfiguration_change(daemon: Daemon, asked: ServeOptions) -> Prepare[None
         wanted = {**at.settings, **settings}
         warm_up(replace(daemon.initial_settings, nodes=at.cluster.nodes, policy=at.policy, settings=wanted))
     if policy or settings or queues:
-        return Operations(daemon).configuration_change(Caller(operator(), Role.ADMIN), policy, asked.settings, queues)
+        return Operations(daemon).configuration_change(Caller(operator(), Role.ADMIN), policy, given, queues)
     return None

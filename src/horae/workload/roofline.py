@@ -8,7 +8,7 @@ and marked as one: `docs/reference/catalogue.md` tells how far off it was where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
@@ -183,3 +183,12 @@ def estimate_unmeasured(table: Throughputs, jobs: Iterable[JobSpec], gpu_types: 
                 found = estimate(model, gpu, batch_size(job_class) or DEFAULT_BATCH, gpus)
                 filled.put(setting, found.steps_per_s, Origin.ESTIMATED)
     return filled
+
+
+def with_estimates(
+    measured: Throughputs | None, jobs: Sequence[JobSpec], gpu_types: Iterable[str]
+) -> Throughputs | None:
+    """A table with estimates from the catalogue for job classes that it does not know at all; as it is without any."""
+    table = measured or Throughputs()
+    filled = estimate_unmeasured(table, [job for job in jobs if not table.knows(job.job_class)], gpu_types)
+    return measured if len(filled) == len(table) else filled

@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from horae.core.errors import UserError, did_you_mean
 from horae.core.job import JobSpec
 from horae.core.throughputs import Throughputs
+from horae.plugins.installed import FORMATS_GROUP, add_installed
 from horae.workload.formats import native
 from horae.workload.formats.elasticflow import ELASTICFLOW
 from horae.workload.formats.gavel import GAVEL
@@ -25,7 +27,7 @@ from horae.workload.formats.slurm import SLURM
 from horae.workload.formats.table import BadTrace, Format, LeftOut, Table, is_parquet
 from horae.workload.formats.tiresias import TIRESIAS
 
-#: Every format by name. Public: a program may add its own.
+#: Trace formats by name. Public: a program may add its own. The first that recognises a file's first line reads it.
 FORMATS: dict[str, Format] = {
     trace_format.name: trace_format for trace_format in (HORAE, TIRESIAS, GAVEL, PHILLY, ELASTICFLOW, SLURM)
 }
@@ -121,17 +123,37 @@ def detect_format(path: Path) -> Format:
         line = next((line.rstrip("\r\n") for line in file if line.strip()), None)
     if line is None:
         raise BadTrace(f"{path} is empty; give a trace with at least one job.")
-    for candidate in FORMATS.values():
-        if candidate.recognises(line):
-            return candidate
+    found = _recognising(line)
+    if found is None:
+        _look_at_packages(None)
+        found = _recognising(line)
+    if found is not None:
+        return found
     raise BadTrace(
         f"{path} starts with {_shortened(line)!r}, which no known format does; "
         f"name one with --format ({', '.join(FORMATS)}) or add the missing columns."
     )
 
 
+def _recognising(line: str) -> Format | None:
+    return next((candidate for candidate in FORMATS.values() if candidate.recognises(line)), None)
+
+
+def _look_at_packages(name: str | None) -> None:
+    """Add the format of this name, or all formats, that installed packages offer."""
+    add_installed(FORMATS_GROUP, FORMATS, _checked, name)
+
+
+def _checked(name: str, chosen: Any) -> Format:
+    if not isinstance(chosen, Format):
+        raise UserError(f"The format {name!r} of an installed package is no Format: see horae.workload.formats.table.")
+    return chosen
+
+
 def _format_called(name: str, path: Path) -> Format:
     """The format of a name; also checks that the file can be read."""
+    if name not in FORMATS:
+        _look_at_packages(name)
     if name not in FORMATS:
         raise UserError(
             f"No trace format is called {name!r}.{did_you_mean(name, FORMATS)} Choose one of {', '.join(FORMATS)}."

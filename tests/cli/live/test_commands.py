@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from horae.cli.live.exit_codes import job_state, worst
+from horae.cli.live.exit_codes import worst
 from horae.cli.live.relative_time import ago, short, until
 from horae.cli.live.share_bars import bar
+from horae.client.job_records import job_state
 from horae.core.reasons import Reason
 from tests.cli.conftest import Horae
 from tests.cli.live.conftest import FakeService, detail, job

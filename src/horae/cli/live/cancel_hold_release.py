@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from horae.cli.live.exit_codes import job_path
 from horae.cli.live.rendering import JobsArgument, UrlOption, answer, count, visible
 from horae.cli.options import OutputOption
 from horae.cli.output import Output
+from horae.client.job_records import job_path
 from horae.client.service_client import ServiceClient, records_of, service
 from horae.core.errors import UserError
 

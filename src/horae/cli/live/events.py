@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from horae.cli.live.exit_codes import ENDED, job_path, job_state
+from horae.cli.live.exit_codes import ENDED
 from horae.cli.live.relative_time import ago
 from horae.cli.live.rendering import JobArgument, UrlOption, answer, interruptible, visible
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, table
+from horae.client.job_records import job_path, job_state
 from horae.client.service_client import ServiceClient, records_of, service
 from horae.core.errors import UserError
 

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from horae.cli.live.exit_codes import NOT_FOUND, exit_code, find_job, job_path
+from horae.cli.live.exit_codes import NOT_FOUND, exit_code
 from horae.cli.live.rendering import JobArgument, UrlOption, interruptible
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note, print_csv, print_json
 from horae.client.address import NoService
+from horae.client.job_records import find_job, job_path
 from horae.client.service_client import NotThere, ServiceClient, service
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,21 +11,8 @@ from horae.cli.options import HtmlOption, OutputOption, SeedOption
 from horae.cli.output import Output, note, note_unfinished
 from horae.cli.output_files import check_outputs, written_whole
 from horae.cli.progress import progress_bar
-from horae.client.journal import JournalReader, NothingYet, read_past
+from horae.client.journal import JournalReader, read_past
 from horae.client.service_client import service
-from horae.core.errors import UserError
-
-if TYPE_CHECKING:
-    from horae.core.cluster import Cluster
-    from horae.core.history import History
-
-
-class UnknownSpeed(UserError):
-    """Machines on which no job was ever seen."""
-
-
-#: Name of the column of what really happened.
-AS_IT_WAS = "as it was"
 
 
 def command(
@@ -62,23 +49,32 @@ def command(
     replayed.
     """
     from horae.cli.setup.inputs import read_pairs
-    from horae.policies import make_policy
+    from horae.experiments.replay import labels_of, replay_scenario, replayed
+    from horae.plugins.policies import load_policy
     from horae.report.metrics.measure import measure
     from horae.report.tables import render_table
+    from horae.simulator.scenario import PolicyChoice
 
     check_outputs([html], inputs=[])
     settings = read_pairs("--set quantum=600", set or ())
     if settings and len(policy) > 1:
         raise typer.BadParameter("--set is for one policy: name only one, or leave --set out.")
-    for name in policy:
+    chosen = [PolicyChoice(load_policy(name), settings) for name in policy]
+    for one in chosen:
         # A long journal is not read for a name that was mistyped.
-        make_policy(name, settings)
+        one.make()
     with service(url) as client:
         past = read_past(client)
     _note_other_settings(past, policy, settings)
-    runs = [past.history, *(_replay(past, name, settings, cluster, placement, seed, output) for name in policy)]
+    runs = [past.history]
+    for one in chosen:
+        scenario = replay_scenario(past, one, cluster, placement, seed)
+        with progress_bar(f"{one.name}, {len(scenario.jobs):,} jobs", output) as advance:
+            history, waiting = replayed(past, scenario, advance)
+        note_unfinished(one.name, [waiting])
+        runs.append(history)
     reports = [measure(run) for run in runs]
-    labels = [f"{AS_IT_WAS} ({past.history.policy})", *policy]
+    labels = labels_of(past, chosen)
     if html is not None:
         from horae.report.pages.page import write_page
 
@@ -95,52 +91,3 @@ def _note_other_settings(past: JournalReader, policies: list[str], settings: dic
     if was.policy in policies and not settings and was.settings:
         same = " ".join(f"--set {key}={value}" for key, value in was.settings.items())
         note(f"{was.policy} is run again as it is by default; as the service had it last: {same}")
-
-
-def _replay(
-    past: JournalReader,
-    policy: str,
-    settings: dict[str, str],
-    cluster: str | None,
-    placement: str | None,
-    seed: int,
-    output: Output,
-) -> History:
-    from horae.service.history.replay import align_with_past
-    from horae.service.history.simulation_costs import replayable
-    from horae.simulate.run import simulate
-
-    machines = _machines(past, cluster)
-    jobs = replayable(past.history)
-    if not jobs:
-        raise NothingYet("No job of the journal has done anything yet: there is nothing to replay.")
-    with progress_bar(f"{policy}, {len(jobs):,} jobs", output) as advance:
-        history = simulate(
-            jobs,
-            machines,
-            policy=policy,
-            settings=settings,
-            placement=placement or past.beginning.placement,
-            restart_cost_s=0.0,
-            queues=past.queues,
-            seed=seed,
-            progress=advance,
-        )
-    note_unfinished(policy, [history.waiting])
-    return align_with_past(past.history, history)
-
-
-def _machines(past: JournalReader, asked: str | None) -> Cluster:
-    """The service's machines, or others of the same GPU types: only of these it is known how fast jobs are there."""
-    from horae.workload.clusters import parse_cluster
-
-    if asked is None:
-        return past.history.cluster
-    machines, known = parse_cluster(asked), past.history.cluster.gpu_types
-    strange = [kind for kind in machines.gpu_types if kind not in known]
-    if strange:
-        raise UnknownSpeed(
-            f"No job ever ran on {', '.join(strange)} here, so nobody knows how fast they are on {', '.join(strange)}: "
-            f"name machines with {', '.join(sorted(known))}."
-        )
-    return machines

@@ -11,11 +11,11 @@ import typer
 from horae.cli.live.rendering import UrlOption, answer, visible
 from horae.cli.options import HtmlOption, OutputOption, PerfettoOption
 from horae.cli.output import Output, note, table
-from horae.cli.output_files import check_outputs, written_whole
-from horae.cli.setup.single import write_viewer_file
+from horae.cli.output_files import check_outputs, write_viewer_file, written_whole
 from horae.cli.usage_errors import PlainUsage
 from horae.client.journal import JournalReader, read_past
 from horae.client.service_client import records_of, service
+from horae.core.durations import seconds_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,12 +33,10 @@ SinceOption = Annotated[
 
 def read_since(text: str | None) -> float | None:
     """The duration of --since, such as 7d, in seconds."""
-    from horae.service.job_file import seconds
-
     if text is None:
         return None
     try:
-        return float(seconds(text))
+        return seconds_of(text)
     except ValueError as error:
         raise typer.BadParameter(f"--since: {error}.") from None
 

@@ -12,7 +12,7 @@ import typer
 from horae.cli.live.rendering import UrlOption, answer, pass_down, visible
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, table
-from horae.cli.setup.inputs import read_pairs
+from horae.cli.setup.inputs import read_pairs, read_queue_file
 from horae.cli.usage_errors import PlainUsage
 from horae.client.service_client import service
 from horae.core.errors import UserError
@@ -63,21 +63,12 @@ def change(
     body = {
         "policy": policy,
         "settings": read_pairs("--set round=60", setting or ()),
-        "queues": _queues(queues) if queues else [],
+        "queues": [asdict(queue) for queue in read_queue_file(queues)] if queues else [],
     }
     with service(url) as client:
         client.put("/v1/settings", body)
         response = client.get("/v1/settings")
     answer(output, response, [response], lambda: _overview(response))
-
-
-def _queues(path: Path) -> list[dict[str, Any]]:
-    from horae.workload.clusters import load_queues
-
-    found = load_queues(path)
-    if not found:
-        raise UserError(f"{path} names no queues; add a section `queues:`.")
-    return [asdict(queue) for queue in found]
 
 
 def _overview(response: Mapping[str, Any]) -> list[RenderableType]:

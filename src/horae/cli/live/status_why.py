@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from horae.cli.live.exit_codes import ENDED, find_job, job_state
+from horae.cli.live.exit_codes import ENDED
 from horae.cli.live.relative_time import ago, short
 from horae.cli.live.rendering import JobArgument, UrlOption, answer, command_line, next_steps, visible
 from horae.cli.live.share_bars import bar
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, table
+from horae.client.job_records import find_job, job_state
 from horae.client.service_client import NotThere, ServiceClient, service
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
-from horae.cli.live.exit_codes import ENDED, NOT_FOUND, exit_code, job_state, worst
+from horae.cli.live.exit_codes import ENDED, NOT_FOUND, exit_code, worst
 from horae.cli.live.rendering import UrlOption, answer, interruptible, visible
 from horae.cli.options import OutputOption
 from horae.cli.output import Output, note
 from horae.cli.setup.duration_options import read_span
 from horae.client.address import NoService
+from horae.client.job_records import job_state
 from horae.client.service_client import NotThere, ServiceClient, service
 
 #: Seconds between two looks, and seconds for which the service may be away.

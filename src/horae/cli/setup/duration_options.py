@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 
+from horae.core.durations import seconds_of
 from horae.core.errors import UserError
 
 
 def read_span(option: str, text: str) -> float:
     """Seconds of a length of time such as 90, 30m, 4h or 1h30m."""
-    from horae.service.job_file import seconds
-
     try:
-        value = float(seconds(text))
+        value = seconds_of(text)
     except ValueError as error:
         raise UserError(f"{option}: {error}.") from None
     if not math.isfinite(value):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from horae.core.job import JobSpec
     from horae.core.queues import Queue
     from horae.core.throughputs import Throughputs
-    from horae.simulate.faults import Faults
+    from horae.simulator.faults import Faults
+    from horae.simulator.scenario import PolicyChoice
     from horae.workload.traces import Trace
 
 
@@ -36,13 +37,23 @@ def read_pairs(example: str, words: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
+def read_policy(name: str, words: Sequence[str]) -> PolicyChoice:
+    """A policy by its name or its place, with settings from `key=value` words, checked."""
+    from horae.plugins.policies import load_policy
+    from horae.simulator.scenario import PolicyChoice
+
+    chosen = PolicyChoice(load_policy(name), read_pairs("--set quantum=600", words))
+    chosen.make()
+    return chosen
+
+
 def read_faults(words: Sequence[str]) -> Faults | None:
     """Build the faults of the simulated world from `key=value` words; none at all without words."""
     if not words:
         return None
     from dataclasses import fields
 
-    from horae.simulate.faults import Faults
+    from horae.simulator.faults import Faults
 
     known = [field.name for field in fields(Faults)]
     numbers: dict[str, float] = {}
@@ -88,45 +99,36 @@ def read_profile(speeds: Throughputs | None, share: float, noise: float, seed: i
 
 def with_estimates(measured: Throughputs | None, jobs: Sequence[JobSpec], cluster: Cluster) -> Throughputs | None:
     """The table with estimates from the catalogue for job classes that it does not know at all; says how many."""
-    from horae.core.throughputs import Throughputs
-    from horae.workload.roofline import estimate_unmeasured
+    from horae.workload.roofline import with_estimates
 
-    known = measured or Throughputs()
-    filled = estimate_unmeasured(known, [job for job in jobs if not known.knows(job.job_class)], cluster.gpu_types)
-    if len(filled) == len(known):
-        return measured
-    note(f"{len(filled) - len(known)} speeds are estimates from the catalogue; give measured ones with --throughputs.")
+    filled = with_estimates(measured, jobs, cluster.gpu_types)
+    if filled is not None and (new := len(filled) - len(measured or ())):
+        note(f"{new} speeds are estimates from the catalogue; give measured ones with --throughputs.")
     return filled
-
-
-def with_prices(policy: str, settings: Mapping[str, str], cluster: Cluster) -> dict[str, str]:
-    """The settings of a policy that goes by prices, with the catalogue's where nobody gave any.
-
-    A policy that brings prices of its own for all of the cluster's GPU types keeps them, and so
-    does one on a cluster with types that the catalogue has no price for.
-    """
-    from horae.policies import POLICIES
-    from horae.workload.catalogue import find_gpu_type
-
-    own = next((one.default for one in POLICIES[policy].parameters if one.name == "prices"), None)
-    if own is None or "prices" in settings:
-        return dict(settings)
-    covered = {part.partition(":")[0] for part in own.split(",")}
-    listed = {name: known.price_per_hour for name in cluster.gpu_types if (known := find_gpu_type(name))}
-    if covered >= set(cluster.gpu_types) or not all(listed.get(name) for name in cluster.gpu_types):
-        return dict(settings)
-    return {**settings, "prices": ",".join(f"{name}:{price:g}" for name, price in listed.items())}
 
 
 def read_queues(path: Path | None, cluster: str) -> tuple[Queue, ...]:
     """Load the queues of a file; without one, those that the cluster's own YAML file holds."""
-    from horae.workload.clusters import cluster_queues, load_queues
+    from horae.workload.clusters import cluster_queues
 
-    if path is None:
-        return cluster_queues(cluster)
+    return cluster_queues(cluster) if path is None else read_queue_file(path)
+
+
+def read_queue_file(path: Path, named_by_jobs: bool = False) -> tuple[Queue, ...]:
+    """Load the queues of a file that --queues names; with `named_by_jobs`, refuse paths that no job file could name."""
+    from horae.workload.clusters import load_queues
+
     queues = load_queues(path)
     if not queues:
         raise UserError(f"{path} names no queues; add a section `queues:`, or leave --queues out.")
+    if named_by_jobs:
+        from horae.service.job_file import queue_path
+
+        try:
+            for queue in queues:
+                queue_path(queue.path)
+        except ValueError as error:
+            raise UserError(f"{path}: {error}.") from None
     return queues
 
 

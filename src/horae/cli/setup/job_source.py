@@ -11,21 +11,10 @@ from horae.cli.setup import inputs, workload_options
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
-    from horae.cli.setup.parallel import Source
     from horae.core.cluster import Cluster
     from horae.core.job import JobSpec
     from horae.core.throughputs import Throughputs
-
-
-@dataclass(frozen=True)
-class TraceSource:
-    """The jobs of a trace, whatever the seed."""
-
-    trace: tuple[JobSpec, ...]
-
-    def jobs(self, seed: int) -> Sequence[JobSpec]:
-        """All jobs of the trace."""
-        return self.trace
+    from horae.workload.job_sources import GeneratedJobs
 
 
 @dataclass(frozen=True)
@@ -42,29 +31,32 @@ class JobOptions:
     hours_from: Path | None = None
     workload: Sequence[str] | None = None
 
-    def source(
+    def read(
         self, cluster: Cluster, speeds: Throughputs | None, only_generated: Mapping[str, object]
-    ) -> tuple[Source, Throughputs | None]:
+    ) -> tuple[Sequence[JobSpec] | GeneratedJobs, Throughputs | None]:
         """The jobs, and their speeds: those measured, and estimates for models of the catalogue that nobody measured.
 
         Options that would do nothing with the jobs, such as those in `only_generated`, are refused.
         """
         if self.trace is not None and self.generate is None:
-            source = self._read(self.trace, speeds, only_generated)
-            return source, inputs.with_estimates(speeds, source.trace, cluster)
+            jobs = self._read_trace(self.trace, speeds, only_generated)
+            return jobs, inputs.with_estimates(speeds, jobs, cluster)
         if self.generate is not None and self.trace is None:
+            from horae.workload.job_sources import GeneratedJobs
+
             _refuse({"--format": self.format, "--skip-bad": self.skip_bad or None}, "--trace", "--generate")
             more = self.jobs, self.load, self.rate, self.hours_from, self.workload or ()
-            settings = workload_options.read_workload(self.generate, *more, speeds)
-            return workload_options.GeneratedSource(settings, cluster, speeds), speeds
+            return GeneratedJobs(workload_options.read_workload(self.generate, *more, speeds)), speeds
         raise UserError("Name either a trace with --trace FILE or a workload with --generate PRESET.")
 
-    def _read(self, trace: Path, speeds: Throughputs | None, only_generated: Mapping[str, object]) -> TraceSource:
+    def _read_trace(
+        self, trace: Path, speeds: Throughputs | None, only_generated: Mapping[str, object]
+    ) -> tuple[JobSpec, ...]:
         from horae.workload.skew import profiled
 
         shaping = {"--jobs": self.jobs, "--load": self.load, "--rate": self.rate, "--hours-from": self.hours_from}
         _refuse({**shaping, "--workload": self.workload, **only_generated}, "--generate", "--trace")
-        return TraceSource(profiled(inputs.read_trace(trace, self.format, self.skip_bad, speeds).jobs))
+        return profiled(inputs.read_trace(trace, self.format, self.skip_bad, speeds).jobs)
 
 
 def _refuse(given: Mapping[str, object], where: str, here: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +13,6 @@ from horae.cli.setup.inputs import read_number, read_pairs, read_trace
 from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from horae.core.cluster import Cluster
-    from horae.core.job import JobSpec
     from horae.core.throughputs import Throughputs
     from horae.workload.generator import Workload
 
@@ -45,21 +43,6 @@ HoursOption = Annotated[
 _OPTIONS = {"jobs": "--jobs", "load": "--load", "arrivals_per_hour": "--rate", "hourly": "--hours-from"}
 #: Settings that are chosen by name.
 _NAMED = ("durations", "sizes", "mix", "app_scheduler")
-
-
-@dataclass(frozen=True)
-class GeneratedSource:
-    """Jobs drawn anew for every seed."""
-
-    workload: Workload
-    cluster: Cluster
-    throughputs: Throughputs | None
-
-    def jobs(self, seed: int) -> Sequence[JobSpec]:
-        """The jobs of a seed."""
-        from horae.workload.generator import generate
-
-        return generate(self.workload, self.cluster, self.throughputs, seed)
 
 
 def read_workload(

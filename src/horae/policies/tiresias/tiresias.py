@@ -23,7 +23,7 @@ from horae.policies.tiresias.learnt_service import SCALARS as LEARNT
 from horae.policies.tiresias.learnt_service import LearntService
 from horae.policies.tiresias.queue_bounds import AUTO, choose_bounds, read_bounds
 from horae.policies.tiresias.queue_bounds import SCALARS as BOUNDS
-from horae.policies.tiresias.service_samples import read_samples
+from horae.policies.tiresias.service_samples import COLUMN, read_samples
 from horae.solve.gittins import ServiceDistribution
 
 _HISTORY = "history"
@@ -74,9 +74,9 @@ class FeedbackPolicy(ABC):
             queues.key(self.order(now, memory, queues)),
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_LESS_SERVED,
-            measure=ComparedBy.SERVICE,
+            compared_by=ComparedBy.SERVICE,
             wake_s=queues.next_change_s,
-            heed_starts=queues.wake_on_start,
+            wake_on_start=queues.wake_on_start,
             wake_if_stopped_s=queues.promotion_s,
         )
 
@@ -124,7 +124,9 @@ class TiresiasGittins(FeedbackPolicy):
     paper: ClassVar = "Tiresias, NSDI '19, section 3.3"
     memory: ClassVar[MemorySpec] = MemorySpec(columns=COLUMNS, scalars={**BOUNDS, **LEARNT})
     samples: str = setting(
-        _HISTORY, "CSV file with the GPU-seconds that jobs took in all; history takes the jobs that finished here"
+        _HISTORY,
+        "CSV file with the GPU-seconds that jobs took in all; history takes the jobs that finished here",
+        column=COLUMN,
     )
     index: str = setting("quantum", "quantum, for the index up to the bound of the queue, or supremum, for the best")
 

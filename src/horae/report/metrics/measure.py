@@ -201,27 +201,21 @@ JOB_COLUMNS = (
 )  # fmt: skip
 
 
-def job_rows(history: History, report: Report | None = None) -> Iterator[tuple[str, ...]]:
-    """One row of text for each job, by `JOB_COLUMNS`; empty where a number does not exist.
+def job_columns(history: History, report: Report | None = None) -> dict[str, Any]:
+    """What the jobs file says of each job, by the names of `JOB_COLUMNS`: the ids, then arrays of numbers.
 
     Pass the run's report, if there is one, so that its outcomes are not computed again.
     """
     result = report.outcomes if report else outcomes(history, Holdings.of(history.attempts))
-    columns = [
-        _texts(column)
-        for column in (
-            result.submit_s,
-            result.start_s,
-            result.end_s,
-            result.jct_s,
-            history.gpus,
-            result.gpu_seconds,
-            result.preemptions,
-            result.rho,
-            result.isolated_rho,
-        )
-    ]
-    return zip([job.id for job in history.jobs], *columns, strict=True)
+    own = {name: getattr(result, name) for name in JOB_COLUMNS if name not in ("job_id", "gpus")}
+    columns = {"job_id": [job.id for job in history.jobs], "gpus": history.gpus, **own}
+    return {name: columns[name] for name in JOB_COLUMNS}
+
+
+def job_rows(history: History, report: Report | None = None) -> Iterator[tuple[str, ...]]:
+    """One row of text for each job, by `JOB_COLUMNS`; empty where there is nothing to say."""
+    ids, *columns = job_columns(history, report).values()
+    return zip(ids, *map(_texts, columns), strict=True)
 
 
 def _window_jobs(jobs: int, measure_from: int, measure_to: int | None) -> slice:

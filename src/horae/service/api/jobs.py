@@ -10,11 +10,12 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from horae.backends.task import Task
+from horae.core.durations import seconds_of
 from horae.core.errors import UserError, did_you_mean
 from horae.core.states import State
 from horae.service.api import schemas
 from horae.service.api.auth import CallerGiven, ServiceGiven, check_attempt
-from horae.service.job_file import JobFile, seconds
+from horae.service.job_file import JobFile
 from horae.service.views.attempts import attempts_of
 from horae.service.views.job_list import STATE_NAMES
 from horae.service.views.views import LIVE, Filters
@@ -94,7 +95,7 @@ def _check_name(what: str, name: str, allowed: Collection[str]) -> str:
 
 def _seconds(text: str) -> float:
     try:
-        return float(seconds(text))
+        return seconds_of(text)
     except ValueError as error:
         raise BadQuestion(f"since: {error}.") from None
 

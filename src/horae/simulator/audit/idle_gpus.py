@@ -1,0 +1,134 @@
+"""GPUs that are idle while a waiting job could use them, counted after every decision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horae.core.arrays import Ints
+from horae.core.audit_observations import Idleness, IdleStretch
+from horae.core.engine import Engine
+from horae.core.gpu_ledger import NOBODY
+from horae.core.queues import QueueTree
+from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
+from horae.core.states import State
+
+
+class IdleWatch:
+    """Adds up idle GPUs from one decision to the next."""
+
+    def __init__(self) -> None:
+        #: The stretch that began with the last decision.
+        self._open: IdleStretch | None = None
+        self._stretches, self._gpu_seconds = 0, 0.0
+        self._by_reason: dict[str, float] = {}
+        self._worst: IdleStretch | None = None
+
+    def update(self, engine: Engine) -> None:
+        """A decision was made: GPUs that are idle now stay idle until the next decision."""
+        self.close(engine.now_s)
+        self._open = idle_now(engine.snapshot())
+
+    def close(self, now_s: float) -> None:
+        """End the open stretch and count it."""
+        idle, self._open = self._open, None
+        if idle is None or now_s <= idle.begin_s:
+            return
+        idle = replace(idle, end_s=now_s)
+        self._stretches += 1
+        self._gpu_seconds += idle.gpu_seconds
+        code = idle.reason.code
+        self._by_reason[code] = self._by_reason.get(code, 0.0) + idle.gpu_seconds
+        if self._worst is None or idle.gpu_seconds > self._worst.gpu_seconds:
+            self._worst = idle
+
+    def idleness(self) -> Idleness:
+        """The sums over all stretches."""
+        return Idleness(self._stretches, self._gpu_seconds, dict(self._by_reason), self._worst)
+
+
+def idle_now(now: Snapshot) -> IdleStretch | None:
+    """Idle GPUs that waiting jobs could use where they are, within their quotas; None if there are none.
+
+    The count is a lower bound: gangs are placed greedily, large gangs first.
+    """
+    table, ledger = now.table, now.gpu_ledger
+    waiting = now.rows[table.state[now.rows] == int(State.WAITING)]
+    free = ledger.gpu_open & (ledger.holders[0] == NOBODY) & (ledger.occupants[0] == NOBODY)
+    if not len(waiting) or not free.any():
+        return None
+    by_type = np.bincount(now.cluster.gpu_type[free], minlength=len(now.cluster.gpu_types))
+    room = _Room(now.queues, ledger.held, table.queue)
+    fitting = waiting[_fits(table.types[waiting], table.gpus_min[waiting], by_type)]
+    if now.queues.has_maximum:
+        fitting = fitting[[room.of(int(table.queue[row])) >= table.gpus_min[row] for row in fitting.tolist()]]
+    if not len(fitting):
+        return None
+    job = int(fitting[0])
+    gangs = np.stack((table.gpus_min[fitting], table.types[fitting], table.queue[fitting]))
+    reason = Reason(int(table.reason[job]))
+    gpus = _usable(gangs, by_type, room)
+    return IdleStretch(now.now_s, now.now_s, gpus, job, reason, _gpus_for(now, job, free, by_type))
+
+
+def _fits(types: Ints, gangs: Ints, by_type: Ints) -> NDArray[np.bool_]:
+    """Whether each job's gang fits into the free GPUs of a type that the job can use."""
+    bits = np.arange(len(by_type))
+    usable = (types[:, None] >> bits) & 1 == 1
+    fits: NDArray[np.bool_] = (usable & (gangs[:, None] <= by_type)).any(axis=1)
+    return fits
+
+
+def _usable(jobs: Ints, by_type: Ints, room: _Room) -> int:
+    """GPUs that jobs (rows: gang, types, queue) could use at once: equal jobs together, the largest gangs first."""
+    left, used = by_type.copy(), 0
+    distinct, counts = np.unique(jobs, axis=1, return_counts=True)
+    for k in np.argsort(-distinct[0], kind="stable").tolist():
+        gang, types, queue = distinct[:, k].tolist()
+        wanted = int(counts[k])
+        for gpu_type in np.flatnonzero((types >> np.arange(len(left))) & 1).tolist():
+            placed = min(wanted, int(left[gpu_type]) // gang, room.of(queue) // gang)
+            left[gpu_type] -= placed * gang
+            room.use(queue, placed * gang)
+            wanted, used = wanted - placed, used + placed * gang
+    return used
+
+
+def _gpus_for(now: Snapshot, job: int, free: NDArray[np.bool_], by_type: Ints) -> tuple[int, ...]:
+    """GPUs that a job could have: the lowest numbers of the type on which it is fastest."""
+    gang = int(now.table.gpus_min[job])
+    rates = np.where(by_type >= gang, now.table.rates[job], 0.0)
+    usable = np.flatnonzero(free & (now.cluster.gpu_type == int(rates.argmax())))
+    return tuple(usable[:gang].tolist())
+
+
+class _Room:
+    """GPUs that each queue may still get, by the maxima of queues."""
+
+    def __init__(self, queues: QueueTree, held: dict[int, tuple[int, ...]], queue_of: Ints) -> None:
+        self._parent, _, top = queues.columns()
+        self._left, self._limited = top.copy(), queues.has_maximum
+        if self._limited:
+            for row, gpu_ids in held.items():
+                self.use(int(queue_of[row]), len(gpu_ids))
+
+    def of(self, queue: int) -> int:
+        """How many more GPUs a queue may get, by its own maximum and the maxima of the queues above it."""
+        if not self._limited:
+            return int(self._left[0])
+        return int(min(self._left[above] for above in self._path(queue)))
+
+    def use(self, queue: int, gpus: int) -> None:
+        """Count GPUs for a queue and all queues above it."""
+        for above in self._path(queue):
+            self._left[above] -= gpus
+
+    def _path(self, queue: int) -> list[int]:
+        path = []
+        while queue >= 0:
+            path.append(queue)
+            queue = int(self._parent[queue])
+        return path

@@ -1,0 +1,65 @@
+"""The simulator: the engine driven by a virtual clock and a model of the world."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from horae.core.commands import Decided
+from horae.core.engine import Engine
+from horae.core.events import Event, JobSubmitted
+from horae.core.history import History
+from horae.core.policy import Particular
+from horae.core.throughputs import Throughputs
+from horae.placement.rules import make_placement
+from horae.simulator.checks import check_fit, check_quotas, check_trials
+from horae.simulator.driver import Driver, Progress
+from horae.simulator.scenario import Scenario
+from horae.simulator.world import World
+
+
+class Onlooker(Protocol):
+    """Somebody who looks on while a run goes by, and changes nothing."""
+
+    def expect(self, engine: Engine, now_s: float) -> None:
+        """A decision is about to be made."""
+        ...
+
+    def see(self, engine: Engine, what: Event | Decided) -> None:
+        """An event was applied, or a decision made."""
+        ...
+
+
+def simulate(scenario: Scenario, progress: Progress | None = None, onlooker: Onlooker | None = None) -> History:
+    """Run a scenario in virtual time, to its end.
+
+    `progress` is told now and then how many jobs have ended, of how many. An `onlooker` is told of every event and
+    decision; the run is the same without.
+    """
+    jobs, cluster, truth = scenario.jobs, scenario.cluster, scenario.truth
+    throughputs = scenario.throughputs or Throughputs()
+    check_fit(jobs, cluster, throughputs)
+    if truth is not None:
+        check_fit(jobs, cluster, truth)
+    check_quotas(jobs, scenario.queues)
+    check_trials(jobs)
+    rule = make_placement(scenario.placement)
+    name, settings = scenario.choice.name, scenario.policy_settings
+    engine = Engine(
+        cluster, scenario.make_policy, name, settings, rule, throughputs, scenario.queues, learn=truth is not None
+    )
+    if isinstance(engine.policy, Particular):
+        engine.policy.check(cluster.gpu_types, throughputs.knows_pairs)
+    world = World(engine.jobs, cluster, scenario.restart_cost_s, scenario.faults, scenario.seed, truth)
+    ordered = sorted(jobs, key=lambda job: job.submit_s)
+    script = [JobSubmitted(job.submit_s, job) for job in ordered]
+    watch, expect = (onlooker.see, onlooker.expect) if onlooker else (None, None)
+    driver = Driver(engine, world, script, watch, scenario.until, expect)
+    driver.run(progress)
+    return driver.history(
+        {
+            "placement": scenario.placement,
+            "restart_cost_s": f"{scenario.restart_cost_s:g}",
+            "seed": str(scenario.seed),
+            **settings,
+        }
+    )
