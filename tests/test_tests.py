@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ def mirrored(module: str) -> bool:
     return any((TESTS / folder / f"test_{path.stem}.py").is_file() for folder in list(path.parents)[:-1])
 
 
+@cache
 def docstrings() -> dict[str, str]:
     """Docstrings of all test files, by the file's path."""
     tests = [path for path in FILES if path.name.startswith("test_")]
@@ -90,3 +92,26 @@ def test_what_test_files_say_they_test_is_there() -> None:
         if not any((root / module).is_file() for root in roots)
     }
     assert gone == set()
+
+
+def blind_sleeps(source: str) -> list[int]:
+    """Lines that sleep outside any loop: a test that waits looks again and again for what it waits for."""
+    tree = ast.parse(source)
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.While | ast.For)]
+    inside = {id(node) for loop in loops for node in ast.walk(loop)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and id(node) not in inside]
+    return [call.lineno for call in calls if ast.unparse(call.func) == "time.sleep"]
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.name.startswith("test_")], ids=name_of)
+def test_no_test_sleeps_blindly(path: Path) -> None:
+    assert blind_sleeps(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_checks_notice() -> None:
+    assert wrong_imports("from builders import job") != []
+    assert wrong_imports("from .conftest import Horae") != []
+    assert wrong_imports("from tests.core.test_plan import snapshot") != []
+    assert wrong_imports("from tests.core import test_plan") != []
+    assert wrong_imports("import json\nfrom tests.builders import job\nfrom horae.core import state") == []
+    assert blind_sleeps("time.sleep(3)\nwhile True:\n    time.sleep(0.1)") == [1]

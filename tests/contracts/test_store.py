@@ -569,7 +569,7 @@ def test_a_locked_database_is_told_soon(url: str, store: Store) -> None:
         began = time.monotonic()
         with pytest.raises(StoreTrouble, match=r"Another program has locked the journal"):
             store.append([JobHeld(2.0, "b")])
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 30, "a lock is waited for for a second, however busy the machine"
         assert count(store) == 1, "readers are in nobody's way"
     assert store.append([JobHeld(2.0, "b")]) == 2
 

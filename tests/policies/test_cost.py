@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from horae.core.cluster import Node
@@ -135,4 +136,12 @@ def test_prices_that_are_none_are_refused_before_anything_runs(policy: str, text
 
 
 def test_spaces_around_prices_do_no_harm() -> None:
-    Cell("fast:1x1,slow:1x1", "cost", {"prices": " fast : 4 , slow:1"}).submit(0, typed("a", 2, 1))
+    for policy in BOTH:
+        spaced, plain = (
+            Cell("fast:1x1,slow:1x1", policy, {"prices": text}) for text in (" fast : 4 , slow:1", "fast:4,slow:1")
+        )
+        for cell in (spaced, plain):
+            cell.submit(0, typed("twice as fast", 2, 1), typed("ten times", 10, 1))
+        assert types_of(spaced) == types_of(plain) == {"twice as fast": "slow", "ten times": "fast"}
+        shares = [cell.engine.memory.column("share", np.arange(2)).tolist() for cell in (spaced, plain)]
+        assert shares[0] == shares[1]

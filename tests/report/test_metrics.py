@@ -233,7 +233,7 @@ def test_cost_counts_this_process_from_its_start():
     assert cost["cpu_s"] >= time.process_time() - 0.1
     assert cost["wall_s"] > 0
     assert cost["peak_rss_mb"] > 10
-    assert process_cost(time.perf_counter())["wall_s"] < cost["wall_s"] + 1
+    assert process_cost(time.perf_counter())["wall_s"] < cost["wall_s"], "or from a moment that is given"
 
 
 def test_overlap_and_its_means():

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -95,9 +94,7 @@ def test_jobs_run_and_outlive_the_service(tmp_path: Path) -> None:
         assert service.client.get(f"/v1/jobs/{said}/logs").text == f"{word}\n"
         assert not (tmp_path / "bad").exists(), "a shell has read an argument"
         eventually(lambda: "began" in service.client.get(f"/v1/jobs/{job}/logs").text)
-        begun = time.monotonic()
-        assert service.end() == (0, "")
-        assert time.monotonic() - begun < 5, "on a machine that is not busy it takes half a second"
+        assert service.end() == (0, ""), "and it does not wait for the job, which waits for a file"
         assert not (state / "address.json").exists()
     with serving(state) as service:
         record = service.client.get(f"/v1/jobs/{job}").json()

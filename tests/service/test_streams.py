@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from horae.backends.fake import FakeJob
 from horae.service.api.auth import MOST_STREAMS
 from horae.service.roles import Role
-from tests.service.live import Live, eventually, in_state, live, submit
+from tests.service.live import PATIENCE_S, Live, eventually, in_state, live, submit
 
 
 @pytest.fixture
@@ -79,10 +78,8 @@ def test_a_stream_can_begin_in_the_past(service: Live) -> None:
 def test_streams_end_when_the_service_leaves(tmp_path: Path) -> None:
     with live(tmp_path) as running:
         listener = Listener(running.person("alice"), "/v1/stream")
-        begun = time.monotonic()
         running.app.state.service.leaving.set()
-        assert listener.over.wait(5)
-        assert time.monotonic() - begun < 5
+        assert listener.over.wait(PATIENCE_S), "a stream that nobody ends goes on for ever"
 
 
 def test_nobody_may_have_too_many_streams(service: Live) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from horae.core.cluster import Node
+from horae.core.commands import Decided
+from horae.core.engine import Engine
 from horae.policies import POLICIES
 from horae.service.recovery import InitialSettings
 from horae.service.warm_up import warm_up
@@ -19,8 +21,22 @@ def nodes(*types: str) -> tuple[Node, ...]:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_every_policy_can_be_rehearsed(policy: str) -> None:
+def test_a_warm_up_plans_places_and_starts_jobs_under_every_policy(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not called here is compiled or imported while the first user waits."""
+    decisions: list[Decided] = []
+    decide = Engine.decide
+
+    def noted(engine: Engine, now_s: float) -> Decided:
+        decisions.append(decide(engine, now_s))
+        return decisions[-1]
+
+    monkeypatch.setattr(Engine, "decide", noted)
     warm_up(InitialSettings(nodes("v100", "k80"), policy))
+    assert sum(decision.planned for decision in decisions) >= 3
+    assert len({launch.job for decision in decisions for launch in decision.launches}) > 1
+    assert {len(launch.gpu_ids) for decision in decisions for launch in decision.launches} > {1}
 
 
 @pytest.mark.parametrize("types", [("v100",), ("v100", "k80"), ("a", "b", "c")])

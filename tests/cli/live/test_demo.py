@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from horae.client.service_client import ServiceClient
 from horae.core.events import JobCancelled
 from horae.service.store.store import Store
 from tests.cli.conftest import Horae
+from tests.service.live import eventually
 
 
 @pytest.fixture
@@ -87,10 +88,11 @@ def test_ctrl_c_twice_ends_the_service_and_every_job(tmp_path: Path) -> None:
     assert demo.stdout
     assert "Service at" in demo.stdout.readline()
     assert "12 jobs" in demo.stdout.readline()
-    while not list(tmp_path.glob("state/jobs/*/1/runner.json")):
-        time.sleep(0.05)
+    eventually(lambda: list(tmp_path.glob("state/jobs/*/1/runner.json")), "the first job")
     os.killpg(demo.pid, signal.SIGINT)
-    time.sleep(0.1)
+    with suppress(subprocess.TimeoutExpired):
+        # The second one meets the demo while it tidies up.
+        demo.wait(timeout=0.1)
     os.killpg(demo.pid, signal.SIGINT)
     _, said = demo.communicate(timeout=60)
     assert demo.returncode == 130
