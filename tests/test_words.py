@@ -18,12 +18,31 @@ GLOSSARY = DOCS / "reference" / "glossary.md"
 #: Packages whose names a newcomer can guess: no worn-out word is an identifier there.
 CLEAN = (
     "api",
+    "backends",
+    "backends/local",
+    "client",
+    "core",
     "experiments",
     "plugins",
+    "policies",
+    "policies/gavel",
+    "policies/marginal_gain",
+    "policies/ordering",
+    "policies/themis",
+    "policies/tiresias",
     "report",
     "report/audit",
     "report/metrics",
     "report/pages",
+    "service",
+    "service/api",
+    "service/history",
+    "service/store",
+    "service/views",
+    "simulator/audit",
+    "solve",
+    "solve/allocation",
+    "solve/auction",
     "testing",
     "workload",
     "workload/formats",
@@ -31,7 +50,7 @@ CLEAN = (
 )
 
 #: Packages that describe themselves: their README names every module, and no module that is gone.
-WITH_README = (*CLEAN, "core")
+WITH_README = (*CLEAN, "cli", "cli/live", "cli/setup", "simulator")
 
 #: Design notes that are not held to naming files that are there.
 UNCHECKED_PAGES = ("one-job.md",)
@@ -56,6 +75,11 @@ WORN_OUT = {
 
 #: Where a worn-out word may stay, with the reason.
 ALLOWED = {
+    ("core/job_table.py", "kind"): "stored: a column of the job table",
+    ("core/snapshot.py", "kind"): "the same column, as policies read it",
+    ("service/api/schemas.py", "Told"): "spoken: a schema of the published OpenAPI document",
+    ("service/api/schemas.py", "kind"): "spoken: a key of the API",
+    ("service/views/event_sentences.py", "kind"): "the same key",
     ("workload/skew.py", "kind"): "spoken: a key of `horae skew -o json`",
     ("workload/speed_observations.py", "kind"): "the same",
 }
@@ -64,7 +88,10 @@ ALLOWED = {
 OTHER_DISTRIBUTIONS = ("train",)
 
 #: Classes that bear the name of another class, with the reason.
-SAME_NAME: dict[str, str] = {}
+SAME_NAME: dict[str, str] = {
+    "Bid": "service/api/agents.py: a schema of the published OpenAPI document",
+    "Offer": "the same",
+}
 
 
 def modules() -> list[Path]:
@@ -145,7 +172,7 @@ def test_every_exception_for_a_word_is_still_needed() -> None:
 @pytest.mark.parametrize("package", WITH_README)
 def test_a_package_describes_all_its_modules_and_no_others(package: str) -> None:
     described = set(re.findall(r"`(\w+\.py)`", (SRC / package / "README.md").read_text(encoding="utf-8")))
-    assert described == {path.name for path in (SRC / package).glob("*.py")} - {"__init__.py"}
+    assert described - {"__init__.py"} == {path.name for path in (SRC / package).glob("*.py")} - {"__init__.py"}
 
 
 @pytest.mark.parametrize("page", sorted({path.name for path in (DOCS / "design").glob("*.md")} - {*UNCHECKED_PAGES}))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from horae.core.invariants import Broken, check
+from horae.core.invariants import BrokenInvariant, check
 from horae.core.queues import Queue
 from horae.core.states import State
 from tests.builders import Cell, job
@@ -80,7 +80,7 @@ def over_quota(cell: Cell) -> None:
 def test_an_invariant_that_does_not_hold_is_told_with_its_values(break_it: Callable, complaint: str) -> None:
     cell = healthy()
     break_it(cell)
-    with pytest.raises(Broken, match=complaint):
+    with pytest.raises(BrokenInvariant, match=complaint):
         check(cell.engine)
 
 

@@ -51,8 +51,8 @@ def open_backend(name: str, options: BackendOptions) -> Backend:
     if name not in BACKENDS:
         add_installed(BACKENDS_GROUP, BACKENDS, _checked, name)
     if name not in BACKENDS:
-        known = ", ".join(BACKENDS)
-        raise UnknownBackend(f"No backend is called {name!r}.{did_you_mean(name, BACKENDS)} There are: {known}.")
+        names = ", ".join(BACKENDS)
+        raise UnknownBackend(f"No backend is called {name!r}.{did_you_mean(name, BACKENDS)} There are: {names}.")
     return BACKENDS[name](options)
 
 

@@ -63,8 +63,8 @@ def _own_service() -> str:
     """Address of the service that was last started on this machine, if it still runs."""
     path = default_state() / "address.json"
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        url, pid = str(said["url"]), int(said["pid"])
+        address = json.loads(path.read_text(encoding="utf-8"))
+        url, pid = str(address["url"]), int(address["pid"])
     except FileNotFoundError:
         raise NoService(
             "No service was found on this machine: start one with `horae serve`, or name one with --url or HORAE_URL."

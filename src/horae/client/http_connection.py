@@ -56,8 +56,8 @@ class HttpConnection:
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._connection = kind(parts.hostname or "", parts.port, timeout=_CONNECT_S)
+        connection_class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._connection = connection_class(parts.hostname or "", parts.port, timeout=_CONNECT_S)
         self._below = parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "*/*"}
         self._asked_s = time.monotonic()

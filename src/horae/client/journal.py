@@ -50,10 +50,10 @@ def read_past(at: ServiceClient) -> JournalReader:
     from horae.service.history.journal_history import read_history
     from horae.service.recovery import InitialSettings
 
-    said = at.get("/v1/beginning")
+    settings = at.get("/v1/beginning")
     # By the service's clock; the client's clock may differ.
-    epoch, now_s = float(said.pop("epoch")), float(said.pop("now_s"))
-    beginning = InitialSettings.from_dict(said)
+    epoch, now_s = float(settings.pop("epoch")), float(settings.pop("now_s"))
+    beginning = InitialSettings.from_dict(settings)
     queues = {queue.path: queue for queue in beginning.queues}
 
     def noticed() -> Iterator[Event | Decided]:

@@ -92,20 +92,20 @@ class ServiceClient:
 
     def follow(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[Message]:
         """Server-sent events as they come. The service sends keep-alive comments between them."""
-        with self._told(), self._wire.stream(path, _given(params)) as (status, lines):
+        with self._errors_as_sentences(), self._wire.stream(path, _given(params)) as (status, lines):
             if status >= 300:
                 raise self._refusal(status, "\n".join(lines))
             yield from self._messages(lines)
 
     def _ask(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: object = None) -> Reply:
-        with self._told():
+        with self._errors_as_sentences():
             answer = self._wire.ask(method, path, _given(params), body)
         if answer.status >= 300:
             raise self._refusal(answer.status, answer.text)
         return answer
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_as_sentences(self) -> Iterator[None]:
         """Raise connection errors as sentences."""
         from horae.client.http_connection import BrokenOff, Busy, Unreachable
 
@@ -128,19 +128,19 @@ class ServiceClient:
             sentence = str(json.loads(text)["error"])
         except (ValueError, KeyError, TypeError):
             return self._strange(f"status {status}")
-        kind = NotThere if status == 404 else Refused
-        return kind(status, sentence)
+        refusal = NotThere if status == 404 else Refused
+        return refusal(status, sentence)
 
     def _json(self, answer: Reply) -> dict[str, Any]:
         if answer.status == 204:
             return {}
         try:
-            said = answer.json()
+            content = answer.json()
         except ValueError:
             raise self._strange("something that is not JSON") from None
-        if not isinstance(said, dict):
+        if not isinstance(content, dict):
             raise self._strange("JSON of another form")
-        return said
+        return content
 
     def _messages(self, lines: Iterator[str]) -> Iterator[Message]:
         event, data = "", list[str]()
@@ -157,10 +157,10 @@ class ServiceClient:
 
     def _data(self, text: str) -> dict[str, Any]:
         try:
-            said = json.loads(text)
+            content = json.loads(text)
         except ValueError:
             raise self._strange("an event that is not JSON") from None
-        return said if isinstance(said, dict) else {"value": said}
+        return content if isinstance(content, dict) else {"value": content}
 
     def _strange(self, what: str) -> Strange:
         return Strange(
@@ -178,5 +178,5 @@ def records_of(answer: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:
     """Parameters that are set; booleans as the API expects them."""
-    said = {key: value for key, value in (params or {}).items() if value is not None and value is not False}
-    return {key: "true" if value is True else value for key, value in said.items()}
+    given = {key: value for key, value in (params or {}).items() if value is not None and value is not False}
+    return {key: "true" if value is True else value for key, value in given.items()}

@@ -349,10 +349,10 @@ class Engine:
             stops=evictions + self._stops(plan) if plan.stopped else evictions,
             withdrawn=tuple([jobs.specs[row].id for row in withdrawn]),
             placed=tuple(
-                [Placed(jobs.specs[one.row].id, one.gpu_ids, one.span) for one in plan.placed if not one.ready]
+                [Placed(jobs.specs[new.row].id, new.gpu_ids, new.span) for new in plan.placed if not new.ready]
             ),
             launches=self._launches(plan.placed, withdrawn),
-            leased=(*plan.renewed, *(one.row for one in plan.placed)) if leased else (),
+            leased=(*plan.renewed, *(new.row for new in plan.placed)) if leased else (),
             lease_until_s=wishes.lease_until_s if leased else 0.0,
             reason_rows=plan.reason_rows,
             reason_codes=plan.reason_codes,
@@ -397,7 +397,7 @@ class Engine:
         shared: list[object] = [self.gpus.cluster, self._given, *self.jobs.specs]
         if not self._state.learner.wanted:
             shared.append(self._speeds)
-        return deepcopy(self, {id(one): one for one in shared})
+        return deepcopy(self, {id(thing): thing for thing in shared})
 
     def _candidates(self) -> Ints:
         """Active rows without trials that their apps pause and jobs that back off after a failure."""
@@ -421,7 +421,7 @@ class Engine:
     def _launches(self, placed: tuple[Placement, ...], withdrawn: tuple[int, ...]) -> tuple[Launch, ...]:
         """Launches that can go out now: of jobs just placed, and of jobs whose last GPU came free."""
         state = self._state
-        ready = [self._launch(one.row, one.gpu_ids, one.span) for one in placed if one.ready]
+        ready = [self._launch(new.row, new.gpu_ids, new.span) for new in placed if new.ready]
         for row, span in state.pending.items():
             if row not in withdrawn and STATES[state.jobs.state[row]] is PLACED and state.gpus.vacant(row):
                 ready.append(self._launch(row, state.gpus.held[row], span))
@@ -503,7 +503,7 @@ class Engine:
         state, jobs = self._state, self._state.jobs
         row = jobs.rows[stop.job]
         before = STATES[jobs.state[row]]
-        jobs.settle(row, state.now_s)
+        jobs.stop_accruing(row, state.now_s)
         if before in ALIVE:
             self._life.set_speed_of_companion(row)
         if before in (LAUNCHING, RUNNING):

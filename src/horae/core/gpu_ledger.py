@@ -107,8 +107,8 @@ class GpuLedger:
             self.node_draining.append(False)
             self.node_gpus.append(node.gpus)
         else:
-            known = self.cluster.nodes[number]
-            if node.gpus > known.gpus or node.gpu_type != known.gpu_type:
+            before = self.cluster.nodes[number]
+            if node.gpus > before.gpus or node.gpu_type != before.gpu_type:
                 return False
             self.node_up[number], self.node_draining[number] = True, False
             self.node_gpus[number] = node.gpus

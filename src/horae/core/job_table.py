@@ -299,7 +299,7 @@ class JobTable:
         self._active[at : count - 1] = self._active[at + 1 : count]
         self._active_count = count - 1
 
-    def settle(self, row: int, now_s: float) -> None:
+    def stop_accruing(self, row: int, now_s: float) -> None:
         """Write the values of the row's straight lines at `now_s`; from there on they are flat."""
         elapsed = now_s - self.since_s[row]
         if self.executing[row]:
@@ -313,7 +313,7 @@ class JobTable:
 
     def execute(self, row: int, now_s: float, rate: float, gpus: float) -> None:
         """The job does work from now on, at `rate` on `gpus` GPUs; shared GPUs count half."""
-        self.settle(row, now_s)
+        self.stop_accruing(row, now_s)
         self.rate[row], self.executing_gpus[row], self.executing[row] = rate, gpus, 1.0
         # A GPU type without a rate for the job counts in full.
         speed, best = self.rates[row, self.last_type[row]], self.best_rate[row]

@@ -209,7 +209,7 @@ class Lifecycle:
         # Only a finish is a speed sample. After a 100 % report the rest of the time was shutdown, not work.
         if move is _FINISH and jobs.reported[row] < jobs.work[row]:
             self._note_speed(row, work_done)
-        jobs.settle(row, state.now_s)
+        jobs.stop_accruing(row, state.now_s)
         self.set_speed_of_companion(row)
         self._set_work_done(row, work_done)
         state.launched.pop(row, None)
@@ -294,7 +294,7 @@ class Lifecycle:
             return
         executing = bool(jobs.executing[row])
         self._note_speed(row, work_done)
-        jobs.settle(row, state.now_s)
+        jobs.stop_accruing(row, state.now_s)
         self._set_work_done(row, work_done)
         if executing:
             self._set_speed(row, state.now_s)

@@ -122,7 +122,9 @@ class EngineState:
 @cache
 def _plain() -> tuple[tuple[str, str], ...]:
     """Names of the plain fields, with their stored names."""
-    return tuple((one.name, one.metadata["stored"] or one.name) for one in fields(EngineState) if one.metadata)
+    return tuple(
+        (entry.name, entry.metadata["stored"] or entry.name) for entry in fields(EngineState) if entry.metadata
+    )
 
 
 @cache
@@ -130,9 +132,9 @@ def declared() -> dict[Path, Stored]:
     """Every stored part by its path, but for columns of jobs (`job_table.COLUMNS`) and of the policy's memory."""
     hints, evidence = get_type_hints(EngineState), get_type_hints(Evidence)
     plain: dict[Path, Stored] = {
-        (one.metadata["stored"] or one.name,): Stored(hints[one.name], one.metadata["rows"])
-        for one in fields(EngineState)
-        if one.metadata
+        (entry.metadata["stored"] or entry.name,): Stored(hints[entry.name], entry.metadata["rows"])
+        for entry in fields(EngineState)
+        if entry.metadata
     }
     return {
         **plain,
@@ -144,7 +146,7 @@ def declared() -> dict[Path, Stored]:
         **_below(("apps",), AppBook.STORED),
         **_below(("talk",), Bidding.STORED),
         **_below(("memory",), Memory.STORED),
-        **_below(("evidence",), {name: Stored(kind) for name, kind in evidence.items() if name != "node_free"}),
+        **_below(("evidence",), {name: Stored(hint) for name, hint in evidence.items() if name != "node_free"}),
     }
 
 

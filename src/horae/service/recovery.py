@@ -83,9 +83,9 @@ class InitialSettings:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The settings that `as_dict` wrote."""
-        beginning: Self = TypeAdapter(cls).validate_python(said)
+        beginning: Self = TypeAdapter(cls).validate_python(values)
         return beginning
 
 

@@ -196,13 +196,13 @@ def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         raise CannotServe(f"{host!r} is not an address of this machine: use 127.0.0.1, for example.") from None
-    family, kind, protocol, _, address = found[0]
+    family, socket_type, protocol, _, address = found[0]
     if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not allow_remote:
         raise CannotServe(
             f"With --host {host} other machines can reach the service without encryption: "
             "if you want that, add --allow-remote."
         )
-    listener = socket.socket(family, kind, protocol)
+    listener = socket.socket(family, socket_type, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)

@@ -92,13 +92,13 @@ def _validation_sentence(first: Mapping[str, Any], jobs: bool) -> str:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    known = {
+    sentences = {
         404: f"There is nothing at {request.url.path}; GET /openapi.json describes what there is.",
         405: f"{request.url.path} does not take {request.method}.",
     }
     plain = error.detail in ("Not Found", "Method Not Allowed")
     headers = _allowed(request) if error.status_code == 405 else error.headers
-    return problem(error.status_code, known[error.status_code] if plain else error.detail, headers)
+    return problem(error.status_code, sentences[error.status_code] if plain else error.detail, headers)
 
 
 def _allowed(request: Request) -> dict[str, str]:

@@ -132,9 +132,9 @@ class JobListing:
         """Seconds that each running job still needs at its average speed so far; None if unknown."""
         done = self.column("reported") / self.column("work")
         ran_s = np.array(self.extrapolated("executed_s", "executing"))
-        known = (self.column("state") == int(State.RUNNING)) & (done > 0) & (ran_s > 0)
-        left_s = np.divide(ran_s * (1.0 - done), done, out=np.zeros(len(done)), where=known)
-        return [float(seconds) if is_known else None for seconds, is_known in zip(left_s, known, strict=True)]
+        has_speed = (self.column("state") == int(State.RUNNING)) & (done > 0) & (ran_s > 0)
+        left_s = np.divide(ran_s * (1.0 - done), done, out=np.zeros(len(done)), where=has_speed)
+        return [float(seconds) if moves else None for seconds, moves in zip(left_s, has_speed, strict=True)]
 
     @cached_property
     def _elapsed_s(self) -> NDArray[np.float64]:

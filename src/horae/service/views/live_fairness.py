@@ -65,7 +65,7 @@ def _observed_rates(status: ClusterStatus, rows: NDArray[np.int64]) -> NDArray[n
     done = np.asarray(column["work"][rows], np.float64) - np.asarray(column["work_left"][rows], np.float64)
     last = np.asarray(column["last_type"][rows], np.int64)
     expected = worked_s * np.take_along_axis(rates, np.maximum(last, 0)[:, None], axis=1)[:, 0]
-    known = (expected > 0) & (done > 0) & (last >= 0)
-    scale = np.where(known, done / np.where(known, expected, 1.0), 1.0)
+    measured = (expected > 0) & (done > 0) & (last >= 0)
+    scale = np.where(measured, done / np.where(measured, expected, 1.0), 1.0)
     observed: NDArray[np.float64] = rates * scale[:, None]
     return observed

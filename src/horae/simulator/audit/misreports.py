@@ -89,7 +89,7 @@ def apply_misreport(engine: Engine, rows: list[int], misreport: Misreport, now_s
     for row in rows:
         rate, gpus = float(table.rate[row]), int(table.executing_gpus[row])
         executing = bool(table.executing[row])
-        table.settle(row, now_s)
+        table.stop_accruing(row, now_s)
         left = float(table.work_left[row])
         table.work[row] += (misreport.work - 1.0) * left
         table.work_left[row] = misreport.work * left
