@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import TRACE, Horae, horae  # noqa: F401, the fixture
 
 import horae as public
 from horae import JobSpec, Memory, Snapshot, UserError, Wishes
+from tests.cli.conftest import TRACE, Horae, horae  # noqa: F401, the fixture
 
 
 class Largest:

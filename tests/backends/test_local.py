@@ -1,4 +1,8 @@
-"""What only real processes show."""
+"""What only real processes show.
+
+Tests backends/local/attempt_folders.py, backends/local/backend.py, backends/local/processes.py,
+backends/local/runner.py and backends/local/runner_order.py.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from horae.backends.local import processes, runner
+from horae.backends.local.backend import LocalBackend
+from horae.backends.local.processes import ExitWatcher, Process
+from horae.backends.protocol import Place
+from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
 from tests.backends.real import (
     NODES,
     bash,
@@ -28,12 +38,6 @@ from tests.backends.real import (
     text_of,
     until,
 )
-
-from horae.backends.local import processes, runner
-from horae.backends.local.backend import LocalBackend
-from horae.backends.local.processes import ExitWatcher, Process
-from horae.backends.protocol import Place
-from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 #: Two machines of four: A is half as fast across machines, B is not.
 MACHINES = {"m0": 4, "m1": 4}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 NAMES = (
     "sharing_incentive sharing_incentive_isolated no_idle_gpus no_better_exchange envy_free envy_free_but_one_gang "

@@ -6,8 +6,7 @@ import pytest
 
 from horae.workload.catalogue import MODELS, gpu_type, gpu_types, model
 from horae.workload.roofline import Precision, estimate
-
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 
 def test_everything_is_listed(horae: Horae) -> None:

@@ -11,8 +11,7 @@ from horae.cli.compare import DEFAULT_POLICIES, read_policies, split_policies
 from horae.core.errors import UserError
 from horae.experiments import comparison, parallel
 from horae.policies import POLICIES
-
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 GENERATED = ["compare", "--generate", "plain", "--jobs", "20", "--cluster", "2x8"]
 

@@ -20,8 +20,7 @@ from horae.service.api import admin, agents, health, jobs, streams
 from horae.service.job_file import JobFile, read_job
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
-
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 DOCS = Path(__file__).parents[2] / "docs"
 

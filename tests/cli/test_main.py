@@ -1,4 +1,7 @@
-"""The ways a command can end, and what the user sees of each."""
+"""The ways a command can end, and what the user sees of each.
+
+Tests core/errors.py.
+"""
 
 import os
 import signal
@@ -16,8 +19,7 @@ from horae import __version__
 from horae.cli import policies
 from horae.cli.lazy_commands import LazyGroup
 from horae.cli.main import _take_debug, app
-
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 PROGRAM = [sys.executable, "-m", "horae.cli.main"]
 HEAVY = ("numpy", "numba", "polars", "matplotlib", "scipy", "yaml", "rich", "httpx", "fastapi", "sqlalchemy")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from horae.cli.compare import split_policies
-
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 MINE = '''
 """A policy of one's own."""

@@ -5,8 +5,7 @@ import io
 
 from horae.placement import PLACEMENTS
 from horae.policies import POLICIES, describe
-
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 
 def test_every_policy_and_placement_is_listed(horae: Horae) -> None:

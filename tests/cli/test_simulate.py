@@ -11,8 +11,7 @@ import pytest
 from horae.workload.catalogue import gpu_type, model
 from horae.workload.roofline import estimate
 from horae.workload.traces import load_trace
-
-from .conftest import TRACE, Horae
+from tests.cli.conftest import TRACE, Horae
 
 #: What the JSON of a run holds at least.
 FIELDS = set(

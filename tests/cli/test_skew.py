@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 SEEN = """\
 job_class,gpus,spread,steps_per_s

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Answer, Horae
+from tests.cli.conftest import Answer, Horae
 
 PROBLEM: dict[str, Any] = {
     "gpus": {"v100": 1, "p100": 2, "k80": 3},

@@ -17,8 +17,7 @@ from horae.simulator.run import simulate
 from horae.simulator.scenario import PolicyChoice, Scenario
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS
-
-from .conftest import Horae
+from tests.cli.conftest import Horae
 
 WINDOW = ["--generate", "plain", "--cluster", "2x8", "--measure-from", 10, "--measure-to", 30, "--workers", 1]
 SMALL = ["sweep", *WINDOW, "--jobs", 1000]

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from horae.workload.traces import load_trace
-
-from .conftest import TRACE, Horae
+from tests.cli.conftest import TRACE, Horae
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.parquet"])

@@ -70,10 +70,9 @@ def test_jobs_that_wait_say_why_and_can_be_held_released_and_cancelled(cluster: 
 def test_every_key_of_a_job_file_has_a_keyword(cluster: horae.Client, tmp_path: Path) -> None:
     import inspect
 
-    from tests.cli.test_docs import keys
-
     from horae.client.client import _SECTIONS
     from horae.service.job_file import JobFile
+    from tests.cli.test_docs import keys
 
     words = set(inspect.signature(cluster.submit).parameters)
     ours = {f"{section}.{key}": word for section, inner in _SECTIONS.items() for word, key in inner.items()}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 
-from .recorder import record
-from .scenarios import SCENARIOS
+from tests.conformance.recorder import record
+from tests.conformance.scenarios import SCENARIOS
 
 
 def main() -> None:

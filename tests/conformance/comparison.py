@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from .recorder import FREE, Line
+from tests.conformance.recorder import FREE, Line
 
 #: How far numbers behind a sentence may be from those recorded, relative to them.
 TOLERANCE = 1e-9

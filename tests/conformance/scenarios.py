@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from .recorder import (
+from tests.conformance.recorder import (
     AgentChanged,
     Ask,
     BidAnswer,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from .comparison import differences, first_difference
-from .recorder import (
+from tests.conformance.comparison import differences, first_difference
+from tests.conformance.recorder import (
     FOLDER,
     POLICIES,
     Run,
@@ -20,7 +20,7 @@ from .recorder import (
     replayed,
     whys,
 )
-from .scenarios import SCENARIOS
+from tests.conformance.scenarios import SCENARIOS
 
 every_scenario = pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 

@@ -1,4 +1,7 @@
-"""What every backend promises, checked on the fake one and on real processes."""
+"""What every backend promises, checked on the fake one and on real processes.
+
+Tests backends/fake.py, backends/protocol.py and backends/task.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.backends.real import bash, end_all, task, text_of, until
 
 from horae.backends.fake import FakeBackend, FakeWorld
 from horae.backends.local.backend import LocalBackend
@@ -14,6 +16,7 @@ from horae.backends.protocol import Place, Start
 from horae.core.events import Event
 from horae.testing import BACKEND_CHECKS, FakeRig, Rig, check_backend
 from horae.testing.backend_contract import NODES
+from tests.backends.real import bash, end_all, task, text_of, until
 
 _SAVE = """cd $HORAE_CHECKPOINT_DIR; echo begun >> begun; echo '{"step": 40, "total": 100}' > saved.json"""
 SCRIPTS = {

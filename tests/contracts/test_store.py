@@ -1,4 +1,8 @@
-"""What every store does, whichever database it is in."""
+"""What every store does, whichever database it is in.
+
+Tests service/store/connection.py, service/store/journal_compaction.py, service/store/schema.py,
+service/store/store.py, service/store/store_lock.py and service/store/stored_records.py.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from tests.builders import job
-from tests.contracts.postgres import Server
-from tests.service.cell import Cell
-from tests.simulation.trouble import same
 
 from horae.backends.task import Task
 from horae.core.bidding import Ask, BidAnswer, BidRow
@@ -63,6 +63,10 @@ from horae.service.store.store import Store
 from horae.service.store.store_lock import StoreInUse
 from horae.service.store.stored_records import Act, TokenRecord
 from horae.service.tokens import digest_of
+from tests.builders import job
+from tests.contracts.postgres import Server
+from tests.service.stepped_service import SteppedService
+from tests.simulation.trouble import same
 
 
 @pytest.fixture
@@ -720,10 +724,10 @@ def test_a_daemon_that_lost_the_store_to_another_does_not_append(postgres: Serve
 
 def test_a_daemon_goes_by_what_another_has_written_while_it_was_cut_off(postgres: Server, tmp_path: Path) -> None:
     url = postgres.new_database()
-    first = Cell(tmp_path, url=url)
+    first = SteppedService(tmp_path, url=url)
     first.daemon._pause = lambda: None
     postgres.do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'store_%'")
-    second = Cell(tmp_path, url=url)
+    second = SteppedService(tmp_path, url=url)
     theirs = second.submit(name="theirs")
     second.crash()
     with pytest.raises(StoreTrouble, match="Another service"):
@@ -737,7 +741,7 @@ def test_a_daemon_goes_by_what_another_has_written_while_it_was_cut_off(postgres
 
 
 def test_a_service_outlives_a_restart_of_its_database(postgres: Server, tmp_path: Path) -> None:
-    cell = Cell(tmp_path, url=postgres.new_database())
+    cell = SteppedService(tmp_path, url=postgres.new_database())
     cell.daemon._pause = lambda: None
     jobs = [cell.submit() for _ in range(3)]
     cell.to(2)

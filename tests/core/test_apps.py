@@ -1,4 +1,7 @@
-"""App schedulers as pure functions, against a plain reading; and what the engine makes of their answers."""
+"""App schedulers as pure functions, against a plain reading; and what the engine makes of their answers.
+
+Tests core/app_schedulers.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Cell, Script, job
 from horae.core.app_schedulers import (
     AppTrials,
     Halving,
@@ -31,6 +33,7 @@ from horae.core.job import BadJob, JobSpec
 from horae.core.loss_curve import LossCurve
 from horae.core.reasons import Reason
 from horae.core.states import State
+from tests.builders import Cell, Script, job
 
 NAN = math.nan
 RUNNING, FINISHED, GONE = int(State.RUNNING), int(State.FINISHED), int(State.CANCELLED)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulation.trouble import FAULTS, Trouble, difference, same
 
 from horae.core.checkpoint import VERSION, UnreadableCheckpoint, load, save
 from horae.core.codec import encode
@@ -22,6 +21,7 @@ from horae.core.invariants import check
 from horae.core.throughputs import Origin
 from horae.simulator.driver import Driver
 from horae.simulator.world import World
+from tests.simulation.trouble import FAULTS, Trouble, difference, same
 
 
 @dataclass

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from builders import Cell, Script, cluster, job, run, times
 from horae.core.cluster import Node
 from horae.core.commands import StopWhy
 from horae.core.errors import UserError
@@ -27,6 +26,7 @@ from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.simulator.faults import Faults
+from tests.builders import Cell, Script, cluster, job, run, times
 
 
 @pytest.mark.parametrize("policy", ["smallest-first", "srsf"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from builders import Script, cluster, job, run, times
 from horae.core.cluster import Span
 from horae.core.events import JobHeld, JobReleased
 from horae.core.throughputs import Setting, Throughputs
+from tests.builders import Script, cluster, job, run, times
 
 
 def test_a_resumed_job_pays_the_restart_cost_and_a_fresh_one_does_not() -> None:

@@ -1,10 +1,12 @@
-"""The life of a job as the engine sees it: events in, commands out."""
+"""The life of a job as the engine sees it: events in, commands out.
+
+Tests core/commands.py and core/events.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from builders import Cell, Script, job
 from horae.core.cluster import Node
 from horae.core.commands import Launch, Stop, StopWhy
 from horae.core.events import (
@@ -28,6 +30,7 @@ from horae.core.events import (
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.states import State
+from tests.builders import Cell, Script, job
 
 
 def in_state(state: State) -> Cell:

@@ -1,4 +1,7 @@
-"""Why a job waits, in words and numbers."""
+"""Why a job waits, in words and numbers.
+
+Tests core/compared_by.py and core/reasons.py.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import re
 
 import pytest
 
-from builders import Cell, job
 from horae.core.events import JobFinished, JobHeld, LaunchFailed
 from horae.core.explain import explain
 from horae.core.queues import Queue
 from horae.core.reasons import SENTENCES, Reason
+from tests.builders import Cell, job
 
 
 def said(cell: Cell, name: str) -> tuple[str, str]:

@@ -1,4 +1,7 @@
-"""The recorder: who held which GPUs when, also where two held the same."""
+"""The recorder: who held which GPUs when, also where two held the same.
+
+Tests core/run_history.py.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from builders import job
 from horae.core.job import BadJob
+from tests.builders import job
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""What the engine learns of a job's speed, and from which of the things that are told of it."""
+"""What the engine learns of a job's speed, and from which of the things that are told of it.
+
+Tests core/speed_learning.py.
+"""
 
 from __future__ import annotations
 

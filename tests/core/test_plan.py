@@ -1,15 +1,18 @@
-"""What a policy sees, wishes and remembers."""
+"""What a policy sees, wishes and remembers.
+
+Tests core/memory.py, core/policy.py, core/snapshot.py and core/wishes.py.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from builders import Cell, job
 from horae.core.events import JobFinished, NodeDraining
 from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
+from tests.builders import Cell, job
 
 SPEC = MemorySpec(columns={"had": 0, "rungs": 2}, by_type=("owed",), scalars={"looked": 5.0})
 

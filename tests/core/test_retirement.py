@@ -1,4 +1,7 @@
-"""Jobs that ended long ago leave: the engine goes on as if they were still there, and a journal folds to the same."""
+"""Jobs that ended long ago leave: the engine goes on as if they were still there, and a journal folds to the same.
+
+Tests core/retired_jobs.py.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders import Cell, job
-from tests.simulation.trouble import FAULTS, Trouble, difference, same
 
 from horae.core import retired_jobs
 from horae.core.checkpoint import load, save
@@ -25,6 +26,8 @@ from horae.core.invariants import check
 from horae.core.throughputs import Origin
 from horae.simulator.driver import Driver
 from horae.simulator.world import World
+from tests.builders import Cell, job
+from tests.simulation.trouble import FAULTS, Trouble, difference, same
 
 
 def named(record: Decided, engine: Engine) -> dict[str, Any]:

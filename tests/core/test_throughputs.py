@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from builders import job
 from horae.core.cluster import Span
 from horae.core.throughputs import Origin, Setting, Throughput, Throughputs
+from tests.builders import job
 
 SLOW = (1.0, 1.0, 2.0, 4.0)
 

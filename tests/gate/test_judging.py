@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from benchmarks.gate import recorded
 from benchmarks.gate.measurement import LOOKS, Judged, Samples, Verdict, judge
 from benchmarks.gate.workloads import WORKLOADS

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from benchmarks.gate.workloads import WORKLOADS
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import job, run, times
+from tests.builders import job, run, times
 
 GPUS = 6
 

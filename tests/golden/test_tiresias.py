@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from builders import ends, job, run
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
 from horae.workload.clusters import parse_cluster
 from horae.workload.traces import load_trace
+from tests.builders import ends, job, run
 
 #: Schedules of the published simulator and our names for them.
 SCHEDULES = {

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Cell, cluster, job
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
 from horae.core.reasons import Reason
 from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION, choose
 from horae.placement.rules import UnknownPlacement, make_placement
+from tests.builders import Cell, cluster, job
 
 Pool = tuple[int, int, int, int]  # capacity, free, type, rack
 

@@ -1,4 +1,8 @@
-"""From wishes to GPUs: preemption, protection, quotas, reservations, elastic gangs, types."""
+"""From wishes to GPUs: preemption, protection, quotas, reservations, elastic gangs, types.
+
+Tests placement/columns.py, placement/holders.py, placement/numbers.py, placement/order.py, placement/quotas.py,
+placement/reservation.py and placement/rules.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Cell, Script, cluster, job, run, times
 from horae.core.commands import Decided, StopWhy
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobStopped, JobSubmitted, NodeDraining, SettingsChanged
@@ -14,6 +17,7 @@ from horae.core.job import JobSpec
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.states import State
+from tests.builders import Cell, Script, cluster, job, run, times
 
 PREEMPTIVE = ["smallest-first", "srtf", "srsf", "las", "time-slice", "isolated"]
 

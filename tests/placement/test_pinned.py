@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Cell, cluster, job
 from horae.core.cluster import Span
 from horae.core.plan import Plan
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
+from tests.builders import Cell, cluster, job
 
 
 def pinned(cell: Cell, wishes: Mapping[str, Mapping[int, int]], lease_until_s: float = -np.inf) -> Plan:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cluster, job, run
 from horae.core.cluster import Cluster, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Launch, Stop
@@ -24,6 +23,7 @@ from horae.core.states import PLACED, RUNNING, STOPPING, State
 from horae.core.throughputs import Setting, Throughputs
 from horae.core.wishes import Wishes
 from horae.placement.rules import make_placement
+from tests.builders import cluster, job, run
 
 #: One wish: a job or two, and the GPU type.
 Wish = tuple[str, ...]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.policies.test_fifo_sjf_aware import gavel, typed, types_of
 
-from builders import Cell, ends, job, run, times
 from horae.core.events import JobFinished
 from horae.core.job import JobSpec
+from tests.builders import Cell, ends, job, run, times
+from tests.policies.unlike_gpus import gavel, typed, types_of
 
 FREE = {"gain": "0"}
 

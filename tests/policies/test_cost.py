@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.policies.test_fifo_sjf_aware import typed, types_of
-from tests.solve.plain import problem
 
-from builders import Cell, Script, cluster, job, run, times
 from horae.core.cluster import Node
 from horae.core.events import NodeJoined
 from horae.core.history import History
 from horae.policies import make_policy
 from horae.policies.gavel.cost import NoPrice
 from horae.policies.settings import BadSetting
+from tests.builders import Cell, Script, cluster, job, run, times
+from tests.policies.unlike_gpus import typed, types_of
+from tests.solve.plain import problem
 
 BOTH = ("cost", "cost-deadline")
 PRICES = {"prices": "fast:4,slow:1"}

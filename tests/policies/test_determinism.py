@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builders import cluster, job
 from horae.core.history import History
 from horae.core.queues import Queue
 from horae.policies import POLICIES
 from horae.simulator.faults import Faults
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
+from tests.builders import cluster, job
 
 TESTS = Path(__file__).resolve().parents[1]
 TROUBLE = Faults(node_losses_per_day=40, stragglers=0.2, launch_failures=0.1, late_reports=0.1, duplicated_reports=0.1)

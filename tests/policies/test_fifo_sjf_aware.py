@@ -1,4 +1,7 @@
-"""First come and shortest first over unlike GPUs: who gets which type, who moves, who is spared."""
+"""First come and shortest first over unlike GPUs: who gets which type, who moves, who is spared.
+
+Tests policies/gavel/type_preference.py.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from builders import Cell, job, run, times
 from horae.core.events import JobFinished, JobStopped
-from horae.core.job import JobSpec
-from horae.report.metrics.measure import Report, measure
-from horae.simulator.run import simulate
-from horae.simulator.scenario import Scenario
-from horae.workload.clusters import parse_cluster
-from horae.workload.speed_files import load_throughputs
-from horae.workload.traces import load_trace
+from tests.builders import Cell, job, run, times
+from tests.policies.unlike_gpus import gavel, typed, types_of
 
 BOTH = ("fifo-aware", "sjf-aware")
-
-
-def typed(name: str, fast: float, slow: float, work: float = 1000, **more: object) -> JobSpec:
-    """A job of so much work a second on either type; its work is in seconds at speed 1."""
-    return job(name, work=work, throughput={"fast": fast, "slow": slow}, **more)
-
-
-def types_of(cell: Cell) -> dict[str, str]:
-    """GPU type of every job that has GPUs."""
-    machines = cell.engine.gpus.cluster
-    return {
-        spec.id: machines.gpu_types[machines.gpu_type[cell.gpus(spec.id)[0]]]
-        for spec in cell.engine.jobs.specs
-        if cell.gpus(spec.id)
-    }
 
 
 def test_the_first_to_come_gets_its_best_type_and_the_next_the_best_that_is_left() -> None:
@@ -163,25 +145,6 @@ def test_who_is_not_aware_of_types_takes_the_one_with_the_most_gpus_free_and_sta
     cell.submit(1, typed("c", 1, 9))
     assert types_of(cell) == {"a": "fast", "b": "fast", "c": "slow"}
     assert cell.at(2, JobFinished(2, "b", 1)).stops == ()
-
-
-def gavel(shared_data: Path, policy: str, restart_cost_s: float = 0, **settings: str) -> Report:
-    """Gavel's physical trace on 8 V100, 16 P100 and 24 K80, as its own simulator had it."""
-    speeds = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")
-    jobs = load_trace(shared_data / "gavel" / "max_min_fairness.trace", throughputs=speeds).jobs
-    machines = parse_cluster("v100:8x1,p100:16x1,k80:24x1")
-    history = simulate(
-        Scenario(
-            jobs,
-            machines,
-            policy=policy,
-            settings=settings,
-            placement="anywhere",
-            restart_cost_s=restart_cost_s,
-            throughputs=speeds,
-        )
-    )
-    return measure(history)
 
 
 def test_completion_times_are_better_than_gavels_own(shared_data: Path) -> None:

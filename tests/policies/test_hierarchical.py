@@ -1,4 +1,7 @@
-"""Queues in rounds: what each of them gets in GPU time, and who goes first."""
+"""Queues in rounds: what each of them gets in GPU time, and who goes first.
+
+Tests policies/gavel/allocation_policy.py and policies/gavel/share_policies.py.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from tests.solve.plain import problem
 
-from builders import cluster, ends, job
 from horae.core.engine import Engine
 from horae.core.events import JobSubmitted
 from horae.core.history import History
@@ -20,6 +21,8 @@ from horae.policies.gavel.allocation_policy import AllocationPolicy
 from horae.policies.gavel.share_policies import Hierarchical, MaxMin, WaterFilling
 from horae.simulator.driver import Driver
 from horae.simulator.world import World
+from tests.builders import cluster, ends, job
+from tests.solve.plain import problem
 
 
 def run(jobs: Sequence[JobSpec], spec: str, policy: AllocationPolicy, queues: Sequence[Queue] = ()) -> History:

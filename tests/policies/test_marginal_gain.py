@@ -1,4 +1,7 @@
-"""The baselines that look at losses and at marginal gains, on examples small enough to do by hand."""
+"""The baselines that look at losses and at marginal gains, on examples small enough to do by hand.
+
+Tests policies/marginal_gain/optimus.py and policies/marginal_gain/slaq.py.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Cell, ends, job, run, times
 from horae.core.events import JobFinished, JobProgressed
 from horae.core.loss_curve import LossCurve
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.policies.marginal_gain.optimus import marginal_gains
+from tests.builders import Cell, ends, job, run, times
 
 
 def cell_with_reports(**falls: tuple[float, float]) -> Cell:

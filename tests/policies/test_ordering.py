@@ -1,17 +1,22 @@
-"""What each policy runs, on examples small enough to do by hand."""
+"""What each policy runs, on examples small enough to do by hand.
+
+Tests policies/time_grid.py, policies/gavel/isolated.py, policies/ordering/fifo.py,
+policies/ordering/least_attained.py, policies/ordering/shortest_first.py, policies/ordering/smallest_first.py and
+policies/ordering/time_slice.py.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from builders import Cell, cluster, ends, job, run, times
 from horae.core.cluster import Cluster
 from horae.core.events import JobFinished
 from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.policies.time_grid import next_quantum_s
 from horae.solve.allocation.problem import isolated_share
+from tests.builders import Cell, cluster, ends, job, run, times
 
 
 def seconds_on(history: History, machines: Cluster) -> dict[tuple[str, str], float]:

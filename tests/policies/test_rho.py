@@ -1,4 +1,7 @@
-"""rho of apps as it evolves, against a slow reading of its definition."""
+"""rho of apps as it evolves, against a slow reading of its definition.
+
+Tests core/app_demand.py and policies/themis/highest_rho.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Cell, Script, job, run, times
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobHeld, JobProgressed, JobSubmitted
@@ -17,6 +19,7 @@ from horae.core.memory import Memory
 from horae.core.snapshot import Snapshot
 from horae.policies.themis.rho import MEMORY, alone_s, demand_left, find_apps, rho, whole_demand
 from horae.report.metrics.fairness import finish_time_fairness
+from tests.builders import Cell, Script, job, run, times
 
 
 def snapshot(engine: Engine) -> Snapshot:

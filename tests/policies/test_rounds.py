@@ -1,4 +1,8 @@
-"""Shares of time, run in rounds: the worked example, and Gavel's own trace."""
+"""Shares of time, run in rounds: the worked example, and Gavel's own trace.
+
+Tests policies/gavel/finish_time.py, policies/gavel/gandiva.py, policies/gavel/isolated_time.py and
+policies/gavel/makespan.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builders import Cell, job, run, times
 from horae.core.snapshot import Snapshot
 from horae.policies.gavel.rounds import TimeShares, next_round
 from horae.report.metrics.measure import Report, measure
@@ -16,6 +19,7 @@ from horae.simulator.scenario import Scenario
 from horae.workload.clusters import parse_cluster
 from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
+from tests.builders import Cell, job, run, times
 
 
 def test_who_is_owed_the_most_runs_next() -> None:

@@ -132,7 +132,7 @@ def test_who_tells_no_speeds_apart_cannot_share_gpus(policy: str) -> None:
 
 @pytest.mark.parametrize("text", ["soon", "", "1s", "off"])
 def test_a_value_that_is_no_number_is_refused_with_what_the_setting_means(text: str) -> None:
-    with pytest.raises(BadSetting, match="seconds between two looks"):
+    with pytest.raises(BadSetting, match="seconds between decisions"):
         make_policy("las", {"quantum": text})
 
 

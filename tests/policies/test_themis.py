@@ -1,4 +1,8 @@
-"""Leases and auctions of Themis, as the engine runs them."""
+"""Leases and auctions of Themis, as the engine runs them.
+
+Tests policies/themis/app_split.py, policies/themis/app_views.py, policies/themis/bid_bundles.py,
+policies/themis/bidding_agent.py and policies/themis/queue_minima.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Cell, cluster, job, run, times
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobSubmitted
@@ -31,8 +34,8 @@ from horae.workload.clusters import parse_cluster
 from horae.workload.generator import generate, preset
 from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
-
-from .themis_apps import LEASE_S, SHORT, offer, random_job, view
+from tests.builders import Cell, cluster, job, run, times
+from tests.policies.themis_apps import LEASE_S, SHORT, offer, random_job, view
 
 # ----------------------------------------------------------------- the agent
 

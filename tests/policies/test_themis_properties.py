@@ -10,14 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from builders import job, run
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
 from horae.policies.themis.bidding_agent import Agent, ErringAgent, TruthfulAgent
 from horae.policies.themis.themis import Themis
 from horae.report.metrics.measure import measure
-
-from .themis_apps import LEASE_S, offer, random_job, view
+from tests.builders import job, run
+from tests.policies.themis_apps import LEASE_S, offer, random_job, view
 
 # --------------------------------------------------------- sharing incentive
 

@@ -1,4 +1,8 @@
-"""The feedback queues of Tiresias: demotion, promotion, both orders, what they learn, and that nobody starves."""
+"""The feedback queues of Tiresias: demotion, promotion, both orders, what they learn, and that nobody starves.
+
+Tests policies/tiresias/attained_service.py, policies/tiresias/feedback_queues.py, policies/tiresias/learnt_service.py
+and policies/tiresias/queue_bounds.py.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from builders import Cell, Script, ends, job, run, times
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import JobCancelled, JobStarted, JobSubmitted, NodeDraining
@@ -32,6 +35,7 @@ from horae.simulator.world import World
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS, generate
 from horae.workload.traces import load_trace
+from tests.builders import Cell, Script, ends, job, run, times
 
 BOTH = ("tiresias", "tiresias-gittins")
 

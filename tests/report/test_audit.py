@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.builders import cluster, job
 
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
@@ -17,6 +16,7 @@ from horae.report.audit.verdict import Verdict, all_held
 from horae.simulator.audit.observer import Observer, sample_times
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
+from tests.builders import cluster, job
 
 PROPERTIES = [
     "sharing_incentive",

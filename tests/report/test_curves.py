@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 
 from horae.report.pages.curves import COLUMNS, SHOWN, Axis, Curve, Panel, draw_panel, render_page, spread, write_plot
 from horae.report.tables import MEASURES
-
-from .test_page import EVIL, Outline
+from tests.report.markup import EVIL, Outline
 
 RATES = Axis("input rate (jobs/hour)", (4.0, 5.2, 5.6))
 ROUNDS = Axis("round length (minutes)", (60.0, 360.0, 2880.0), unit=60.0)

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cli.conftest import Horae, horae  # noqa: F401, the fixture is used
 
-from builders import job, run
 from horae.core.history import History
 from horae.core.states import State
 from horae.report.metrics.measure import measure
 from horae.report.pages.page import render_page
 from horae.report.tables import comparison_rows
+from tests.builders import job, run
+from tests.cli.conftest import Horae, horae  # noqa: F401, the fixture is used
 
 PRICES = {"prices": "fast:4,slow:1"}
 SPEEDS = {"fast": 2.0, "slow": 1.0}

@@ -15,8 +15,7 @@ from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.core.states import State
 from horae.report.metrics.fairness import Fairness, finish_time_fairness
-
-from .sample import Loop, history_of, random_jobs
+from tests.report.sample import Loop, history_of, random_jobs
 
 GPU8 = Cluster.of([("gpu", 1, 8)])
 

@@ -22,8 +22,7 @@ from horae.core.states import State
 from horae.report.metrics.measure import JOB_COLUMNS, job_rows, measure
 from horae.report.metrics.step_functions import StepFunction, overlap
 from horae.report.process_cost import process_cost
-
-from .sample import Loop, columns, history_of, random_jobs
+from tests.report.sample import Loop, columns, history_of, random_jobs
 
 MIXED = Cluster.of([("v100", 2, 4), ("k80", 3, 2)])
 NODE4 = Cluster.of([("gpu", 2, 4)])

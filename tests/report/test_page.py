@@ -6,7 +6,6 @@ import base64
 import io
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -22,42 +21,11 @@ from horae.report.metrics.gpu_holdings import Holdings
 from horae.report.metrics.measure import measure
 from horae.report.pages.page import render_page, write_page
 from horae.report.pages.timeline import choose_colours, draw_timeline, palette_png, sample
-
-from .sample import Loop, columns, history_of, random_jobs
+from tests.report.markup import EVIL, Outline
+from tests.report.sample import Loop, columns, history_of, random_jobs
 
 SMALL = Cluster.of([("v100", 2, 4)])
 LARGE = Cluster.of([("v100", 20, 8)])
-EVIL = "<script>alert('1')</script>&\"$x$"
-
-
-class Outline(HTMLParser):
-    """Checks that tags are balanced, and gathers what could reach outside."""
-
-    EMPTY = ("meta", "br", "link", "img")
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.addresses: list[str] = []
-        self.ids: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href", "srcset", "data")]
-        self.ids += [value for name, value in attrs if name == "id"]
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in self.EMPTY:
-            assert self.open.pop() == tag
 
 
 def run(seed: int = 1, count: int = 20, cluster: Cluster = SMALL, policy: str = "fifo", **options):

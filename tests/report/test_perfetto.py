@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Script, cluster, job, run
 from horae.core.cluster import Span
 from horae.core.events import JobCancelled, JobHeld, NodeLost
 from horae.core.history import History
@@ -20,8 +19,8 @@ from horae.core.throughputs import Setting, Throughputs
 from horae.report.metrics.measure import measure
 from horae.report.perfetto import write_perfetto
 from horae.simulator.faults import Faults
-
-from .sample import Loop, random_jobs
+from tests.builders import Script, cluster, job, run
+from tests.report.sample import Loop, random_jobs
 
 Event = dict[str, Any]
 PHASES = ("loading", "working", "saving")

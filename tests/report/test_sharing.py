@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from builders import cluster, job, run
 from horae.core.cluster import Cluster, Span
 from horae.core.history import Attempts, History
 from horae.core.states import State
@@ -23,8 +22,8 @@ from horae.report.pages.page import render_page
 from horae.report.pages.plots import draw_usage
 from horae.report.pages.timeline import LEFT, RIGHT, TOP, WIDTH, choose_colours, draw_timeline, sample
 from horae.report.tables import comparison_rows
-
-from .sample import Attempt, columns
+from tests.builders import cluster, job, run
+from tests.report.sample import Attempt, columns
 
 GPU, NODE = cluster("1x1"), cluster("1x4")
 

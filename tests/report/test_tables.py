@@ -16,8 +16,7 @@ from horae.report.formatting import NOTHING, duration, number, percent, time_tic
 from horae.report.metrics.measure import JOB_COLUMNS, measure
 from horae.report.pages.page import render_page
 from horae.report.tables import MEASURES, comparison_rows, render_table, run_labels, write_jobs_csv
-
-from .sample import history_of
+from tests.report.sample import history_of
 
 NODE = Cluster.of([("gpu", 1, 2)])
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from builders import cluster, job, run
 from horae.core.cluster import Span
 from horae.core.engine import Engine
 from horae.core.events import JobSubmitted
@@ -16,6 +15,7 @@ from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.report.metrics.measure import measure
 from horae.simulator.world import World
+from tests.builders import cluster, job, run
 
 JOBS = [job("a", work=100.0, unit="steps", job_class="m"), job("b", work=100.0, unit="steps", job_class="m")]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from builders import Cell, Script, cluster, ends, job, run, times
 from horae.core.cluster import Node, Span
 from horae.core.events import NodeJoined, NodeLost
 from horae.core.throughputs import Setting, Throughputs
 from horae.report.metrics.measure import measure
+from tests.builders import Cell, Script, cluster, ends, job, run, times
 
 ROUNDS = ("max-min", "finish-time", "makespan", "total-throughput")
 

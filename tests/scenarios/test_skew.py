@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from builders import run
 from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS, generate
+from tests.builders import run
 
 SEEDS = 10
 

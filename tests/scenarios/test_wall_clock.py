@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.scenarios.wall_clock import Crash, Machine, WallClockDriver
 
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
+from tests.scenarios.wall_clock import Crash, Machine, WallClockDriver
 
 CLUSTER = Cluster.of([("gpu", 2, 4)])
 JOBS = [JobSpec(id=f"sleep-{k}", submit_s=0, gpus=1 + k % 4, work=0.01 * (1 + k % 3)) for k in range(20)]

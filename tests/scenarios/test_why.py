@@ -16,8 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Cell as Hand
-from builders import job as spec
 from horae.backends.fake import FakeJob
 from horae.core.cluster import Node
 from horae.core.events import JobFailed, JobFinished, SettingsChanged
@@ -27,7 +25,9 @@ from horae.core.reasons import RULES, SENTENCES, Reason
 from horae.core.states import STATES, WAITING, State
 from horae.service.job_file import read_job
 from horae.service.views.views import Filters
-from service.cell import ADMIN, ANN, Cell
+from tests.builders import Cell
+from tests.builders import job as spec
+from tests.service.stepped_service import ADMIN, ANN, SteppedService
 
 FOR_EVER = FakeJob()
 TWO_NODES = (Node("n0", "v100", 2), Node("n1", "v100", 2))
@@ -47,20 +47,20 @@ def where(reason: Reason) -> Callable[[Scenario], Scenario]:
     return add
 
 
-def cell(folder: Path, policy: str, **more: Any) -> Cell:
+def cell(folder: Path, policy: str, **more: Any) -> SteppedService:
     """A service whose jobs run until they are cancelled."""
-    made = Cell(folder, policy, **more)
+    made = SteppedService(folder, policy, **more)
     made.world.default = FOR_EVER
     return made
 
 
-def job(at: Cell, name: str = "job", gpus: int = 1, steps: int = 0, **said: Any) -> str:
+def job(at: SteppedService, name: str = "job", gpus: int = 1, steps: int = 0, **said: Any) -> str:
     """Submit a job; with `steps`, one that does a step a second."""
     estimate = {"estimate": {"steps": steps, "throughput": {"v100": 1.0}}} if steps else {}
     return at.submit(name=name, resources={"gpus": gpus}, **estimate, **said)
 
 
-def together(at: Cell, *said: dict[str, Any]) -> list[str]:
+def together(at: SteppedService, *said: dict[str, Any]) -> list[str]:
     """Submit jobs at once, so that one decision looks at all of them."""
     ids: list[str] = []
     jobs = [read_job({"run": ["true"], **one}) for one in said]
@@ -68,7 +68,7 @@ def together(at: Cell, *said: dict[str, Any]) -> list[str]:
     return ids
 
 
-def why(at: Cell, name: str, code: str) -> dict[str, Any]:
+def why(at: SteppedService, name: str, code: str) -> dict[str, Any]:
     """What a job is told, which must be this code."""
     views = at.views()
     told = views.why(views.visible_row(ADMIN, name))
@@ -80,7 +80,7 @@ def why(at: Cell, name: str, code: str) -> dict[str, Any]:
     return told
 
 
-def free(at: Cell) -> dict[str, int]:
+def free(at: SteppedService) -> dict[str, int]:
     """GPUs of each node that takes jobs on which nothing runs, by what really runs."""
     closed = {node["node"] for node in at.views().nodes() if node["state"] != "up"}
     left = {node.name: node.gpus for node in at.nodes if node.name not in closed}
@@ -91,13 +91,13 @@ def free(at: Cell) -> dict[str, int]:
     return left
 
 
-def cancel(at: Cell, *names: str) -> None:
+def cancel(at: SteppedService, *names: str) -> None:
     """Have jobs cancelled, and wait until they are gone."""
     at.ask(lambda: at.operations.request(ADMIN, "cancel", list(names)))
     at.to(at.now_s + 1)
 
 
-def starts(at: Cell, name: str) -> bool:
+def starts(at: SteppedService, name: str) -> bool:
     """Whether a job runs now."""
     return at.state(name) in ("launching", "running")
 
@@ -355,14 +355,14 @@ def _(folder: Path) -> None:
     assert starts(at, flat)
 
 
-def halving(folder: Path) -> tuple[Cell, str, str]:
+def halving(folder: Path) -> tuple[SteppedService, str, str]:
     """Two trials of an app, with rungs at a quarter and a half of 100 steps."""
     at = cell(folder, "fifo")
     said = {"app": "search", "app_scheduler": "halving:eta=2,rungs=2"}
     return at, job(at, "good", steps=100, **said), job(at, "poor", steps=100, **said)
 
 
-def report(at: Cell, name: str, step: float, loss: float, total: float = 100) -> None:
+def report(at: SteppedService, name: str, step: float, loss: float, total: float = 100) -> None:
     """A job says how far it is."""
     attempt = at.views().job(at.views().visible_row(ADMIN, name))["attempt"]
     at.ask(lambda: at.operations.progress(name, attempt, step, total, loss))
@@ -508,7 +508,7 @@ def test_between_auctions_who_comes_waits_for_leases_and_who_lost_for_those_who_
 
 
 def test_a_job_that_failed_waits_before_it_is_tried_again() -> None:
-    hand = Hand("1x1")
+    hand = Cell("1x1")
     hand.submit(0, spec("a", max_restarts=3), spec("b"))
     hand.tell(JobFailed(5, "a", 1, 1))
     assert hand.reason("a") is Reason.BACKING_OFF
@@ -549,7 +549,7 @@ POLICIES = {
 @settings(max_examples=60, deadline=None)
 def test_whatever_comes_a_reason_is_true(policy: str, placement: str, jobs: list[Any], seed: int) -> None:
     quota = Queue("a", gpus_max=3)
-    hand = Hand("2x2", policy, POLICIES[policy], placement, queues=[quota])
+    hand = Cell("2x2", policy, POLICIES[policy], placement, queues=[quota])
     rng = np.random.default_rng(seed)
     for number, (gpus, work, queue, safe) in enumerate(jobs):
         now_s = 10.0 * number
@@ -564,7 +564,7 @@ def test_whatever_comes_a_reason_is_true(policy: str, placement: str, jobs: list
     check_reasons(hand, policy)
 
 
-def check_reasons(hand: Hand, policy: str) -> None:
+def check_reasons(hand: Cell, policy: str) -> None:
     """Every reason against what the engine's GPUs are, node by node and queue by queue."""
     engine = hand.engine
     held = engine.gpus.held

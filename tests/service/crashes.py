@@ -24,10 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.backends.real import end_all
-from tests.service.mortal import POINTS
-from tests.service.witness import chain
-from tests.simulation.trouble import difference, same
 
 import horae
 from horae.backends.local.processes import _environment, _pids
@@ -39,6 +35,10 @@ from horae.core.engine import Engine
 from horae.core.events import JobFailed, JobFinished, JobStopped, LaunchFailed
 from horae.service.recovery import InitialSettings
 from horae.service.store.store import Store
+from tests.backends.real import end_all
+from tests.service.mortal import POINTS
+from tests.service.witness import chain
+from tests.simulation.trouble import difference, same
 
 HERE = Path(__file__).parent
 #: A machine that others use, too, and a service that has to load compiled code: nothing healthy takes so long.

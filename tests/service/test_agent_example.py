@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 import pytest
-from examples.halving_agent import Agent, Service, Trial, bundles
 
-from service.live import eventually
+from examples.halving_agent import Agent, Service, Trial, bundles
+from tests.service.live import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -1,4 +1,7 @@
-"""Apps that bid for themselves, over HTTP and over a crash."""
+"""Apps that bid for themselves, over HTTP and over a crash.
+
+Tests service/app_owners.py.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from horae.core.events import BidReceived
 from horae.service.api.streams import _page
 from horae.service.roles import Caller, Forbidden, NotFound, Role
 from horae.service.views.event_sentences import EventSentences
-from service.cell import ADMIN, ANN, BOB, Cell
-from service.live import Live, eventually, in_state, live, submit
+from tests.service.live import Live, eventually, in_state, live, submit
+from tests.service.stepped_service import ADMIN, ANN, BOB, SteppedService
 
 THEMIS = {"lease": "100", "f": "0", "answer": "10"}
 
@@ -226,11 +229,11 @@ def test_whatever_an_agent_says_the_service_lives_on(tmp_path: Path) -> None:
 # ------------------------------------------------------------------- over a crash
 
 
-def cell(folder: Path) -> Cell:
-    return Cell(folder, "themis", gpus=2, lease="100", f="0", answer="5")
+def cell(folder: Path) -> SteppedService:
+    return SteppedService(folder, "themis", gpus=2, lease="100", f="0", answer="5")
 
 
-def in_the_middle(at: Cell) -> None:
+def in_the_middle(at: SteppedService) -> None:
     """An agent has been asked, and has not answered."""
     at.submit(app="other", name="first", resources={"gpus": 2})
     at.submit(app="own", name="own")

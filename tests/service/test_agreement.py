@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from benchmarks.agreement import Plan, Wanted, compare, swapped
 
 #: Two cores that others use, too: a process may take a second longer to start than it did a moment ago.

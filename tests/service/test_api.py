@@ -1,4 +1,9 @@
-"""Every endpoint, asked over real HTTP by people of every role."""
+"""Every endpoint, asked over real HTTP by people of every role.
+
+Tests service/api/admin.py, service/api/app.py, service/api/auth.py, service/api/errors.py, service/api/health.py,
+service/api/jobs.py, service/api/limits.py, service/api/schemas.py, service/metrics.py, service/roles.py and
+service/views/job_list.py.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +24,7 @@ from horae.service.api.limits import FAILURES
 from horae.service.roles import Role
 from horae.service.store.connection import StoreTrouble
 from horae.service.views.views import ServiceViews
-
-from .live import Live, eventually, in_state, live, submit
+from tests.service.live import Live, eventually, in_state, live, submit
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.service.crashes import LONG, Findings, Service, Storm, examine, service
 
 from horae.core.errors import UserError
 from horae.service.server import ServeOptions, Server
+from tests.service.crashes import LONG, Findings, Service, Storm, examine, service
 
 KILLS = int(os.environ.get("HORAE_KILLS", "0"))
 SEED = int(os.environ.get("HORAE_SEED", "1"))

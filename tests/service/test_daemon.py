@@ -1,4 +1,8 @@
-"""The daemon's loop over a real journal: what is written, what is performed, and what survives a crash."""
+"""The daemon's loop over a real journal: what is written, what is performed, and what survives a crash.
+
+Tests service/gpu_locations.py, service/job_file.py, service/loop_counters.py, service/operations.py and
+service/recovery.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.simulation.trouble import same
 
 from horae.backends.fake import FakeJob
 from horae.core.checkpoint import UnreadableCheckpoint
@@ -25,17 +28,18 @@ from horae.service.job_file import BadJobFile, JobFile, read_job
 from horae.service.roles import Caller, Forbidden, NotFound
 from horae.service.store.connection import StoreTrouble
 from horae.service.views.views import Filters
-from service.cell import ADMIN, ANN, BOB, Cell
+from tests.service.stepped_service import ADMIN, ANN, BOB, SteppedService
+from tests.simulation.trouble import same
 
 _REQUESTS = (JobHeld, JobReleased, JobCancelled)
 
 
 @pytest.fixture
-def cell(tmp_path: Path) -> Cell:
-    return Cell(tmp_path)
+def cell(tmp_path: Path) -> SteppedService:
+    return SteppedService(tmp_path)
 
 
-def test_jobs_run_to_their_end_in_the_order_they_came(cell: Cell) -> None:
+def test_jobs_run_to_their_end_in_the_order_they_came(cell: SteppedService) -> None:
     first, second, third = (cell.submit() for _ in range(3))
     assert [cell.state(job) for job in (first, second, third)] == ["running", "running", "waiting"]
     cell.to(11)
@@ -45,7 +49,7 @@ def test_jobs_run_to_their_end_in_the_order_they_came(cell: Cell) -> None:
     assert cell.world.started == [(first, 1), (second, 1), (third, 1)]
 
 
-def test_a_decision_is_in_the_journal_before_anything_is_launched(cell: Cell) -> None:
+def test_a_decision_is_in_the_journal_before_anything_is_launched(cell: SteppedService) -> None:
     job = cell.submit()
     records = [record for _, record in cell.store.tail()]
     submitted = next(k for k, record in enumerate(records) if isinstance(record, JobSubmitted))
@@ -54,7 +58,7 @@ def test_a_decision_is_in_the_journal_before_anything_is_launched(cell: Cell) ->
     assert [launch.job for launch in records[decided].launches] == [job]
 
 
-def test_after_a_crash_running_jobs_are_taken_up_and_none_is_started_twice(cell: Cell) -> None:
+def test_after_a_crash_running_jobs_are_taken_up_and_none_is_started_twice(cell: SteppedService) -> None:
     jobs = [cell.submit() for _ in range(4)]
     cell.to(3)
     cell.crash()
@@ -65,7 +69,7 @@ def test_after_a_crash_running_jobs_are_taken_up_and_none_is_started_twice(cell:
     assert sorted(cell.world.started) == sorted((job, 1) for job in jobs)
 
 
-def test_a_launch_that_was_written_and_not_performed_is_performed_after_the_crash(cell: Cell) -> None:
+def test_a_launch_that_was_written_and_not_performed_is_performed_after_the_crash(cell: SteppedService) -> None:
     performed = cell.backend.start
     cell.backend.start = lambda start: None
     job = cell.submit()
@@ -78,7 +82,7 @@ def test_a_launch_that_was_written_and_not_performed_is_performed_after_the_cras
     assert cell.state(job) == "running"
 
 
-def test_a_job_that_ended_while_nobody_watched_has_ended(cell: Cell) -> None:
+def test_a_job_that_ended_while_nobody_watched_has_ended(cell: SteppedService) -> None:
     job = cell.submit()
     cell.to(2)
     cell.crash()
@@ -88,7 +92,7 @@ def test_a_job_that_ended_while_nobody_watched_has_ended(cell: Cell) -> None:
     assert cell.state(job) == "finished"
 
 
-def test_a_job_that_is_simply_gone_runs_again(cell: Cell) -> None:
+def test_a_job_that_is_simply_gone_runs_again(cell: SteppedService) -> None:
     job = cell.submit(recovery={"max_restarts": 1})
     cell.to(2)
     cell.crash()
@@ -100,7 +104,7 @@ def test_a_job_that_is_simply_gone_runs_again(cell: Cell) -> None:
 
 
 def test_a_job_whose_node_goes_while_it_is_being_stopped_runs_elsewhere(tmp_path: Path) -> None:
-    cell = Cell(tmp_path, nodes=(Node("one", "v100", 1), Node("two", "v100", 1)))
+    cell = SteppedService(tmp_path, nodes=(Node("one", "v100", 1), Node("two", "v100", 1)))
     cell.world.default = FakeJob(lasts_s=10.0, stop_s=5.0)
     job = cell.submit()
     node = cell.world.running[job, 1].start.places[0].node
@@ -113,7 +117,7 @@ def test_a_job_whose_node_goes_while_it_is_being_stopped_runs_elsewhere(tmp_path
 
 
 def test_a_node_that_came_back_smaller_gets_no_job_that_it_has_no_gpus_for(tmp_path: Path) -> None:
-    cell = Cell(tmp_path, gpus=4)
+    cell = SteppedService(tmp_path, gpus=4)
     both, one, large = (cell.submit(resources={"gpus": gpus}) for gpus in (2, 1, 4))
     cell.to(2)
     cell.crash()
@@ -129,7 +133,7 @@ def test_a_node_that_came_back_smaller_gets_no_job_that_it_has_no_gpus_for(tmp_p
     assert cell.state(large) == "finished"
 
 
-def test_a_drained_node_that_came_back_smaller_is_still_drained(cell: Cell) -> None:
+def test_a_drained_node_that_came_back_smaller_is_still_drained(cell: SteppedService) -> None:
     cell.ask(lambda: cell.operations.drain(ADMIN, "v100", False))
     cell.crash()
     cell.nodes = (Node("v100", "v100", 1),)
@@ -140,7 +144,7 @@ def test_a_drained_node_that_came_back_smaller_is_still_drained(cell: Cell) -> N
 
 
 def test_a_node_that_came_back_smaller_takes_jobs_again_as_small_as_it_is(tmp_path: Path) -> None:
-    cell = Cell(tmp_path, gpus=4)
+    cell = SteppedService(tmp_path, gpus=4)
     cell.crash()
     cell.nodes = (Node("v100", "v100", 2),)
     cell.reopen()
@@ -158,7 +162,7 @@ def test_a_node_that_came_back_smaller_takes_jobs_again_as_small_as_it_is(tmp_pa
 
 def test_a_node_that_is_gone_cannot_be_told_to_take_jobs(tmp_path: Path) -> None:
     v100, k80 = Node("v100", "v100", 2), Node("k80", "k80", 2)
-    cell = Cell(tmp_path, nodes=(v100, k80))
+    cell = SteppedService(tmp_path, nodes=(v100, k80))
     cell.crash()
     cell.nodes = (v100,)
     cell.reopen()
@@ -169,14 +173,16 @@ def test_a_node_that_is_gone_cannot_be_told_to_take_jobs(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("node", [Node("v100", "v100", 3), Node("v100", "k80", 2)])
-def test_a_node_that_is_another_machine_is_refused_at_the_start(cell: Cell, node: Node) -> None:
+def test_a_node_that_is_another_machine_is_refused_at_the_start(cell: SteppedService, node: Node) -> None:
     cell.crash()
     cell.nodes = (node,)
     with pytest.raises(OtherNode, match="another --state"):
         cell.reopen()
 
 
-def test_what_a_restarted_backend_tells_again_is_written_once(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_restarted_backend_tells_again_is_written_once(
+    cell: SteppedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """That an attempt works; and its end, if the daemon died before the backend was told to forget it."""
     monkeypatch.setattr(cell.backend, "forget", lambda job, attempt: None)
     runs, ends = cell.submit(), cell.submit()
@@ -191,7 +197,7 @@ def test_what_a_restarted_backend_tells_again_is_written_once(cell: Cell, monkey
     assert (cell.world.ends, cell.world.forgotten) == ({}, {(ends, 1)})
 
 
-def test_recovery_gives_the_very_same_engine(cell: Cell) -> None:
+def test_recovery_gives_the_very_same_engine(cell: SteppedService) -> None:
     for k in range(6):
         cell.submit(resources={"gpus": 1 + k % 2})
     cell.to(13)
@@ -203,7 +209,7 @@ def test_recovery_gives_the_very_same_engine(cell: Cell) -> None:
         np.testing.assert_array_equal(column, after.columns[name], name)
 
 
-def test_a_checkpoint_and_the_tail_give_the_same_as_the_whole_journal(cell: Cell) -> None:
+def test_a_checkpoint_and_the_tail_give_the_same_as_the_whole_journal(cell: SteppedService) -> None:
     jobs = [cell.submit() for _ in range(3)]
     cell.to(5)
     cell.daemon._save_checkpoint()
@@ -215,7 +221,7 @@ def test_a_checkpoint_and_the_tail_give_the_same_as_the_whole_journal(cell: Cell
     assert [cell.state(job) for job in jobs] == ["finished", "finished", "running"]
 
 
-def damage(cell: Cell, *checkpoints: int) -> None:
+def damage(cell: SteppedService, *checkpoints: int) -> None:
     """Have checkpoints, counted from the newest, end in the middle."""
     with sqlite3.connect(cell.folder / "journal.db") as journal:
         numbers = [row[0] for row in journal.execute("SELECT seq FROM checkpoints ORDER BY seq DESC")]
@@ -225,7 +231,7 @@ def damage(cell: Cell, *checkpoints: int) -> None:
 
 @pytest.mark.parametrize("damaged", [(0,), (0, 1)])
 def test_without_the_newest_checkpoints_older_records_will_do(
-    cell: Cell, damaged: tuple[int, ...], caplog: pytest.LogCaptureFixture
+    cell: SteppedService, damaged: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     for moment in (5, 12, 14):
         cell.submit()
@@ -239,7 +245,7 @@ def test_without_the_newest_checkpoints_older_records_will_do(
     assert caplog.text.count("cannot be read") == len(damaged)
 
 
-def test_without_any_checkpoint_a_journal_whose_beginning_is_gone_is_refused(cell: Cell) -> None:
+def test_without_any_checkpoint_a_journal_whose_beginning_is_gone_is_refused(cell: SteppedService) -> None:
     for moment in (5, 12):
         cell.to(moment)
         cell.submit()
@@ -251,7 +257,7 @@ def test_without_any_checkpoint_a_journal_whose_beginning_is_gone_is_refused(cel
         cell.reopen()
 
 
-def test_a_stop_that_fails_is_no_trouble_with_the_journal(cell: Cell) -> None:
+def test_a_stop_that_fails_is_no_trouble_with_the_journal(cell: SteppedService) -> None:
     job, stop = cell.submit(), cell.backend.stop
 
     def full(*_: object) -> None:
@@ -269,7 +275,7 @@ def test_a_stop_that_fails_is_no_trouble_with_the_journal(cell: Cell) -> None:
     assert what_is_wrong(cell.daemon) == ""
 
 
-def test_without_room_in_the_journal_requests_are_refused_and_reports_kept(cell: Cell) -> None:
+def test_without_room_in_the_journal_requests_are_refused_and_reports_kept(cell: SteppedService) -> None:
     job = cell.submit()
     cell.to(1)
     append = cell.store.append
@@ -288,7 +294,7 @@ def test_without_room_in_the_journal_requests_are_refused_and_reports_kept(cell:
     assert len(cell.daemon.engine.jobs) == 1
 
 
-def test_that_the_journal_can_be_read_ends_no_trouble(cell: Cell) -> None:
+def test_that_the_journal_can_be_read_ends_no_trouble(cell: SteppedService) -> None:
     cell.daemon._pause = lambda: None
     away = sqlite3.connect(cell.folder / "journal.db", isolation_level=None)
     away.execute("BEGIN IMMEDIATE")
@@ -304,7 +310,7 @@ def test_that_the_journal_can_be_read_ends_no_trouble(cell: Cell) -> None:
     away.close()
 
 
-def test_trouble_that_nobody_asked_after_is_over_after_a_while(cell: Cell) -> None:
+def test_trouble_that_nobody_asked_after_is_over_after_a_while(cell: SteppedService) -> None:
     cell.daemon._pause = lambda: None
     away = sqlite3.connect(cell.folder / "journal.db", isolation_level=None)
     away.execute("BEGIN IMMEDIATE")
@@ -318,7 +324,7 @@ def test_trouble_that_nobody_asked_after_is_over_after_a_while(cell: Cell) -> No
     away.close()
 
 
-def test_a_job_over_its_time_is_ended_once_however_long_the_journal_was_full(cell: Cell) -> None:
+def test_a_job_over_its_time_is_ended_once_however_long_the_journal_was_full(cell: SteppedService) -> None:
     cell.world.default = FakeJob(lasts_s=1000.0)
     job = cell.submit(max_duration="2s")
     append = cell.store.append
@@ -334,7 +340,7 @@ def test_a_job_over_its_time_is_ended_once_however_long_the_journal_was_full(cel
     assert sum(isinstance(record, JobCancelled) for _, record in cell.store.tail()) == 1
 
 
-def test_a_decision_that_cannot_be_written_is_not_performed_and_made_again_later(cell: Cell) -> None:
+def test_a_decision_that_cannot_be_written_is_not_performed_and_made_again_later(cell: SteppedService) -> None:
     cell.world.default = FakeJob(lasts_s=100.0)
     append = cell.store.append
     cell.daemon._pause = lambda: None
@@ -353,7 +359,7 @@ def test_a_decision_that_cannot_be_written_is_not_performed_and_made_again_later
     assert cell.state(job) == "running"
 
 
-def lose_sight(cell: Cell, of: type) -> None:
+def lose_sight(cell: SteppedService, of: type) -> None:
     """The next time something of a kind is written, the database writes it and its answer is lost on the way."""
     append = cell.store.append
 
@@ -367,7 +373,7 @@ def lose_sight(cell: Cell, of: type) -> None:
     cell.store.append = unconfirmed
 
 
-def test_what_was_written_and_not_confirmed_has_happened(cell: Cell) -> None:
+def test_what_was_written_and_not_confirmed_has_happened(cell: SteppedService) -> None:
     cell.daemon._pause = lambda: None
     lose_sight(cell, of=JobSubmitted)
     with pytest.raises(StoreTrouble, match="cannot be reached"):
@@ -381,7 +387,7 @@ def test_what_was_written_and_not_confirmed_has_happened(cell: Cell) -> None:
     assert same(before, {**cell.daemon.engine.contents(), "now_s": before["now_s"]})
 
 
-def test_a_decision_that_was_written_and_not_confirmed_is_performed_once(cell: Cell) -> None:
+def test_a_decision_that_was_written_and_not_confirmed_is_performed_once(cell: SteppedService) -> None:
     cell.daemon._pause = lambda: None
     lose_sight(cell, of=Decided)
     job = cell.submit()
@@ -390,7 +396,9 @@ def test_a_decision_that_was_written_and_not_confirmed_is_performed_once(cell: C
     assert cell.state(job) == "running"
 
 
-def test_while_the_journal_cannot_even_be_read_requests_are_refused_and_nothing_is_believed(cell: Cell) -> None:
+def test_while_the_journal_cannot_even_be_read_requests_are_refused_and_nothing_is_believed(
+    cell: SteppedService,
+) -> None:
     cell.daemon._pause = lambda: None
     append, try_writing, tail = cell.store.append, cell.store.try_writing, cell.store.tail
 
@@ -410,7 +418,7 @@ def test_while_the_journal_cannot_even_be_read_requests_are_refused_and_nothing_
     assert cell.state(job) == "running"
 
 
-def test_progress_makes_a_job_ready_and_tells_it_to_stop(cell: Cell) -> None:
+def test_progress_makes_a_job_ready_and_tells_it_to_stop(cell: SteppedService) -> None:
     cell.world.default = FakeJob(lasts_s=100.0, ready_s=50.0)
     job = cell.submit(estimate={"steps": 1000})
     assert cell.state(job) == "launching"
@@ -428,7 +436,7 @@ def test_progress_makes_a_job_ready_and_tells_it_to_stop(cell: Cell) -> None:
     assert answers == [False, False, True]
 
 
-def test_a_job_that_runs_longer_than_it_may_is_ended(cell: Cell) -> None:
+def test_a_job_that_runs_longer_than_it_may_is_ended(cell: SteppedService) -> None:
     job = cell.submit(max_duration="4s")
     cell.to(3)
     assert cell.state(job) == "running"
@@ -436,7 +444,7 @@ def test_a_job_that_runs_longer_than_it_may_is_ended(cell: Cell) -> None:
     assert cell.state(job) == "cancelled"
 
 
-def test_the_time_in_which_a_job_only_comes_up_counts(cell: Cell) -> None:
+def test_the_time_in_which_a_job_only_comes_up_counts(cell: SteppedService) -> None:
     cell.world.default = FakeJob(lasts_s=100.0, ready_s=50.0)
     job = cell.submit(max_duration="4s")
     cell.to(3)
@@ -445,7 +453,7 @@ def test_the_time_in_which_a_job_only_comes_up_counts(cell: Cell) -> None:
     assert cell.state(job) == "cancelled"
 
 
-def test_others_see_nothing_and_viewers_change_nothing(cell: Cell) -> None:
+def test_others_see_nothing_and_viewers_change_nothing(cell: SteppedService) -> None:
     job = cell.submit(ANN)
     with pytest.raises(NotFound):
         cell.ask(lambda: cell.operations.request(BOB, "cancel", [job]))
@@ -462,14 +470,14 @@ def test_others_see_nothing_and_viewers_change_nothing(cell: Cell) -> None:
     ]
 
 
-def test_one_bad_job_of_many_keeps_all_out(cell: Cell) -> None:
+def test_one_bad_job_of_many_keeps_all_out(cell: SteppedService) -> None:
     good, bad = read_job({"run": "true"}), read_job({"run": "true", "resources": {"gpus": 9}})
     with pytest.raises(BadJobFile, match="9 GPUs"):
         cell.ask(lambda: cell.operations.submit(ANN, [good, bad]))
     assert len(cell.daemon.engine.jobs) == 0
 
 
-def test_a_wrong_policy_is_refused_before_it_is_written(cell: Cell) -> None:
+def test_a_wrong_policy_is_refused_before_it_is_written(cell: SteppedService) -> None:
     before = cell.daemon.seq
     with pytest.raises(Exception, match="No policy"):
         cell.ask(lambda: cell.operations.configure(ADMIN, "fiffo", {}))
@@ -478,7 +486,7 @@ def test_a_wrong_policy_is_refused_before_it_is_written(cell: Cell) -> None:
     assert cell.daemon.status.policy == "las"
 
 
-def test_a_job_without_reports_shows_no_progress_and_lends_nobody_its_speed(cell: Cell) -> None:
+def test_a_job_without_reports_shows_no_progress_and_lends_nobody_its_speed(cell: SteppedService) -> None:
     cell.world.default = FakeJob(lasts_s=100.0)
     job, other = cell.submit(estimate={"duration": 100}), cell.submit(estimate={"duration": 100})
     cell.to(50)
@@ -495,7 +503,7 @@ def test_a_job_without_reports_shows_no_progress_and_lends_nobody_its_speed(cell
     assert cell.views().job(cell.views().visible_row(ANN, other))["progress"] == 1.0
 
 
-def test_what_is_left_is_told_of_jobs_that_run_and_report(cell: Cell) -> None:
+def test_what_is_left_is_told_of_jobs_that_run_and_report(cell: SteppedService) -> None:
     cell.world.default = FakeJob(lasts_s=100.0)
     job, silent = cell.submit(estimate={"duration": 3}), cell.submit(estimate={"duration": 3})
     cell.ask(lambda: cell.operations.progress(job, 1, 0, 100))
@@ -513,14 +521,14 @@ def test_what_is_left_is_told_of_jobs_that_run_and_report(cell: Cell) -> None:
     assert left() == [None, None]
 
 
-def test_only_a_class_or_an_app_of_one_user_makes_jobs_alike(cell: Cell) -> None:
+def test_only_a_class_or_an_app_of_one_user_makes_jobs_alike(cell: SteppedService) -> None:
     for who, said in ((ANN, {"class": "net"}), (BOB, {"class": "net"}), (ANN, {"app": "tune"}), (BOB, {}), (BOB, {})):
         cell.submit(who, **said)
     classes = [spec.job_class for spec in cell.daemon.engine.jobs.specs]
     assert classes == ["ann/net", "bob/net", "ann/tune", "job-4", "job-5"]
 
 
-def test_an_app_is_its_first_users_until_its_last_job_has_ended(cell: Cell) -> None:
+def test_an_app_is_its_first_users_until_its_last_job_has_ended(cell: SteppedService) -> None:
     first, second = cell.submit(ANN, app="tune"), cell.submit(ANN, app="tune")
     cell.ask(lambda: cell.operations.request(ANN, "hold", [second]))
     cell.to(12)
@@ -536,7 +544,7 @@ def test_an_app_is_its_first_users_until_its_last_job_has_ended(cell: Cell) -> N
         cell.submit(ANN, app="tune")
 
 
-def test_of_two_who_want_an_app_at_once_one_gets_it(cell: Cell) -> None:
+def test_of_two_who_want_an_app_at_once_one_gets_it(cell: SteppedService) -> None:
     job, took = [read_job({"run": "true", "app": "tune"})], []
     asked = [threading.Thread(target=lambda who=who: _try(cell, who, job, took)) for who in (ANN, BOB)]
     for one in asked:
@@ -550,13 +558,13 @@ def test_of_two_who_want_an_app_at_once_one_gets_it(cell: Cell) -> None:
     assert len(cell.daemon.engine.jobs) == 1
 
 
-def _try(cell: Cell, who: Caller, jobs: list[JobFile], took: list[Caller]) -> None:
+def _try(cell: SteppedService, who: Caller, jobs: list[JobFile], took: list[Caller]) -> None:
     with suppress(Forbidden):
         cell.operations.submit(who, jobs)
         took.append(who)
 
 
-def test_a_job_of_its_own_is_nobodys_trial(cell: Cell) -> None:
+def test_a_job_of_its_own_is_nobodys_trial(cell: SteppedService) -> None:
     job = cell.submit(ANN)
     with pytest.raises(Forbidden):
         cell.submit(BOB, app=job)
@@ -564,7 +572,7 @@ def test_a_job_of_its_own_is_nobodys_trial(cell: Cell) -> None:
     assert cell.submit(ANN) == "job-4", "job-3 is the name of an app of somebody else"
 
 
-def test_only_admins_give_weight(cell: Cell) -> None:
+def test_only_admins_give_weight(cell: SteppedService) -> None:
     with pytest.raises(Forbidden, match="weight above 1"):
         cell.submit(ANN, weight=2)
     cell.submit(ANN, weight=0.5)
@@ -572,7 +580,7 @@ def test_only_admins_give_weight(cell: Cell) -> None:
     assert cell.daemon.engine.jobs.weight[:2].tolist() == [0.5, 2.0]
 
 
-def test_who_is_refused_or_only_tries_uses_up_no_number(cell: Cell) -> None:
+def test_who_is_refused_or_only_tries_uses_up_no_number(cell: SteppedService) -> None:
     with pytest.raises(BadJobFile):
         cell.submit(resources={"gpus": 9})
     said: list[str] = []
@@ -581,7 +589,7 @@ def test_who_is_refused_or_only_tries_uses_up_no_number(cell: Cell) -> None:
     assert cell.submit() == "job-1"
 
 
-def test_what_changes_nothing_is_said_and_not_written(cell: Cell) -> None:
+def test_what_changes_nothing_is_said_and_not_written(cell: SteppedService) -> None:
     job = cell.submit()
     answers: list[str] = []
     for what in ("release", "hold", "hold", "release", "cancel", "cancel", "hold"):
@@ -610,7 +618,7 @@ def test_what_makes_no_sense_is_refused(said: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("rate", [1e-300, 1e15])
-def test_steps_and_a_throughput_that_no_job_has_are_refused(cell: Cell, rate: float) -> None:
+def test_steps_and_a_throughput_that_no_job_has_are_refused(cell: SteppedService, rate: float) -> None:
     with pytest.raises(BadJobFile, match=r"the job takes \S+ s on v100: steps divided by throughput must be 0\.001 to"):
         cell.submit(estimate={"steps": 100, "throughput": {"v100": rate}})
     cell.submit(estimate={"steps": 1e15, "throughput": {"v100": 1000}})

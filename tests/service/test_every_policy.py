@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulation.trouble import difference, same
 
 from horae.backends.fake import FakeJob
 from horae.core.cluster import Node
@@ -18,8 +17,8 @@ from horae.core.states import STATES, WAITING
 from horae.policies import POLICIES, describe
 from horae.service.recovery import recover
 from horae.service.views.views import Filters
-
-from .cell import ADMIN, Cell
+from tests.service.stepped_service import ADMIN, SteppedService
+from tests.simulation.trouble import difference, same
 
 NODES = (Node("v100", "v100", 2), Node("k80", "k80", 2))
 #: Turns, leases and rounds short enough that a day has many.
@@ -53,7 +52,7 @@ class Day:
     """A service, and what is done to it, by the clock."""
 
     def __init__(self, folder: Path, policy: str, other: str) -> None:
-        self.cell, self.other = Cell(folder, policy, nodes=NODES, **settings(policy)), other
+        self.cell, self.other = SteppedService(folder, policy, nodes=NODES, **settings(policy)), other
         self.jobs: dict[str, str] = {}
         for name, lasts_s, said in JOBS:
             job = f"{name}-{len(self.jobs) + 1}"

@@ -21,8 +21,7 @@ from horae.service.api import make_app
 from horae.service.daemon import Daemon
 from horae.service.roles import Role
 from horae.service.tokens import Tokens
-
-from .live import Live, in_state, live, submit
+from tests.service.live import Live, in_state, live, submit
 
 #: The description needs no service behind it. Streams of what happens never end.
 SCHEMA = schemathesis.openapi.from_dict(make_app(cast(Daemon, None), cast(Tokens, None)).openapi()).exclude(

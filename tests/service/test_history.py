@@ -1,4 +1,7 @@
-"""What a journal tells of the past is what happened."""
+"""What a journal tells of the past is what happened.
+
+Tests service/history/journal_history.py, service/history/replay.py and service/history/simulation_costs.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.service.cell import ADMIN, Cell
 
 from horae.backends.fake import FakeJob
 from horae.core.cluster import Node, Span
@@ -33,6 +35,7 @@ from horae.service.recovery import InitialSettings
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
 from horae.workload.clusters import parse_cluster
+from tests.service.stepped_service import ADMIN, SteppedService
 
 CLUSTER = parse_cluster("v100:2x4,k80:1x4")
 
@@ -60,7 +63,7 @@ def attempts_of(history: History) -> list[tuple[float, ...]]:
     return [tuple(row) for row in np.column_stack(columns).tolist()]
 
 
-def read_cell(cell: Cell, after: int = 0, whole: bool = True, until_s: float | None = None) -> History:
+def read_cell(cell: SteppedService, after: int = 0, whole: bool = True, until_s: float | None = None) -> History:
     records = (record for _, record in cell.store.tail(after))
     return read_history(cell.daemon.initial_settings, records, until_s, whole)
 
@@ -69,16 +72,16 @@ def read_cell(cell: Cell, after: int = 0, whole: bool = True, until_s: float | N
 
 
 @pytest.fixture
-def turns(tmp_path: Path) -> Cell:
+def turns(tmp_path: Path) -> SteppedService:
     """Two jobs that take turns of 5 s on the same GPUs; each works for 10 s, loads for 1 s and saves for 0.5 s."""
-    cell = Cell(tmp_path, "time-slice", gpus=2, quantum="5")
+    cell = SteppedService(tmp_path, "time-slice", gpus=2, quantum="5")
     cell.world.default = FakeJob(lasts_s=10.0, ready_s=1.0, stop_s=0.5)
     for name in "ab":
         cell.submit(name=name, resources={"gpus": 2}, estimate={"steps": 100, "duration": 10.0})
     return cell
 
 
-def test_a_history_has_every_attempt_as_it_was(turns: Cell) -> None:
+def test_a_history_has_every_attempt_as_it_was(turns: SteppedService) -> None:
     turns.to(30.0)
     history = read_cell(turns)
     assert [job.id for job in history.jobs] == ["a-1", "b-2"]
@@ -95,7 +98,7 @@ def test_a_history_has_every_attempt_as_it_was(turns: Cell) -> None:
     assert calibrate(history).costs["a-1"] == Costs(start_s=1.0, restore_s=1.0, checkpoint_s=0.5, finish_s=0.0)
 
 
-def test_what_still_runs_is_cut_at_the_end(turns: Cell) -> None:
+def test_what_still_runs_is_cut_at_the_end(turns: SteppedService) -> None:
     turns.to(13.0)
     history = read_cell(turns, until_s=14.0)
     assert attempts_of(history)[-1] == (0, 10.5, 11.5, 14.0, 14.0, False)
@@ -103,7 +106,7 @@ def test_what_still_runs_is_cut_at_the_end(turns: Cell) -> None:
     assert not history.finished.any()
 
 
-def test_a_history_after_a_restart_is_the_same(turns: Cell) -> None:
+def test_a_history_after_a_restart_is_the_same(turns: SteppedService) -> None:
     turns.to(12.0)
     turns.crash()
     turns.reopen()
@@ -113,7 +116,7 @@ def test_a_history_after_a_restart_is_the_same(turns: Cell) -> None:
     assert len(attempts_of(history)) == 6
 
 
-def report(cell: Cell, job: str, attempt: int, *points: tuple[float, float]) -> None:
+def report(cell: SteppedService, job: str, attempt: int, *points: tuple[float, float]) -> None:
     """An attempt tells how far it is, at some moments."""
     for at_s, step in points:
         cell.to(at_s)
@@ -121,7 +124,7 @@ def report(cell: Cell, job: str, attempt: int, *points: tuple[float, float]) -> 
 
 
 def test_speeds_come_from_reports_on_the_way_and_the_rest_of_the_time_was_spent_to_leave(tmp_path: Path) -> None:
-    cell = Cell(tmp_path, "fifo", gpus=2)
+    cell = SteppedService(tmp_path, "fifo", gpus=2)
     cell.world.default = FakeJob(lasts_s=12.0, ready_s=1.0)
     job = cell.submit(name="a", estimate={"steps": 100, "duration": 50.0})
     # Its first report comes late; 10 steps/s from then on, so that it is done after 11 s and leaves after 13.
@@ -135,14 +138,14 @@ def test_speeds_come_from_reports_on_the_way_and_the_rest_of_the_time_was_spent_
     assert known.costs[job] == Costs(start_s=1.0, restore_s=0.0, checkpoint_s=0.0, finish_s=pytest.approx(2.0))
 
 
-def test_a_job_that_reports_nothing_was_as_fast_as_its_work_over_its_time(turns: Cell) -> None:
+def test_a_job_that_reports_nothing_was_as_fast_as_its_work_over_its_time(turns: SteppedService) -> None:
     turns.to(30.0)
     # Until they were told to stop they worked for 9 and 9.5 s; what they did while they stopped is theirs, too.
     assert read_cell(turns).rates == pytest.approx(np.array([[100 / 9.0], [100 / 9.0]]))
 
 
 def test_a_job_that_is_over_before_it_says_that_it_began_was_as_fast_as_its_life_was_short(tmp_path: Path) -> None:
-    cell = Cell(tmp_path, "fifo")
+    cell = SteppedService(tmp_path, "fifo")
     cell.world.default = FakeJob(lasts_s=1.0, ready_s=1.0)
     job = cell.submit(run=["true"])
     cell.to(2.0, step_s=2.0)
@@ -208,7 +211,7 @@ def test_a_job_is_as_fast_where_it_never_was_as_others_of_its_class_were() -> No
     assert history.rates == pytest.approx(np.array([[10.0, 4.0], [10.0, 4.0], [1.0, 1.0]]))
 
 
-def test_of_a_journal_whose_beginning_is_gone_later_jobs_are_whole(turns: Cell) -> None:
+def test_of_a_journal_whose_beginning_is_gone_later_jobs_are_whole(turns: SteppedService) -> None:
     turns.to(30.0)
     before = turns.daemon.seq
     turns.submit(name="c", resources={"gpus": 1}, estimate={"steps": 100, "duration": 10.0})
@@ -225,7 +228,7 @@ def test_of_a_journal_whose_beginning_is_gone_later_jobs_are_whole(turns: Cell) 
 def test_a_journal_tells_the_same_before_and_after_compaction(
     tmp_path: Path, policy: tuple[str, dict[str, str]]
 ) -> None:
-    cell = Cell(tmp_path, policy[0], nodes=(Node("v100", "v100", 1), Node("k80", "k80", 1)), **policy[1])
+    cell = SteppedService(tmp_path, policy[0], nodes=(Node("v100", "v100", 1), Node("k80", "k80", 1)), **policy[1])
     cell.world.default = FakeJob(lasts_s=20.0, ready_s=1.0, stop_s=0.5)
     speeds = {"v100": 9.0, "k80": 3.0}
     jobs = [cell.submit(name=name, estimate={"steps": 100, "throughput": speeds}) for name in "abc"]
@@ -249,7 +252,7 @@ def test_a_journal_tells_the_same_before_and_after_compaction(
 
 
 def test_a_journal_whose_oldest_records_were_dropped_tells_of_the_later_jobs(tmp_path: Path) -> None:
-    cell = Cell(tmp_path, "time-slice", quantum="5")
+    cell = SteppedService(tmp_path, "time-slice", quantum="5")
     cell.world.default = FakeJob(lasts_s=12.0, ready_s=1.0)
     for number in range(8):
         if number == 2:
@@ -403,7 +406,7 @@ def test_a_type_that_a_job_does_not_accept_stays_out() -> None:
     assert known.applied(spec).throughput == {"k80": 3.0}
 
 
-def test_a_cancelled_job_is_replayed_as_far_as_it_came_and_one_that_never_ran_not_at_all(turns: Cell) -> None:
+def test_a_cancelled_job_is_replayed_as_far_as_it_came_and_one_that_never_ran_not_at_all(turns: SteppedService) -> None:
     turns.to(3.0)
     never: Any = turns.submit(name="c", resources={"gpus": 2}, estimate={"steps": 100, "duration": 10.0})
     turns.ask(lambda: turns.operations.request(ADMIN, "cancel", ["a-1", never]))
@@ -415,7 +418,7 @@ def test_a_cancelled_job_is_replayed_as_far_as_it_came_and_one_that_never_ran_no
 
 
 def test_a_race_of_trials_is_replayed_as_it_went(tmp_path: Path) -> None:
-    cell = Cell(tmp_path, "fifo", gpus=2)
+    cell = SteppedService(tmp_path, "fifo", gpus=2)
     cell.world.default = FakeJob(lasts_s=20.0, ready_s=0.5)
     race = {"app": "race", "app_scheduler": "halving:eta=2,rungs=1", "estimate": {"steps": 100, "duration": 20.0}}
     good, bad = (cell.submit(name=name, **race) for name in ("good", "bad"))
@@ -431,7 +434,7 @@ def test_a_race_of_trials_is_replayed_as_it_went(tmp_path: Path) -> None:
     assert again.jobs[1].work < again.jobs[0].work == 100
 
 
-def test_run_again_the_same_jobs_count_as_finished_as_did_then(turns: Cell) -> None:
+def test_run_again_the_same_jobs_count_as_finished_as_did_then(turns: SteppedService) -> None:
     turns.world.jobs["there-3"] = FakeJob(lasts_s=1000.0)
     turns.submit(name="there", resources={"gpus": 2}, estimate={"steps": 100, "duration": 1000.0})
     never = turns.submit(name="never", resources={"gpus": 2})

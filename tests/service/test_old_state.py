@@ -16,8 +16,6 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-from tests.contracts.postgres import Server as Postgres
-from tests.contracts.postgres import program
 
 from horae.cli.main import main
 from horae.core.explain import explain
@@ -25,8 +23,9 @@ from horae.core.states import State
 from horae.service.recovery import InitialSettings, recover
 from horae.service.server import ServeOptions, Server
 from horae.service.store.store import Store
-
-from .live import in_state, submit
+from tests.contracts.postgres import Server as Postgres
+from tests.contracts.postgres import program
+from tests.service.live import in_state, submit
 
 ARCHIVES = Path(__file__).parent / "old_state"
 ENDED = ("finished", "failed", "cancelled")

@@ -19,8 +19,7 @@ from horae.policies import CONTENT_HASH, POLICIES
 from horae.service.history.journal_history import read_history
 from horae.service.recovery import InitialSettings, MissingPolicy
 from horae.service.server import CannotServe, ServeOptions, Server
-
-from .live import eventually, submit
+from tests.service.live import eventually, submit
 
 GOOD = '''
 import horae

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.backends.real import NODES, end_all, task
-from tests.service.cell import ADMIN, ANN, BOB, Cell
-from tests.simulation.trouble import same
 
 from horae.backends.fake import FakeJob
 from horae.backends.local.backend import LocalBackend
@@ -25,36 +22,39 @@ from horae.service.roles import NotFound
 from horae.service.server import CannotServe, _keep_s
 from horae.service.views.event_sentences import EventSentences
 from horae.service.views.views import Filters
+from tests.backends.real import NODES, end_all, task
+from tests.service.stepped_service import ADMIN, ANN, BOB, SteppedService
+from tests.simulation.trouble import same
 
 LATER_S = KEEP_S + 2 * DAY_S
 
 
 @pytest.fixture
-def cell(tmp_path: Path) -> Iterator[Cell]:
-    made = Cell(tmp_path, keep_s=KEEP_S)
+def cell(tmp_path: Path) -> Iterator[SteppedService]:
+    made = SteppedService(tmp_path, keep_s=KEEP_S)
     yield made
     made.store.close()
 
 
-def listed(cell: Cell) -> list[str]:
+def listed(cell: SteppedService) -> list[str]:
     shown, _ = cell.views().jobs(ADMIN, Filters(states=tuple(State), limit=0))
     return [str(job["id"]) for job in shown]
 
 
-def later(cell: Cell, now_s: float) -> None:
+def later(cell: SteppedService, now_s: float) -> None:
     """Come to a moment, and let a cycle or two go by."""
     cell.now_s = now_s
     cell.daemon._cycle()
     cell.daemon._cycle()
 
 
-def retire(cell: Cell, before_s: float) -> None:
+def retire(cell: SteppedService, before_s: float) -> None:
     """Let jobs leave, and keep their records."""
     cell.daemon._record(Change((JobsRetired(cell.now_s, before_s),)))
     cell.daemon._publish()
 
 
-def test_a_job_that_ended_long_ago_is_forgotten_and_one_that_runs_or_waits_is_not(cell: Cell) -> None:
+def test_a_job_that_ended_long_ago_is_forgotten_and_one_that_runs_or_waits_is_not(cell: SteppedService) -> None:
     old = cell.submit()
     held = cell.submit()
     cell.ask(lambda: cell.operations.request(ADMIN, "hold", [held]))
@@ -73,7 +73,7 @@ def test_a_job_that_ended_long_ago_is_forgotten_and_one_that_runs_or_waits_is_no
     assert cell.state(held) == cell.state(newest) == "finished"
 
 
-def test_a_service_that_comes_back_has_forgotten_the_same(cell: Cell) -> None:
+def test_a_service_that_comes_back_has_forgotten_the_same(cell: SteppedService) -> None:
     old, other = cell.submit(), cell.submit()
     cell.to(12.0)
     later(cell, LATER_S)
@@ -86,7 +86,7 @@ def test_a_service_that_comes_back_has_forgotten_the_same(cell: Cell) -> None:
     assert other in cell.daemon.engine.jobs.rows, "the newest of before was there to count from"
 
 
-def test_the_token_of_a_job_that_was_forgotten_opens_nothing(cell: Cell) -> None:
+def test_the_token_of_a_job_that_was_forgotten_opens_nothing(cell: SteppedService) -> None:
     old = cell.submit()
     assert not _is_over(cell.daemon, old, 1)
     cell.to(12.0)
@@ -97,7 +97,7 @@ def test_the_token_of_a_job_that_was_forgotten_opens_nothing(cell: Cell) -> None
     assert _is_over(cell.daemon, "never-was-1", 1)
 
 
-def test_numbers_go_on_where_they_were(cell: Cell) -> None:
+def test_numbers_go_on_where_they_were(cell: SteppedService) -> None:
     names = [cell.submit(name="train") for _ in range(3)]
     cell.to(12.0)
     later(cell, LATER_S)
@@ -107,7 +107,7 @@ def test_numbers_go_on_where_they_were(cell: Cell) -> None:
     assert names[-1] == "train-3"
 
 
-def test_an_app_that_was_forgotten_is_anybodys(cell: Cell) -> None:
+def test_an_app_that_was_forgotten_is_anybodys(cell: SteppedService) -> None:
     cell.submit(ANN, app="search")
     cell.to(12.0)
     cell.submit(ANN)
@@ -120,7 +120,7 @@ def test_an_app_that_was_forgotten_is_anybodys(cell: Cell) -> None:
     assert cell.views().visible_row(BOB, job) == cell.daemon.engine.jobs.rows[job]
 
 
-def test_what_jobs_ran_is_dropped_a_day_after_them(cell: Cell) -> None:
+def test_what_jobs_ran_is_dropped_a_day_after_them(cell: SteppedService) -> None:
     old = cell.submit()
     cell.to(12.0)
     newest = cell.submit()
@@ -133,7 +133,7 @@ def test_what_jobs_ran_is_dropped_a_day_after_them(cell: Cell) -> None:
 def test_what_jobs_wrote_stays_unless_somebody_said_for_how_long(tmp_path: Path) -> None:
     for keep_s in (None, KEEP_S):
         (folder := tmp_path / str(keep_s)).mkdir()
-        cell = Cell(folder, keep_s=keep_s)
+        cell = SteppedService(folder, keep_s=keep_s)
         old = cell.submit()
         cell.to(12.0)
         newest = cell.submit()
@@ -144,7 +144,7 @@ def test_what_jobs_wrote_stays_unless_somebody_said_for_how_long(tmp_path: Path)
         cell.store.close()
 
 
-def test_what_the_backend_does_not_let_go_is_tried_again(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_backend_does_not_let_go_is_tried_again(cell: SteppedService, monkeypatch: pytest.MonkeyPatch) -> None:
     old = cell.submit()
     cell.to(12.0)
     newest = cell.submit()
@@ -159,7 +159,7 @@ def test_what_the_backend_does_not_let_go_is_tried_again(cell: Cell, monkeypatch
     assert set(cell.store.tasks()) == {newest}
 
 
-def test_a_report_counts_everybody_that_the_journal_tells_of(cell: Cell) -> None:
+def test_a_report_counts_everybody_that_the_journal_tells_of(cell: SteppedService) -> None:
     jobs = [cell.submit() for _ in range(5)]
     cell.to(40.0)
     retire(cell, before_s=35.0)
@@ -173,7 +173,7 @@ def test_a_report_counts_everybody_that_the_journal_tells_of(cell: Cell) -> None
 
 
 def test_who_preempted_whom_by_what_order_is_told_the_same_when_rows_are_others(tmp_path: Path) -> None:
-    cell = Cell(tmp_path, policy="las", gpus=1)
+    cell = SteppedService(tmp_path, policy="las", gpus=1)
     cell.world.default = FakeJob(lasts_s=500.0)
     gone = cell.submit()
     cell.ask(lambda: cell.operations.request(ADMIN, "cancel", [gone]))
@@ -224,7 +224,7 @@ def test_folders_of_others_links_and_what_is_spoken_of_stay(tmp_path: Path) -> N
     end_all(state)
 
 
-def test_what_happened_to_a_job_that_is_still_there_is_told_however_long_ago(cell: Cell) -> None:
+def test_what_happened_to_a_job_that_is_still_there_is_told_however_long_ago(cell: SteppedService) -> None:
     cell.world.jobs["job-2"] = FakeJob(lasts_s=LATER_S + 10.0)
     old, long = cell.submit(), cell.submit()
     cell.to(12.0)

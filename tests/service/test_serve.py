@@ -1,4 +1,7 @@
-"""`horae serve` as operators meet it: real processes, real jobs, real signals."""
+"""`horae serve` as operators meet it: real processes, real jobs, real signals.
+
+Tests service/clock.py and service/server.py.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,7 @@ from horae.core.events import JobSubmitted, SettingsChanged
 from horae.core.job import JobSpec
 from horae.service.daemon import Change
 from horae.service.server import CannotServe, ServeOptions, Server, listen
-
-from .live import eventually, in_state, submit
+from tests.service.live import eventually, in_state, submit
 
 SERVE = [sys.executable, "-m", "horae", "serve", "--port", "0", "--gpus", "v100:2,k80:2"]
 

@@ -16,8 +16,7 @@ import pytest
 from horae.backends.fake import FakeJob
 from horae.service.api.auth import MOST_STREAMS
 from horae.service.roles import Role
-
-from .live import Live, eventually, in_state, live, submit
+from tests.service.live import Live, eventually, in_state, live, submit
 
 
 @pytest.fixture

@@ -10,25 +10,25 @@ import pytest
 from horae.backends.fake import FakeJob
 from horae.core.cluster import Node
 from horae.core.queues import Queue
-from service.cell import ANN, Cell
+from tests.service.stepped_service import ANN, SteppedService
 
 QUEUES = (Queue("red", weight=3.0), Queue("red/ann", weight=2.0), Queue("blue", gpus_max=6))
 
 
 @pytest.fixture
-def cell(tmp_path: Path) -> Iterator[Cell]:
+def cell(tmp_path: Path) -> Iterator[SteppedService]:
     """Four fast GPUs and four slow ones, and jobs without an end."""
-    cell = Cell(tmp_path, nodes=[Node("a", "v100", 4), Node("b", "k80", 4)], queues=QUEUES)
+    cell = SteppedService(tmp_path, nodes=[Node("a", "v100", 4), Node("b", "k80", 4)], queues=QUEUES)
     cell.world.default = FakeJob(lasts_s=1e6)
     yield cell
     cell.crash()
 
 
-def shares(cell: Cell, key: str) -> dict[str, float]:
+def shares(cell: SteppedService, key: str) -> dict[str, float]:
     return {record["queue"]: record[key] for record in cell.views().shares()}
 
 
-def test_shares_are_counted_up_the_tree_and_gpus_by_their_speed(cell: Cell) -> None:
+def test_shares_are_counted_up_the_tree_and_gpus_by_their_speed(cell: SteppedService) -> None:
     speeds = {"throughput": {"v100": 2.0, "k80": 1.0}, "steps": 1000}
     cell.submit(queue="red/ann", resources={"gpus": "v100:4"}, estimate=speeds)
     cell.submit(queue="red/bob", resources={"gpus": {"any_of": ["v100:2", "k80:2"]}}, estimate=speeds)
@@ -50,7 +50,7 @@ def test_shares_are_counted_up_the_tree_and_gpus_by_their_speed(cell: Cell) -> N
     assert normalised["red"] == pytest.approx(normalised["red/ann"] + normalised["red/bob"])
 
 
-def test_a_queue_whose_jobs_are_all_held_is_entitled_to_nothing(cell: Cell) -> None:
+def test_a_queue_whose_jobs_are_all_held_is_entitled_to_nothing(cell: SteppedService) -> None:
     cell.submit(queue="red")
     kept = cell.submit(queue="blue")
     cell.to(1)
@@ -61,7 +61,7 @@ def test_a_queue_whose_jobs_are_all_held_is_entitled_to_nothing(cell: Cell) -> N
     assert shares(cell, "entitled_share") == {"(all)": 1, "red": 1, "red/ann": 0, "blue": 0}
 
 
-def test_nodes_say_how_many_gpus_are_used_and_by_whom(cell: Cell) -> None:
+def test_nodes_say_how_many_gpus_are_used_and_by_whom(cell: SteppedService) -> None:
     one, two = cell.submit(resources={"gpus": "v100:3"}), cell.submit(resources={"gpus": "v100:1"})
     cell.to(1)
     told = {record["node"]: (record["used"], record["jobs"]) for record in cell.views().nodes()}

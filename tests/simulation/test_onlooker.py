@@ -1,4 +1,7 @@
-"""Looking on changes nothing; what is seen is true."""
+"""Looking on changes nothing; what is seen is true.
+
+Tests core/audit_observations.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.builders import Cell, Script, cluster, job
 
 from horae.core.audit_observations import Observations
 from horae.core.cluster import Span
@@ -22,11 +24,12 @@ from horae.core.states import WAITING
 from horae.core.throughputs import Speeds, Throughputs
 from horae.policies import POLICIES
 from horae.simulator.audit.idle_gpus import idle_now
-from horae.simulator.audit.misreports import Misreport, tell
+from horae.simulator.audit.misreports import Misreport, apply_misreport
 from horae.simulator.audit.observer import Observer, sample_times
 from horae.simulator.faults import Faults
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
+from tests.builders import Cell, Script, cluster, job
 
 TWO_TYPES = "v100:1x4,k80:2x2"
 
@@ -185,7 +188,7 @@ def test_a_lie_changes_what_the_engine_believes_of_one_app_alone() -> None:
     liar = job("liar", 2, 100.0, throughput=speeds, slowdown=(1.0, 1.0, 2.0, 2.0))
     cell.submit(0.0, liar, job("other", 2, 100.0, throughput=speeds))
     fork = cell.engine.fork()
-    tell(fork, [0], Misreport("", work=8.0, speed=(("v100", 0.5),), spread=0.25), 10.0)
+    apply_misreport(fork, [0], Misreport("", work=8.0, speed=(("v100", 0.5),), spread=0.25), 10.0)
     table = fork.jobs
     assert table.work_left[:2].tolist() == [8 * 80.0, 100.0]
     assert table.work[0] - table.work_left[0] == 20.0

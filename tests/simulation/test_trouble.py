@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+
 from tests.simulation.trouble import Trouble
 
 SEEDS = int(os.environ.get("HORAE_SEEDS", "60"))

@@ -1,4 +1,8 @@
-"""The auction: every property that is claimed of it, on small instances against plain searches."""
+"""The auction: every property that is claimed of it, on small instances against plain searches.
+
+Tests solve/auction/bids.py, solve/auction/explanation.py, solve/auction/leftovers.py,
+solve/auction/machine_choice.py, solve/auction/outcome.py, solve/auction/payments.py and solve/auction/rounding.py.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,16 @@ from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_b
 from horae.solve.auction.explanation import explain, explain_gap
 from horae.solve.auction.outcome import AuctionOutcome
 from horae.solve.auction.rounding import draw, gangs_kept, keep
-
-from .auctions import PlainBid, allocations, best_by_search, bid, every_bundle, log_value, made, small_auctions
+from tests.solve.auctions import (
+    PlainBid,
+    allocations,
+    best_by_search,
+    bid,
+    every_bundle,
+    log_value,
+    made,
+    small_auctions,
+)
 
 #: Two machines of four GPUs.
 PAIR = Offer.of({"m0": 4, "m1": 4})

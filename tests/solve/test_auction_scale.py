@@ -1,4 +1,8 @@
-"""The auction beyond plain searches: pools of machines, bounds where nothing is proved, payments that stay sane."""
+"""The auction beyond plain searches: pools of machines, bounds where nothing is proved, payments that stay sane.
+
+Tests solve/auction/branch_and_bound.py, solve/auction/local_search.py, solve/auction/moves.py,
+solve/auction/prices.py, solve/auction/winner_program.py and solve/auction/winners.py.
+"""
 
 from __future__ import annotations
 

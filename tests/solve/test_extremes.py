@@ -1,4 +1,7 @@
-"""Programs with pairs where numbers lie far apart: jobs with next to nothing left, old ones, unlike weights."""
+"""Programs with pairs where numbers lie far apart: jobs with next to nothing left, old ones, unlike weights.
+
+Tests solve/allocation/floors.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.solve.plain import Shares, problem
-from tests.solve.test_packing import solve
 
 from horae.policies.gavel.finish_time import FinishTime
 from horae.simulator.run import simulate
@@ -21,6 +22,8 @@ from horae.solve.allocation.programs import finish_time
 from horae.workload.clusters import parse_cluster
 from horae.workload.speed_files import load_throughputs
 from horae.workload.traces import load_trace
+from tests.solve.pairs import solve
+from tests.solve.plain import Shares, problem
 
 
 @st.composite

@@ -1,4 +1,7 @@
-"""The Gittins index: the printed values, the plain definition, and that serving by it is best."""
+"""The Gittins index: the printed values, the plain definition, and that serving by it is best.
+
+Tests policies/tiresias/service_samples.py.
+"""
 
 from __future__ import annotations
 

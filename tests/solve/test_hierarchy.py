@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
-from tests.solve.plain import Shares, problem
 
 from horae.core.queues import Queue, QueueTree
 from horae.solve.allocation.hierarchy import hierarchical
 from horae.solve.allocation.problem import AllocationProblem, Sharing
 from horae.solve.allocation.programs import NoAllocation, max_min
+from tests.solve.plain import Shares, problem
 
 
 def queued(p: AllocationProblem, queues: list[Queue], of_job: list[str]) -> AllocationProblem:

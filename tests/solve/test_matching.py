@@ -1,4 +1,7 @@
-"""Matchings against every schedule there is, against scipy, and the cut of GPUs into slots against its rules."""
+"""Matchings against every schedule there is, against scipy, and the cut of GPUs into slots against its rules.
+
+Tests solve/slots.py.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
-from tests.solve.plain import problem
 
 from horae.solve.matching import Matching, NoMatching, allox, match
 from horae.solve.slots import cut_slots
+from tests.solve.plain import problem
 
 Instance = tuple[np.ndarray, np.ndarray, np.ndarray]
 

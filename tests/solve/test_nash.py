@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from tests.solve.plain import Shares, problem
-from tests.solve.test_packing import problems as pair_problems
 
 from horae.core.errors import UserError
 from horae.solve.allocation.nash import strategy_proof
 from horae.solve.allocation.problem import AllocationProblem, Sharing
+from tests.solve.pairs import problems as pair_problems
+from tests.solve.plain import Shares, problem
 
 
 @st.composite
@@ -128,16 +128,16 @@ def test_nobody_gains_by_lying_unless_it_plays_down_what_company_costs(
     p: AllocationProblem, liar: int, alone: float, beside: float
 ) -> None:
     m = liar % len(p)
-    kinds = len(p.sharing.pair_speed)
-    # A kind of its own, so that it lies for itself only.
-    own = np.append(np.arange(kinds), max(p.sharing.pair_row[m], 0))
+    rows = len(p.sharing.pair_speed)
+    # A row of its own, so that it lies for itself only.
+    own = np.append(np.arange(rows), max(p.sharing.pair_row[m], 0))
     true = replace(p.sharing, pair_row=p.sharing.pair_row.copy(), pair_speed=p.sharing.pair_speed[own][:, own])
-    true.pair_row[m] = kinds if p.sharing.pair_row[m] >= 0 else -1
+    true.pair_row[m] = rows if p.sharing.pair_row[m] >= 0 else -1
     p = replace(p, sharing=true)
-    said, company = p.speed.copy(), true.beside.copy()
+    said, company = p.speed.copy(), true.pair_speed.copy()
     said[m] *= alone
-    company[kinds] *= alone * beside
-    lied = replace(p, speed=said, sharing=replace(true, beside=company))
+    company[rows] *= alone * beside
+    lied = replace(p, speed=said, sharing=replace(true, pair_speed=company))
     honest = strategy_proof(p).throughput(p)[m]
     assert strategy_proof(lied).throughput(p)[m] <= honest * (1 + 1e-4)
 

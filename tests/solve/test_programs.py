@@ -1,4 +1,9 @@
-"""Every program against a plain linear program, on the worked examples and on random problems."""
+"""Every program against a plain linear program, on the worked examples and on random problems.
+
+Tests solve/allocation/cheapest_mix.py, solve/allocation/demands.py, solve/allocation/equal_jobs.py,
+solve/allocation/lexicographic.py, solve/allocation/price_search.py, solve/allocation/problem.py,
+solve/allocation/time_division.py, solve/allocation/time_lp.py and solve/allocation/units.py.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.solve.plain import best, most_of_one, possible, problem
 
 from horae.solve.allocation.problem import AllocationProblem, Solution
 from horae.solve.allocation.programs import PROGRAMS, NoAllocation
+from tests.solve.plain import best, most_of_one, possible, problem
 
 T3 = [(2, 1, 0.5), (3, 2, 1)]
 T4 = [*T3, (4, 3, 2), (1, 1, 1)]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.train.service import environment, inside_horae, launch, start, wait_for
 
 from horae.train import STOPPED
+from tests.train.service import environment, inside_horae, launch, start, wait_for
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 

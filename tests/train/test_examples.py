@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from examples.train_numpy import speeds, step_seconds
-from tests.train.service import inside_horae, start, wait_for
 
+from examples.train_numpy import speeds, step_seconds
 from horae.train import STOPPED
+from tests.train.service import inside_horae, start, wait_for
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_numpy.py"
 

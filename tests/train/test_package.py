@@ -17,11 +17,11 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from tests.train.service import environment
 
 import horae
 import horae.train
 import horae_train
+from tests.train.service import environment
 
 ROOT = Path(__file__).parents[2]
 PROJECT = ROOT / "packages" / "horae-train"

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.train.service import Service, environment, inside_horae, serving, start, wait_for
 
 from horae.train import STOPPED, Run
 from horae_train.reports import PATIENCE_S, ReportAddress, Reporter, RunProgress
+from tests.train.service import Service, environment, inside_horae, serving, start, wait_for
 
 COUNTER = Path(__file__).with_name("counter.py")
 

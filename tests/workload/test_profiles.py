@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cluster
 from horae.core.cluster import Span
 from horae.core.throughputs import Origin, Setting, Throughputs
 from horae.simulator.run import simulate
@@ -20,6 +19,7 @@ from horae.workload.generator import SIZES, Workload, generate
 from horae.workload.model_mixes import Models
 from horae.workload.profiles import BadProfile, estimate_missing, hide
 from horae.workload.speed_files import load_throughputs
+from tests.builders import cluster
 
 CLASSES = tuple(f"net-{k}" for k in range(8))
 TYPES = {"v100": 4.0, "p100": 2.0, "k80": 1.0}

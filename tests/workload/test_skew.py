@@ -7,7 +7,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from builders import job
 from horae.core.cluster import Span
 from horae.core.errors import UserError
 from horae.core.job import NO_SLOWDOWN, PACK_LIMIT, JobSpec
@@ -23,6 +22,7 @@ from horae.workload.skew import (
 )
 from horae.workload.speed_files import load_throughputs
 from horae.workload.speed_observations import observations_of
+from tests.builders import job
 
 skews = st.integers(1, 100).map(lambda percent: percent / 100)
 

@@ -14,24 +14,24 @@ from horae.core.arrays import Floats, Ints
 class AppDemand:
     """What the jobs of each app (rows) need on each GPU type (columns); infinite where a gang does not fit."""
 
-    #: GPU-seconds of all its jobs together.
+    #: GPU-seconds of all jobs of the app together.
     serial_gpu_s: Floats
-    #: Seconds of its longest job on as many GPUs as that can use.
+    #: Seconds of the app's longest job on as many GPUs as that job can use.
     longest_s: Floats
-    #: GPUs that its jobs could use at once.
+    #: GPUs that the app's jobs could use at once.
     max_parallelism: Floats
-    #: Whether the app's jobs need several types, so that each must go to its own best one.
+    #: Whether no single type can run all jobs of the app, so that each job is counted on its own fastest type.
     split: NDArray[np.bool_]
 
     @staticmethod
     def of(
         app: Ints, apps: int, work: Floats, gpus: Ints, gpus_min: Ints, gpus_max: Ints, rates: Floats, capacity: Ints
     ) -> AppDemand:
-        """Add up jobs by app: their work, their gangs, and work per second on `gpus` GPUs of each type."""
+        """Add up jobs by app. `app`: number of each job's app; `rates`: work per second on `gpus` GPUs of each type."""
         fits = (rates > 0) & (gpus_min[:, None] <= capacity)
         serial = np.where(fits, (work * gpus)[:, None] / np.where(fits, rates, 1.0), np.inf)
 
-        # An app no single type can hold is spread: each job on the type that runs it fastest.
+        # An app that no single type can run is split: each job on the type that runs it fastest.
         split: NDArray[np.bool_] = np.all(np.isinf(_sums(serial, app, apps)), axis=1)
         elsewhere = split[app][:, None] & (np.arange(len(capacity)) != serial.argmin(axis=1)[:, None])
         serial = np.where(elsewhere, 0.0, serial)
@@ -46,7 +46,7 @@ class AppDemand:
         )
 
     def time_on(self, share: Floats) -> Floats:
-        """Seconds each app needs on its share of each type: on the best type, or on all it is spread over."""
+        """Seconds each app needs on its share of each type: on the fastest type, or on all types if it is split."""
         width = np.minimum(share, self.max_parallelism)
         busy = np.divide(self.serial_gpu_s, width, out=np.zeros_like(width), where=width > 0)
         times = np.maximum(busy, self.longest_s)

@@ -1,7 +1,7 @@
-"""Which trials an app gives up, and which go first: pure functions of what the trials have reported.
+"""App schedulers: which trials an app gives up, and which run first. Pure functions of the reported losses.
 
 An app scheduler is a small frozen dataclass with three methods; `SCHEDULERS` is the registry.
-It is asked when a trial of its app has reached a rung or ended, and never looks at the clock.
+The engine asks it when a trial of the app has reached a rung or ended.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ class BadAppScheduler(UserError):
 
 @dataclass(frozen=True)
 class AppTrials:
-    """All that an app scheduler knows: its own trials, as columns in order of submission."""
+    """What an app scheduler sees: the trials of its app, as columns in order of submission."""
 
     app: str
-    #: Work in all, and done by what is known now.
+    #: Work of each trial, and the work done so far as the engine estimates it.
     work: Floats
     work_done: Floats
     #: `State` of each trial.
     state: NDArray[np.uint8]
     #: Work at which each trial (rows) reports to the app; NaN beyond its last rung.
     rungs: Floats
-    #: The loss it reported there; NaN where it has not.
+    #: Loss that each trial reported at each rung; NaN where it has not reported.
     losses: Floats
 
     @property
     def alive(self) -> Bools:
-        """Which trials may still report something."""
+        """Which trials may still report a loss."""
         return ~np.isin(self.state, (int(CANCELLING), int(CANCELLED), int(FAILED), int(FINISHED)))
 
 
-#: The turn of a trial that is to wait.
+#: Turn of a trial that pauses until its rung is decided.
 PAUSED = -1
 
 
 class AppScheduler(Protocol):
-    """How an app treats its trials. Pure."""
+    """The rule by which an app continues its trials. Pure."""
 
-    def rungs(self, place: int, work: float) -> tuple[float, ...]:
-        """Amounts of work, rising and below all of it, at which the trial in this place of its app reports."""
+    def rungs(self, position: int, work: float) -> tuple[float, ...]:
+        """Rungs of the app's trial number `position` (from 0): rising amounts of work, all below `work`."""
         ...
 
     def give_up(self, view: AppTrials) -> Mapping[int, str]:
-        """Trials, by position, that are not worth more GPU time, and why: the end of a sentence."""
+        """Trials to give up: position to the reason, worded as the end of a sentence."""
         ...
 
     def turns(self, view: AppTrials) -> Ints:
-        """A number for each trial: those with a lower one should have GPUs first, those below 0 none for now."""
+        """Turn of each trial: a lower turn gets GPUs first, a turn below 0 gets none for now."""
         ...
 
 
@@ -70,113 +70,110 @@ class AppScheduler(Protocol):
 class Halving:
     """Successive halving: at every rung the best 1/eta of the trials go on (Jamieson and Talwalkar, AISTATS '16).
 
-    A rung is decided when all that are left in the race have reported there or ended; until then those that
-    have reported pause, so that the work done is the same whoever runs first. Trials that come late join the
-    race at the first rung.
+    A rung is decided when every trial still in the race has reported there or ended. Until then the trials that
+    have reported pause, so that the work done does not depend on which trial runs first. Trials that are submitted
+    late join the race at the first rung.
     """
 
     eta: int = 3
     rung_count: int = 3
 
-    def rungs(self, place: int, work: float) -> tuple[float, ...]:
-        """At the eta-th part of the work of the next, the last at the eta-th part of all."""
+    def rungs(self, position: int, work: float) -> tuple[float, ...]:
+        """Each rung is 1/eta of the next; the last is 1/eta of all work."""
         return tuple(work / self.eta**k for k in range(self.rung_count, 0, -1))
 
     def give_up(self, view: AppTrials) -> Mapping[int, str]:
-        """Whoever is not among the best of a rung that is decided."""
-        return _race(view, np.arange(len(view.work)), self.eta).lost
+        """Trials that are not among the best 1/eta at a decided rung."""
+        return _run_race(view, np.arange(len(view.work)), self.eta).lost
 
     def turns(self, view: AppTrials) -> Ints:
-        """Whoever waits at a rung pauses."""
+        """Trials that wait at a rung pause."""
         turns = np.zeros(len(view.work), np.int64)
-        turns[_race(view, np.arange(len(view.work)), self.eta).paused] = PAUSED
+        turns[_run_race(view, np.arange(len(view.work)), self.eta).paused] = PAUSED
         return turns
 
 
 @dataclass(frozen=True)
 class HyperBand:
-    """Several races of successive halving, from one with many short tries to one without any (Li et al., JMLR '18).
+    """Several races of successive halving, with `rung_count` down to 0 rungs (Li et al., JMLR '18).
 
-    Trials are spread over the races in order of submission, in the paper's proportions: the race with s
-    rungs has ceil((rungs + 1) / (s + 1) * eta^s) of every so many trials.
+    Trials are distributed over the races in order of submission, in the paper's proportions: the race with s
+    rungs gets ceil((rung_count + 1) / (s + 1) * eta^s) trials for every full distribution.
     """
 
     eta: int = 3
     rung_count: int = 3
 
-    def rungs(self, place: int, work: float) -> tuple[float, ...]:
-        """Those of its race."""
-        race = self._race(place)
-        return tuple(work / self.eta**k for k in range(race, 0, -1))
+    def rungs(self, position: int, work: float) -> tuple[float, ...]:
+        """The rungs of the trial's race."""
+        return tuple(work / self.eta**k for k in range(self._rungs_of_race(position), 0, -1))
 
     def give_up(self, view: AppTrials) -> Mapping[int, str]:
-        """Whoever is not among the best of its race."""
-        return {one: why for race in self._races(view) for one, why in race.lost.items()}
+        """Trials that are not among the best 1/eta at a decided rung of their race."""
+        return {trial: why for race in self._races(view) for trial, why in race.lost.items()}
 
     def turns(self, view: AppTrials) -> Ints:
-        """Whoever waits at a rung of its race pauses."""
+        """Trials that wait at a rung of their race pause."""
         turns = np.zeros(len(view.work), np.int64)
         for race in self._races(view):
             turns[race.paused] = PAUSED
         return turns
 
     def _races(self, view: AppTrials) -> list[_Race]:
-        race = np.array([self._race(place) for place in range(len(view.work))], np.int64)
-        return [_race(view, np.flatnonzero(race == rungs), self.eta) for rungs in range(self.rung_count, 0, -1)]
+        race = np.array([self._rungs_of_race(position) for position in range(len(view.work))], np.int64)
+        return [_run_race(view, np.flatnonzero(race == rungs), self.eta) for rungs in range(self.rung_count, 0, -1)]
 
-    def _race(self, place: int) -> int:
-        """How many rungs the race of a trial has."""
-        # Found for a power of two of trials, so that few such lists are ever made.
-        return _races(self.eta, self.rung_count, 1 << place.bit_length())[place]
+    def _rungs_of_race(self, position: int) -> int:
+        """Number of rungs of a trial's race; it also identifies the race."""
+        # The list is made for a power of two of trials, so that few lists are ever made.
+        return _distribute_trials(self.eta, self.rung_count, 1 << position.bit_length())[position]
 
 
 @dataclass(frozen=True)
 class HyperDrive:
-    """Give up poor trials, and run promising ones before the others, by where they will end (Middleware '17).
+    """Give up poor trials, and run promising trials first, by their predicted final loss (Middleware '17).
 
-    Where a trial will end is read off the curve through its last three reports. It is poor if even
-    that is worse, by more than `margin`, than what another trial has reached already; it is promising
-    if it is among the best `promising` share of those alive. Whoever has too few reports is given the chance.
+    The final loss of a trial is read off the curve through its last three reports. A trial is poor if its final
+    loss exceeds a loss that another trial has already reported by more than `margin`. A trial is promising if its
+    final loss is among the best `promising` share of the trials alive. A trial with fewer reports is never poor.
     """
 
     rung_count: int = 10
     margin: float = 0.0
     promising: float = 0.25
 
-    def rungs(self, place: int, work: float) -> tuple[float, ...]:
-        """Evenly spread."""
+    def rungs(self, position: int, work: float) -> tuple[float, ...]:
+        """Rungs at equal distances."""
         return tuple(work * k / (self.rung_count + 1) for k in range(1, self.rung_count + 1))
 
     def give_up(self, view: AppTrials) -> Mapping[int, str]:
-        """The poor ones."""
+        """The poor trials."""
         final = final_losses(view)
         reached = np.min(view.losses, where=~np.isnan(view.losses), initial=np.inf)
         poor = np.flatnonzero(view.alive & (final > reached + self.margin))
         return {
-            int(
-                one
-            ): f"because it would end at a loss of {final[one]:.4g} and another trial is at {reached:.4g} already"
-            for one in poor
+            trial: f"because it would end at a loss of {final[trial]:.4g} and another trial is at {reached:.4g} already"
+            for trial in poor.tolist()
         }
 
     def turns(self, view: AppTrials) -> Ints:
-        """Promising trials, those that nothing is known of, the rest."""
+        """0 for promising trials, 1 for trials without a prediction, 2 for the others."""
         final, alive = final_losses(view), view.alive
-        known = alive & ~np.isnan(final)
-        best = np.flatnonzero(known)[np.argsort(final[known], kind="stable")]
-        turns = np.where(known, 2, 1)
+        predicted = alive & ~np.isnan(final)
+        best = np.flatnonzero(predicted)[np.argsort(final[predicted], kind="stable")]
+        turns = np.where(predicted, 2, 1)
         turns[best[: ceil(self.promising * int(alive.sum()))]] = 0
         return turns.astype(np.int64)
 
 
-#: Names that users write. No name is run-all: every trial runs to its end.
+#: App schedulers by the name that users write. An app without a scheduler runs every trial to its end.
 SCHEDULERS: dict[str, type[Halving | HyperBand | HyperDrive]] = {
     "halving": Halving,
     "hyperband": HyperBand,
     "hyperdrive": HyperDrive,
 }
 
-#: Settings as users write them, and what they may be: the field, from, to.
+#: Settings by the name that users write: the field, its least and its largest value.
 _SETTINGS: dict[str, tuple[str, float, float]] = {
     "eta": ("eta", 2, 1000),
     "rungs": ("rung_count", 1, 20),
@@ -194,18 +191,18 @@ def make_app_scheduler(text: str) -> AppScheduler:
             f"no app scheduler is called {name!r}.{did_you_mean(name, SCHEDULERS)} "
             f"Choose one of {', '.join(SCHEDULERS)}, or leave it out to run all trials"
         )
-    kind = SCHEDULERS[name]
-    settings = dict(_read_setting(name, kind, word) for word in words.split(",")) if words else {}
-    return kind(**settings)  # type: ignore[arg-type]
+    scheduler = SCHEDULERS[name]
+    settings = dict(_read_setting(name, scheduler, word) for word in words.split(",")) if words else {}
+    return scheduler(**settings)  # type: ignore[arg-type]
 
 
-def _read_setting(name: str, kind: type, word: str) -> tuple[str, float]:
+def _read_setting(name: str, scheduler: type, word: str) -> tuple[str, float]:
     """One `key=value`, as a field of the scheduler and its value."""
     key, _, text = word.partition("=")
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    known = [key for key, (field, _, _) in _SETTINGS.items() if field in fields]
-    if key not in known:
-        raise BadAppScheduler(f"the app scheduler {name!r} has no setting {key!r}; it has {', '.join(known)}")
+    fields = {field.name: field for field in dataclasses.fields(scheduler)}
+    allowed = [key for key, (field, _, _) in _SETTINGS.items() if field in fields]
+    if key not in allowed:
+        raise BadAppScheduler(f"the app scheduler {name!r} has no setting {key!r}; it has {', '.join(allowed)}")
     field, least, most = _SETTINGS[key]
     wanted = int if isinstance(fields[field].default, int) else float
     try:
@@ -220,18 +217,18 @@ def _read_setting(name: str, kind: type, word: str) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class _Race:
-    """Where a race of successive halving stands."""
+    """The result of a race of successive halving so far."""
 
-    #: Trials that are alive and out of it, with the rung they fell at.
+    #: Trials that are alive but lost the race: position to the reason.
     lost: dict[int, str]
-    #: Trials that have reported at a rung which others have yet to reach.
+    #: Trials that have reported at a rung which other trials have yet to reach.
     paused: Ints
 
 
-def _race(view: AppTrials, members: Ints, eta: int) -> _Race:
-    """Run a race from its first rung, by all reports there are.
+def _run_race(view: AppTrials, members: Ints, eta: int) -> _Race:
+    """Run the race of the trials `members` from its first rung, with all reports so far.
 
-    It is run anew each time, so that the order in which reports came does not matter.
+    The race is run anew each time, so that the order in which reports came does not matter.
     """
     race, alive = members, view.alive
     lost: dict[int, str] = {}
@@ -242,9 +239,9 @@ def _race(view: AppTrials, members: Ints, eta: int) -> _Race:
             return _Race(lost, race[alive[race] & reported])
         ranked = race[np.argsort(loss, kind="stable")][: int(reported.sum())]
         going_on = ranked[: max(1, len(ranked) // eta)]
-        for one in ranked[len(going_on) :][alive[ranked[len(going_on) :]]]:
-            lost[int(one)] = (
-                f"at rung {rung + 1}: its loss was {view.losses[one, rung]:.4g}, "
+        for trial in ranked[len(going_on) :][alive[ranked[len(going_on) :]]].tolist():
+            lost[trial] = (
+                f"at rung {rung + 1}: its loss was {view.losses[trial, rung]:.4g}, "
                 f"and the best {len(going_on)} of {len(ranked)} had {view.losses[going_on[-1], rung]:.4g} or less"
             )
         race = np.sort(going_on)
@@ -252,29 +249,30 @@ def _race(view: AppTrials, members: Ints, eta: int) -> _Race:
 
 
 @cache
-def _races(eta: int, most: int, trials: int) -> tuple[int, ...]:
-    """The race of each of so many trials that come one after the other, by the number of its rungs."""
-    sizes = {race: ceil((most + 1) / (race + 1) * eta**race) for race in range(most, -1, -1)}
+def _distribute_trials(eta: int, most_rungs: int, trials: int) -> tuple[int, ...]:
+    """The race of each trial in order of submission. A race is named by its number of rungs."""
+    sizes = {rungs: ceil((most_rungs + 1) / (rungs + 1) * eta**rungs) for rungs in range(most_rungs, -1, -1)}
     total, given, order = sum(sizes.values()), dict.fromkeys(sizes, 0), []
     for count in range(1, trials + 1):
-        # Whoever is farthest behind its share.
-        race = max(sizes, key=lambda one: (count * sizes[one] / total - given[one], one))
+        # The race that is farthest behind its share of the trials.
+        race = max(sizes, key=lambda rungs: (count * sizes[rungs] / total - given[rungs], rungs))
         given[race] += 1
         order.append(race)
     return tuple(order)
 
 
 def final_losses(view: AppTrials) -> Floats:
-    """Where the curve a + b / (work + c) through the last three reports of each trial ends; NaN with fewer.
+    """Predicted loss of each trial at its end; NaN with fewer than three reports.
 
-    A trial that did not fall ever more slowly is taken to stay where it is.
+    The prediction is the curve a + b / (work + c) through the last three reports. A trial whose loss did not fall
+    ever more slowly is predicted to keep its last loss.
     """
     final = np.full(len(view.work), np.nan)
-    for one in range(len(view.work)):
-        known = np.flatnonzero(~np.isnan(view.losses[one]))[-3:]
-        if len(known) == 3:
-            points = [(float(view.rungs[one, k]), float(view.losses[one, k])) for k in known]
-            final[one] = _curve_at(points, float(view.work[one]))
+    for trial in range(len(view.work)):
+        reported = np.flatnonzero(~np.isnan(view.losses[trial]))[-3:]
+        if len(reported) == 3:
+            points = [(float(view.rungs[trial, k]), float(view.losses[trial, k])) for k in reported]
+            final[trial] = _curve_at(points, float(view.work[trial]))
     return final
 
 

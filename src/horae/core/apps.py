@@ -1,4 +1,4 @@
-"""Apps that have a scheduler: what their trials reported, and what follows from it."""
+"""Apps that have a scheduler: the losses their trials reported, trials given up, and turns."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from horae.core.job_table import JobTable, along
 
 
 class AppBook:
-    """The engine's record of apps with a scheduler. Apps without one, and their jobs, leave no trace here.
+    """The engine's record of apps with a scheduler. Apps without a scheduler are not recorded here.
 
-    Which trials an app gives up, and in what order they should run, is asked once for all the reports of an
-    instant, by `ask`; the answer is part of the decision's record, so that recovery asks nobody.
+    `ask` asks the app schedulers once for all the reports of an instant. The answer is part of the decision's
+    record, so that recovery asks no scheduler.
     """
 
     STORED: ClassVar[dict[str, Stored]] = {
@@ -35,15 +35,15 @@ class AppBook:
         #: Rows of each app's trials, and the rungs of each trial.
         self._trials: dict[int, list[int]] = {}
         self._rungs: dict[int, tuple[float, ...]] = {}
-        #: Loss of each trial at the rungs it has reported.
+        #: Loss of each trial at the rungs it has reported, in order.
         self._losses: dict[int, list[float]] = {}
-        #: Apps that have heard something since they were asked last.
+        #: Apps with a report or an ended trial since their scheduler was last asked.
         self._news: dict[int, None] = {}
         #: Rows that were given up, and why.
         self.given_up: dict[int, str] = {}
 
     def add(self, row: int) -> None:
-        """A job came. The first of an app that names a scheduler chooses for those that follow."""
+        """Add a new job. The first job of an app that names a scheduler sets the scheduler of the app."""
         spec, app = self._table.specs[row], int(self._table.app[row])
         if spec.app_scheduler and app not in self._scheduler:
             self._scheduler[app] = make_app_scheduler(spec.app_scheduler)
@@ -54,7 +54,7 @@ class AppBook:
             self._trials[app].append(row)
 
     def report_at(self, row: int, work_done: float) -> tuple[float, ...]:
-        """Amounts of work at which an attempt should report its loss: rungs that it has not, and every so often."""
+        """Amounts of work at which an attempt should report its loss: the open rungs, and every `report_every`."""
         spec = self._table.specs[row]
         rungs = self._rungs[row][len(self._losses[row]) :] if row in self._rungs else ()
         if not spec.report_every:
@@ -65,24 +65,24 @@ class AppBook:
         return tuple(sorted({*rungs, *(amount for amount in regular if amount < spec.work)}))
 
     def heard(self, row: int, work_done: float, loss: float) -> None:
-        """A trial reported its loss. It stands for all rungs that it has passed since its last report."""
+        """Take the loss that a trial reported. It counts for all rungs passed since the trial's last report."""
         losses, rungs = self._losses.get(row), self._rungs.get(row, ())
         while losses is not None and len(losses) < len(rungs) and work_done >= rungs[len(losses)]:
             losses.append(loss)
             self.notice(row)
 
     def notice(self, row: int) -> None:
-        """Ask the app of this job at the next decision, if the app has a scheduler."""
+        """Let the next decision ask the scheduler of this job's app, if the app has a scheduler."""
         if row in self._rungs:
             self._news[int(self._table.app[row])] = None
 
     @property
     def has_news(self) -> bool:
-        """Whether an app wants to be asked."""
+        """Whether the scheduler of any app must be asked."""
         return bool(self._news)
 
     def ask(self, now_s: float) -> tuple[tuple[GivenUp, ...], tuple[tuple[int, int], ...]]:
-        """What the apps that have news give up, and the rows whose turn changes, with the new one."""
+        """Trials that the apps with news give up, and (row, new turn) for each row whose turn changes."""
         given_up: list[GivenUp] = []
         turns: list[tuple[int, int]] = []
         for app in self._news:
@@ -98,20 +98,20 @@ class AppBook:
         return rows[self._table.turn[rows] >= 0] if self._scheduler else rows
 
     def clear_news(self) -> None:
-        """The apps were asked."""
+        """Note that the schedulers were asked."""
         self._news.clear()
 
     def _view(self, app: int, now_s: float) -> AppTrials:
         table, rows = self._table, np.array(self._trials[app], np.int64)
         left = along(now_s, rows, table.work_left, table.rate, table.since_s, -1.0)
-        most = max(len(self._rungs[row]) for row in self._trials[app])
+        width = max(len(self._rungs[row]) for row in self._trials[app])
         return AppTrials(
             app=table.apps[app],
             work=table.work[rows],
             work_done=table.work[rows] - np.maximum(left, 0.0),
             state=table.state[rows],
-            rungs=_padded([self._rungs[row] for row in self._trials[app]], most),
-            losses=_padded([self._losses[row] for row in self._trials[app]], most),
+            rungs=_padded([self._rungs[row] for row in self._trials[app]], width),
+            losses=_padded([self._losses[row] for row in self._trials[app]], width),
         )
 
     def contents(self) -> dict[str, Any]:
@@ -128,9 +128,9 @@ class AppBook:
         self.given_up = dict(contents["given_up"])
 
 
-def _padded(parts: list[Any], width: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Lists of different lengths as rows of one array, NaN at their ends."""
-    return np.array([[*part, *[np.nan] * (width - len(part))] for part in parts], np.float64).reshape(-1, width)
+def _padded(lists: list[Any], width: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Lists of different lengths as rows of one array, padded with NaN."""
+    return np.array([[*values, *[np.nan] * (width - len(values))] for values in lists], np.float64).reshape(-1, width)
 
 
 def check_apps(jobs: Iterable[JobSpec]) -> None:

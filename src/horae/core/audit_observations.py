@@ -1,4 +1,4 @@
-"""What somebody saw who looked on while a run went by: the part of an audit that a history does not hold."""
+"""What an observer notes during a run: the part of an audit that a history does not hold."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from horae.core.reasons import Reason
 
 
 @dataclass(frozen=True)
-class Idle:
+class IdleStretch:
     """A stretch of time in which GPUs were idle though waiting jobs could have used them."""
 
     begin_s: float
     end_s: float
-    #: GPUs that waiting jobs could have used at once, at least.
+    #: GPU count that waiting jobs could have used at once: a lower bound.
     gpus: int
-    #: One of these jobs (its row), why it waited, and GPUs that it could have had.
+    #: The first of these jobs (its row), why it waited, and GPUs that it could have had.
     job: int
     reason: Reason
     gpu_ids: tuple[int, ...]
 
     @property
     def gpu_seconds(self) -> float:
-        """What was wasted."""
+        """GPU-seconds that were wasted."""
         return self.gpus * (self.end_s - self.begin_s)
 
 
 @dataclass(frozen=True)
 class Idleness:
-    """All such stretches of a run together."""
+    """All idle stretches of a run: their number and their sums."""
 
     stretches: int = 0
     gpu_seconds: float = 0.0
     #: GPU-seconds by the reason of the job that waited.
     by_reason: dict[str, float] = field(default_factory=dict)
-    #: The stretch that wasted most.
-    worst: Idle | None = None
+    #: The stretch that wasted most GPU-seconds.
+    worst: IdleStretch | None = None
 
 
 @dataclass(frozen=True)
 class ObservedPlace:
-    """A job (its row) and the GPUs that it alone holds."""
+    """A job (its row) and the GPUs that it holds and shares with no other job."""
 
     job: int
     gpu_ids: tuple[int, ...]
@@ -49,44 +49,46 @@ class ObservedPlace:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Who had which GPUs after a decision, and which nobody had."""
+class ObservedMoment:
+    """Which job held which GPUs after a decision, and which GPUs were idle."""
 
     at_s: float
     places: tuple[ObservedPlace, ...]
+    #: GPU numbers.
     idle: tuple[int, ...]
     machines: Machines
 
 
 @dataclass(frozen=True)
-class Got:
-    """What a decision gave an app, by the truth."""
+class ProbeResult:
+    """What a decision gave an app, valued by true speeds and true work."""
 
     gpus: int
-    #: In GPUs of each job's best type.
+    #: The speed of those GPUs as a count of GPUs of each job's fastest type.
     speed: float
-    #: From the app's first submission to its end, if it kept just this.
+    #: Seconds from the app's first submission to its end if it kept exactly these GPUs.
     finish_s: float
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One decision made twice: with one app that lies, and with all honest."""
+    """One decision made twice: with all apps honest, and with a misreport of one app."""
 
     at_s: float
     app: str
+    #: Name of the misreport.
     lie: str
-    #: GPUs of the app's largest job.
+    #: GPU count of the app's largest job.
     gang: int
-    honest: Got
-    lying: Got
+    honest: ProbeResult
+    lying: ProbeResult
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Everything an onlooker saw."""
+    """Everything that was observed in a run."""
 
     decisions: int
     idleness: Idleness
-    moments: tuple[Moment, ...]
+    moments: tuple[ObservedMoment, ...]
     probes: tuple[Probe, ...]

@@ -1,7 +1,7 @@
-"""What policies ask of those outside, and what these answer: auctions in which apps bid for themselves.
+"""Bidding with agents outside: the offers made to them, their deadlines, and their answers. Stored: change by addition.
 
-An app whose agent lives elsewhere is asked for its bid and has until a deadline to answer. Questions are part of a
-decision's record and answers are events, so that a journal holds the whole conversation.
+An app with an agent of its own is asked for its bid and has until a deadline to answer. Asks are part of a
+decision's record and answers are events, so that a journal holds all of the bidding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from horae.core.declared import Stored
 
-#: GPUs by machine.
+#: Machine and GPU count.
 Piece = tuple[str, int]
 
 
@@ -24,24 +24,25 @@ class Ask:
     #: Number of the auction; a bid names it.
     auction: int
     deadline_s: float
-    #: Free GPUs by machine, with their type.
+    #: Machine, free GPU count and GPU type.
     offer: tuple[tuple[str, int, str], ...]
-    #: The app's gangs are of so many GPUs, and it can use so many of them.
+    #: GPU count of one gang of the app, and the number of gangs it can use.
     gang: int
     gangs: int
-    #: Its rho if it wins nothing, as the built-in agent sees it.
+    #: The app's rho if it wins nothing, as the built-in agent computes it.
     rho: float
-    #: What rho is made of: (time since the app came + time until it is done) / its finish time alone on its share.
+    #: Parts of rho = (elapsed_s + seconds until the app is done) / alone_s. `elapsed_s`: since the app's submission;
+    #: `alone_s`: the app's finish time alone on its fair share.
     elapsed_s: float = 0.0
     alone_s: float = 0.0
-    #: GPUs that the app has for sure, whatever it wins now.
+    #: GPUs that the app keeps whatever it wins now.
     holds: int = 0
     asked_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class BidRow:
-    """One line of a bid: with these GPUs, the app's rho would be so."""
+    """One row of a bid: GPUs by machine, and the rho that the app would have with them."""
 
     gpus: tuple[Piece, ...]
     rho: float
@@ -49,7 +50,7 @@ class BidRow:
 
 @dataclass(frozen=True, slots=True)
 class BidAnswer:
-    """A bid as an app's own agent gave it; one with a problem counts as an answer, not as a bid."""
+    """A bid as an app's own agent gave it. An answer with a problem ends the wait but is no bid."""
 
     app: str
     auction: int
@@ -59,7 +60,7 @@ class BidAnswer:
 
 
 class Bidding:
-    """Who has an agent of their own, what was asked, and what was answered so far."""
+    """Apps with an agent of their own, the asks that are open, and the answers so far."""
 
     STORED: ClassVar[dict[str, Stored]] = {
         "agents": Stored(list[str]),
@@ -73,24 +74,24 @@ class Bidding:
         self.answers: dict[str, BidAnswer] = {}
 
     def register(self, app: str) -> None:
-        """An app's own agent came; it is asked from the next auction on."""
+        """Add an app's own agent; it is asked from the next auction on."""
         self.agents[app] = None
 
     def dismiss(self, app: str) -> bool:
-        """An app's own agent went, and nobody waits for it any more; True if nobody else is waited for, either."""
+        """Remove an app's own agent and its ask; True if its answer was the last one missing."""
         self.agents.pop(app, None)
         waited_for = self.asked.pop(app, None) is not None and self.answers.pop(app, None) is None
         return waited_for and self.complete
 
     def hear(self, answer: BidAnswer, at_s: float) -> bool:
-        """Take an answer; False if it is not wanted: see `refusal`."""
+        """Take an answer; False if it is refused: see `refusal`."""
         if self.refusal(answer, at_s):
             return False
         self.answers[answer.app] = answer
         return True
 
     def refusal(self, answer: BidAnswer, at_s: float) -> str:
-        """Why an answer is not wanted at a moment, in one sentence; nothing, if it is."""
+        """Why an answer is refused at `at_s`, in one sentence; empty if it is taken."""
         ask = self.asked.get(answer.app)
         if ask is None or ask.auction != answer.auction:
             return f"Nobody asks app {answer.app!r} for a bid in auction {answer.auction} now: wait for the next offer."
@@ -103,17 +104,17 @@ class Bidding:
 
     @property
     def complete(self) -> bool:
-        """Whether everybody who was asked has answered."""
+        """Whether every ask has an answer."""
         return len(self.answers) == len(self.asked)
 
     def unanswered(self, now_s: float) -> tuple[str, ...]:
-        """Apps that were asked, have not answered, and have no more time to."""
+        """Apps that have not answered before the deadline of their ask."""
         if not self.asked:
             return ()
         return tuple(app for app, ask in self.asked.items() if app not in self.answers and now_s >= ask.deadline_s)
 
     def set_open(self, asks: Iterable[Ask]) -> None:
-        """Make these the open questions; drop the answers to others."""
+        """Make these the open asks; drop the answers to other asks."""
         if not asks and not self.asked and not self.answers:
             return
         self.asked = {ask.app: ask for ask in asks}

@@ -1,8 +1,8 @@
-"""A whole engine as bytes: where recovery starts. Only later records need folding. Stored: change by addition.
+"""A whole engine as bytes: recovery starts from it and folds only later records. Stored: change by addition.
 
-Compressed, it is a line of JSON and then what that line announces, end to end: the plain parts of the
-engine's state as JSON, and the columns as they lie in memory. The line carries a version; parts and
-columns come by addition, as `state.py` declares them. Nothing in it can run code.
+The bytes are compressed. They hold a header, which is a line of JSON, and then the values that the header lists:
+the plain parts of the engine's state as JSON, and the columns as raw arrays. The header carries a version; parts
+and columns are added as `state.py` declares them. Reading a checkpoint runs no code from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class UnreadableCheckpoint(UserError):
 
 
 def save(engine: Engine) -> bytes:
-    """Everything an engine knows."""
+    """The whole state of an engine as bytes."""
     parts: list[tuple[Path, bytes]] = []
     columns: list[tuple[Path, NDArray[Any]]] = []
     for path, value in _leaves(engine.contents()):
@@ -45,18 +45,18 @@ def save(engine: Engine) -> bytes:
         "parts": [(path, len(text)) for path, text in parts],
         "columns": [(path, column.dtype.str, column.shape) for path, column in columns],
     }
-    body = [json.dumps(header).encode(), b"\n", *(text for _, text in parts), *(one.tobytes() for _, one in columns)]
-    return zlib.compress(b"".join(body), level=1)
+    values = [*(text for _, text in parts), *(column.tobytes() for _, column in columns)]
+    return zlib.compress(b"".join([json.dumps(header).encode(), b"\n", *values]), level=1)
 
 
 def load(engine: Engine, body: bytes) -> None:
     """Give a fresh engine the state of the saved one."""
     try:
-        line, _, rest = zlib.decompress(body).partition(b"\n")
+        line, _, values = zlib.decompress(body).partition(b"\n")
         header = json.loads(line)
         if header["format"] != _FORMAT:
             raise ValueError(header["format"])
-        state = _read(header, rest) if header["v"] == VERSION else None
+        state = _read(header, values) if header["v"] == VERSION else None
     except (zlib.error, ValueError, KeyError, TypeError) as why:
         raise UnreadableCheckpoint("This checkpoint is damaged: recover from an older one, or the journal.") from why
     if state is None:
@@ -68,7 +68,7 @@ def load(engine: Engine, body: bytes) -> None:
 
 
 def _leaves(state: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Parts and columns of the state, each with its path; what is None is left out."""
+    """Parts and columns of the state, each with its path; None is left out."""
     for name, value in state.items():
         path = (*above, name)
         if isinstance(value, dict) and path not in declared():
@@ -77,26 +77,25 @@ def _leaves(state: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, 
             yield path, value
 
 
-def _read(header: Mapping[str, Any], rest: bytes) -> dict[str, Any]:
-    """The state that a header announces and the bytes after it hold."""
+def _read(header: Mapping[str, Any], values: bytes) -> dict[str, Any]:
+    """The state from the header and the bytes after it."""
     state: dict[str, Any] = {}
-    at = 0
-    for names, size in header["parts"]:
-        # A part that a later release added says nothing to this one.
-        if tuple(names) in declared():
-            _put(state, names, _adapter(tuple(names)).validate_json(rest[at : at + size]))
-        at += size
-    for names, kind, shape in header["columns"]:
-        count = math.prod(shape)
-        # A copy: a view would keep all the rest in memory for as long as somebody has it.
-        column = np.frombuffer(rest, kind, count, at).reshape(shape).copy()
-        _put(state, names, column)
-        at += column.nbytes
+    offset = 0
+    for path, size in header["parts"]:
+        # Parts that a later release added are skipped.
+        if tuple(path) in declared():
+            _put(state, path, _adapter(tuple(path)).validate_json(values[offset : offset + size]))
+        offset += size
+    for path, dtype, shape in header["columns"]:
+        # A copy: a view would keep the whole checkpoint in memory.
+        column = np.frombuffer(values, dtype, math.prod(shape), offset).reshape(shape).copy()
+        _put(state, path, column)
+        offset += column.nbytes
     return state
 
 
 def _put(state: dict[str, Any], path: list[str], value: Any) -> None:
-    """Put a part where its path says."""
+    """Put a value at its path."""
     for name in path[:-1]:
         state = state.setdefault(name, {})
     state[path[-1]] = value
@@ -104,5 +103,5 @@ def _put(state: dict[str, Any], path: list[str], value: Any) -> None:
 
 @cache
 def _adapter(path: Path) -> TypeAdapter[Any]:
-    """Made once: building one takes longer than using it a thousand times."""
+    """The adapter of a part, made once: building an adapter takes longer than a thousand uses."""
     return TypeAdapter(declared()[path].type, config=ConfigDict(ser_json_inf_nan="constants"))

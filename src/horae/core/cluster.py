@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -17,11 +17,11 @@ MAX_GPU_TYPES = 62
 
 
 class BadCluster(UserError):
-    """A cluster that cannot be."""
+    """A cluster that cannot exist, such as one without nodes."""
 
 
 class Span(IntEnum):
-    """How far apart the GPUs of one placement lie."""
+    """How far apart the GPUs of one gang lie: the smallest unit that holds them all."""
 
     GPU = 0
     NODE = 1
@@ -47,7 +47,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Machines:
-    """Groups of GPUs of one type that a gang is together in: columns by machine, and the machine of each GPU."""
+    """Groups of GPUs of one type; a gang inside one group counts as together on one node.
+
+    Columns by machine: name, GPU type, rack. `of_gpu` is the machine of each GPU.
+    """
 
     names: tuple[str, ...]
     gpu_type: NDArray[np.int64]
@@ -55,13 +58,13 @@ class Machines:
     of_gpu: NDArray[np.int64]
 
     def span(self, gpu_ids: Sequence[int]) -> Span:
-        """How far apart GPUs lie."""
-        on = np.unique(self.of_gpu[list(gpu_ids)])
+        """Span of these GPUs."""
+        machines = np.unique(self.of_gpu[list(gpu_ids)])
         if len(gpu_ids) == 1:
             return Span.GPU
-        if len(on) == 1:
+        if len(machines) == 1:
             return Span.NODE
-        return Span.RACK if len(np.unique(self.rack[on])) == 1 else Span.CLUSTER
+        return Span.RACK if len(np.unique(self.rack[machines])) == 1 else Span.CLUSTER
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Cluster:
 
     @staticmethod
     def of(groups: Sequence[tuple[str, int, int]], nodes_per_rack: int = 0) -> Cluster:
-        """Build a cluster from (GPU type, nodes, GPUs a node); one rack unless told otherwise."""
+        """Build a cluster from (GPU type, node count, GPUs of a node). `nodes_per_rack` 0 means a single rack."""
         nodes: list[Node] = []
         for gpu_type, count, gpus in groups:
             for number in range(count):
@@ -138,21 +141,34 @@ class Cluster:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs there are."""
+        """GPU count of the cluster."""
         return int(self.first_gpu[-1])
 
     @cached_property
     def gpus_by_type(self) -> NDArray[np.int64]:
-        """How many GPUs of each type there are."""
+        """GPU count of each type."""
         return np.bincount(self.gpu_type, minlength=len(self.gpu_types)).astype(np.int64)
 
     @cached_property
     def nodes_as_machines(self) -> Machines:
-        """The nodes."""
+        """Each node as a machine."""
         return Machines(tuple(node.name for node in self.nodes), self.node_type, self.node_rack, self.gpu_node)
 
     @cached_property
     def types_as_machines(self) -> Machines:
-        """All GPUs of a type as one machine, for when only the count matters."""
+        """All GPUs of a type as one machine, for placement rules by which only the GPU count matters."""
         types = np.arange(len(self.gpu_types), dtype=np.int64)
         return Machines(self.gpu_types, types, np.zeros_like(types), self.gpu_type)
+
+    def gpus_by_node(self, gpu_ids: Iterable[int]) -> dict[int, list[int]]:
+        """Node number to the GPUs' positions on that node, from 0."""
+        by_node: dict[int, list[int]] = {}
+        for gpu in gpu_ids:
+            node = int(self.gpu_node[gpu])
+            by_node.setdefault(node, []).append(gpu - int(self.first_gpu[node]))
+        return by_node
+
+    def gpu_labels(self, gpu_ids: Iterable[int]) -> list[str]:
+        """GPUs as people read them, one text for each node, such as `v100-0[0,2]`."""
+        by_node = self.gpus_by_node(gpu_ids)
+        return [f"{self.nodes[node].name}[{','.join(map(str, gpus))}]" for node, gpus in by_node.items()]

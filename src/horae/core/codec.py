@@ -1,7 +1,7 @@
 """Events and decisions as plain records, for journals. Stored: change by addition; records carry a version.
 
 A record is a dict that JSON can hold: `{"v": 1, "kind": "JobStarted", "at_s": 3.0, ...}`.
-A field that an older record lacks takes its default; one that a newer record adds is ignored.
+A field that an older record lacks takes its default; a field that a newer record adds is ignored.
 """
 
 from __future__ import annotations
@@ -17,67 +17,67 @@ from horae.core.events import PRECEDENCE, Event
 
 VERSION = 1
 
-#: Record kinds by their stored names.
-_KINDS: dict[str, type[Event | Decided]] = {kind.__name__: kind for kind in (*PRECEDENCE, Decided)}
+#: Record classes by record kind, which is the class name.
+_CLASSES: dict[str, type[Event | Decided]] = {cls.__name__: cls for cls in (*PRECEDENCE, Decided)}
 
 
 class UnreadableRecord(UserError):
-    """A record that is damaged, or of a kind or version that this release does not know."""
+    """A record that is damaged, or of a record kind or version that this release does not know."""
 
 
 def encode(record: Event | Decided) -> dict[str, Any]:
     """An event or decision as a plain record."""
-    kind = type(record)
+    record_class = type(record)
     if isinstance(record, Decided):
         [fields] = _decisions().dump_python((record,), mode="json")
     else:
-        fields = _adapter(kind).dump_python(record, mode="json")
-    return {"v": VERSION, "kind": kind.__name__, **fields}
+        fields = _adapter(record_class).dump_python(record, mode="json")
+    return {"v": VERSION, "kind": record_class.__name__, **fields}
 
 
 def decode(record: dict[str, Any]) -> Event | Decided:
-    """The event or decision that a plain record stands for."""
-    kind, version = record.get("kind"), record.get("v")
-    if version != VERSION or kind not in _KINDS:
+    """The event or decision of a plain record."""
+    record_kind, version = record.get("kind"), record.get("v")
+    if version != VERSION or record_kind not in _CLASSES:
         raise UnreadableRecord(
-            f"This release of Horae cannot read journal records of kind {kind!r}, version {version!r}: "
+            f"This release of Horae cannot read journal records of kind {record_kind!r}, version {version!r}: "
             "use the release that wrote them."
         )
     fields = {name: value for name, value in record.items() if name not in ("v", "kind")}
     try:
-        return _decode(_KINDS[kind], fields)
+        return _decode(_CLASSES[record_kind], fields)
     except (KeyError, TypeError, ValueError) as why:
         raise UnreadableRecord(
-            f"A journal record of kind {kind!r} holds what this release of Horae cannot read: "
+            f"A journal record of kind {record_kind!r} holds what this release of Horae cannot read: "
             "use the release that wrote it, or a copy of the journal from before."
         ) from why
 
 
-#: Fields that every stored decision has had since version 1; one without them is damaged.
+#: Fields that every stored decision has had since version 1; a decision without them is damaged.
 _ALWAYS_STORED = frozenset(
     "stops withdrawn placed launches leased lease_until_s reason_rows reason_codes memory wake_s".split()
 )
 
 
-def _decode(kind: type[Event | Decided], fields: dict[str, Any]) -> Event | Decided:
-    if kind is Decided and (missing := _ALWAYS_STORED - fields.keys()):
+def _decode(record_class: type[Event | Decided], fields: dict[str, Any]) -> Event | Decided:
+    if record_class is Decided and (missing := _ALWAYS_STORED - fields.keys()):
         raise KeyError(f"a decision without {sorted(missing)}")
-    record: Event | Decided = _adapter(kind).validate_python(fields)
+    record: Event | Decided = _adapter(record_class).validate_python(fields)
     return record
 
 
 @cache
 def _decisions() -> TypeAdapter[tuple[Decided]]:
-    """Writes decisions. Infinite numbers that a policy remembers are stored as such."""
+    """The adapter that writes decisions. Infinite numbers of a policy's memory are stored as `Infinity`."""
     return TypeAdapter(tuple[Decided], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
 _adapters: dict[Any, TypeAdapter[Any]] = {}
 
 
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Made once for each kind: building one takes longer than using it a thousand times."""
-    known = _adapters.get(kind)
-    if known is None:
-        known = _adapters[kind] = TypeAdapter(kind)
-    return known
+def _adapter(record_class: Any) -> TypeAdapter[Any]:
+    """The adapter of a record class, made once: building an adapter takes longer than a thousand uses."""
+    adapter = _adapters.get(record_class)
+    if adapter is None:
+        adapter = _adapters[record_class] = TypeAdapter(record_class)
+    return adapter

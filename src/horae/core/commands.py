@@ -14,7 +14,7 @@ from horae.core.stored_types import CodeColumn, IntColumn, MemoryWrite, Moment
 
 
 class StopWhy(StrEnum):
-    """Why an attempt has to go."""
+    """Why an attempt is stopped."""
 
     PREEMPTED = "preempted"
     MOVED = "moved"
@@ -31,9 +31,9 @@ class StopWhy(StrEnum):
 class Launch:
     """Start an attempt of a job on these GPUs; all of them are free now.
 
-    `span` is the distance the placement counts with, `work_done` what the job's
-    checkpoint holds, by what the engine knows. At each amount of work in `report_at` the
-    attempt is to report its progress, with its loss; at once for amounts done before.
+    `span` is the span by the placement rule. `work_done` is the work in the job's checkpoint, as far as the
+    engine knows. The attempt reports its progress and its loss at each amount of work in `report_at`; at once
+    for amounts that are in the checkpoint.
     """
 
     job: str
@@ -48,14 +48,14 @@ class Launch:
 class Stop:
     """Save and end an attempt; the answer is a JobStopped once its processes are gone.
 
-    `by` is the job that gets (some of) the GPUs, if the stop serves one.
+    `by` is the job that gets GPUs of this attempt, if there is such a job.
     """
 
     job: str
     attempt: int
     why: StopWhy
     by: str = ""
-    #: By which order the job waits then, for people: the code of its reason.
+    #: Code of the reason for which the job waits afterwards, for people.
     reason: int = field(default=0, compare=False)
 
 
@@ -70,7 +70,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """An app's scheduler wants no more of a trial; `why` is the end of a sentence."""
+    """An app scheduler stops a trial for good; `why` is the end of a sentence."""
 
     job: str
     why: str
@@ -78,7 +78,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Ask for a decision at this time, if none was needed before. The newest one counts."""
+    """Ask for a decision at this time, unless there was a decision before. Only the newest WakeAt counts."""
 
     at_s: float
 
@@ -88,34 +88,35 @@ Command = Launch | Stop | WakeAt
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a decision saw, shared by the reasons of all jobs that wait after it."""
+    """The numbers behind the reasons of one decision, shared by all jobs that wait after it."""
 
     at_s: float
-    #: Free GPUs by node when the decision was done.
+    #: Free GPUs of each node after the decision.
     node_free: IntColumn
-    #: The job for which GPUs are held back, if any.
+    #: The job that has a reservation, if any.
     head: str = ""
-    #: Jobs that have GPUs of each type when the decision is done, and their GPU counts.
+    #: Number of jobs that hold GPUs of each type after the decision, and the number of these GPUs.
     jobs_by_type: tuple[int, ...] = ()
     gpus_by_type: tuple[int, ...] = ()
-    #: What the policy compared jobs by, and its sum over the jobs that have GPUs of each type.
+    #: What the policy compared jobs by, and its sum over the jobs that hold GPUs of each type.
     measure: ComparedBy = ComparedBy.NOTHING
     measured_by_type: tuple[float, ...] = ()
-    #: GPUs that each queue has, with the queues below it; empty where no queue has a maximum.
+    #: GPUs of each queue and all queues below it; empty where no queue has a maximum.
     queue_used: tuple[int, ...] = ()
-    #: When the next decision is due even if nothing happens, and when the first guarantee that is in the way ends.
+    #: When the next decision is due even without an event, and when the first lease or minimum run time of a job that
+    #: blocks a wish ends.
     again_s: Moment = np.inf
     unprotected_s: Moment = np.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """One decision, whole: journalled before it is performed, enough to recover without a policy."""
+    """The record of one decision. It is journalled before it is performed; recovery from it asks no policy."""
 
     at_s: float
-    #: Whether the policy was asked, or only launches that were due went out.
+    #: Whether the policy was asked. If not, the decision holds only launches that became possible.
     planned: bool
-    #: Trials that apps gave up, and rows whose turn within their app changed.
+    #: Trials that apps gave up, and (row, new turn) of trials whose turn changed.
     given_up: tuple[GivenUp, ...] = ()
     turns: tuple[tuple[int, int], ...] = ()
     stops: tuple[Stop, ...] = ()
@@ -130,16 +131,16 @@ class Decided:
     reason_codes: CodeColumn = field(default_factory=lambda: np.empty(0, np.uint8))
     evidence: Evidence | None = None
     memory: tuple[MemoryWrite, ...] = ()
-    #: Bids that apps' own agents are asked for, those asked before and still open among them.
+    #: Bids that apps' own agents are asked for, including asks of earlier decisions that are still open.
     asks: tuple[Ask, ...] = ()
     #: Apps whose own agents were asked and did not answer before the deadline.
     unanswered: tuple[str, ...] = ()
     wake_s: Moment = np.inf
-    #: Whether the next job that begins to work is a reason to plan.
+    #: Whether the policy is asked again as soon as any launched job begins to work.
     heed_starts: bool = False
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """What the driver has to perform, in this order."""
+        """The commands that the driver performs, in this order."""
         wake = (WakeAt(self.wake_s),) if self.wake_s < np.inf else ()
         return (*self.stops, *self.launches, *wake)

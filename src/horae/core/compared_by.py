@@ -1,4 +1,4 @@
-"""What jobs are compared by, in numbers that people know: for the sentence behind a reason."""
+"""What a policy compares jobs by, for the sentence behind a reason: attained service, time left, service left."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from numpy.typing import NDArray
 
 
 class ComparedBy(StrEnum):
-    """What a policy orders jobs by, least first. A job that waits keeps its value until it runs again."""
+    """What a policy orders jobs by, least first. The value of a waiting job does not change."""
 
     NOTHING = ""
-    #: GPU-seconds that a job has had.
+    #: Attained service: GPU-seconds that a job has had.
     SERVICE = "service"
-    #: Seconds that it would still take on its fastest GPU type, and the same times its GPUs.
+    #: Seconds until the job would be done on its fastest GPU type; the same times its GPU count.
     TIME_LEFT = "time left"
     SERVICE_LEFT = "service left"
 
 
-def values(measure: ComparedBy, columns: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The measure of some jobs, by what the columns of the job table hold of them."""
-    match measure:
+def compared_values(
+    compared_by: ComparedBy, columns: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """What jobs are compared by, for these rows, from the columns of the job table; in s or GPU-seconds."""
+    match compared_by:
         case ComparedBy.NOTHING:
             return np.zeros(len(rows))
         case ComparedBy.SERVICE:
@@ -31,20 +33,21 @@ def values(measure: ComparedBy, columns: Mapping[str, NDArray[Any]], rows: NDArr
         case ComparedBy.TIME_LEFT | ComparedBy.SERVICE_LEFT:
             rate = columns["best_rate"][rows]
             left_s = np.divide(columns["work_left"][rows], rate, out=np.zeros(len(rows)), where=rate > 0)
-            return np.asarray(left_s * (columns["gpus"][rows] if measure is ComparedBy.SERVICE_LEFT else 1), np.float64)
+            gpus = columns["gpus"][rows] if compared_by is ComparedBy.SERVICE_LEFT else 1
+            return np.asarray(left_s * gpus, np.float64)
 
 
-def told(measure: ComparedBy, theirs: float, its_own: float) -> str:
-    """Both sides of a comparison in words; nothing where there is no measure."""
-    match measure:
+def comparison_in_words(compared_by: ComparedBy, others_mean: float, own: float) -> str:
+    """The mean of the jobs that hold GPUs and the job's own value, in words; empty for NOTHING."""
+    match compared_by:
         case ComparedBy.NOTHING:
             return ""
         case ComparedBy.SERVICE:
-            return f"; they have had {_gpu_time(theirs)} each on average, this one {_gpu_time(its_own)}"
+            return f"; they have had {_gpu_time(others_mean)} each on average, this one {_gpu_time(own)}"
         case ComparedBy.TIME_LEFT:
-            return f"; they have {_time(theirs)} left each on average, this one {_time(its_own)}"
+            return f"; they have {_time(others_mean)} left each on average, this one {_time(own)}"
         case ComparedBy.SERVICE_LEFT:
-            return f"; they have {_gpu_time(theirs)} left each on average, this one {_gpu_time(its_own)}"
+            return f"; they have {_gpu_time(others_mean)} left each on average, this one {_gpu_time(own)}"
 
 
 def _time(seconds: float) -> str:

@@ -360,7 +360,7 @@ class Engine:
             asks=wishes.asks,
             unanswered=state.bidding.unanswered(now_s),
             wake_s=wake_s,
-            heed_starts=wishes.heed_starts,
+            heed_starts=wishes.wake_on_start,
         )
         return record, self._basis(wishes, plan, wake_s)
 
@@ -380,7 +380,7 @@ class Engine:
         holders = len(state.gpus.held) - len(plan.stopped) + len(plan.placed)
         head = state.jobs.specs[plan.head].id if plan.head >= 0 else ""
         some_wait = holders < len(state.jobs.active)
-        return EvidenceBasis(state.now_s, some_wait, head, wishes.measure, wake_s, plan.unprotected_s)
+        return EvidenceBasis(state.now_s, some_wait, head, wishes.compared_by, wake_s, plan.unprotected_s)
 
     def snapshot(self) -> Snapshot:
         """What a policy is shown; valid until the next event or decision."""

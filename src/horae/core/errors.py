@@ -1,4 +1,4 @@
-"""The one error that a user is meant to read, and how its sentence is worded."""
+"""`UserError`, the error that a user is meant to read, and helpers that word its sentence."""
 
 import re
 from collections.abc import Iterable
@@ -6,21 +6,21 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """The user's mistake, told in one sentence that says what to do next.
+    """A mistake of the user, in one sentence that says what to do next.
 
-    Everything else that escapes is a bug of ours. A misbehaving cluster is
+    Any other exception that escapes is a bug of Horae. Trouble in the cluster is
     neither: it is an event.
     """
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint at the nearest known word, whatever its case, with a space before it; nothing if none is near."""
-    names = {name.lower(): name for name in known}
-    near = get_close_matches(word.lower(), names, n=1)
-    return f" Did you mean {names[near[0]]!r}?" if near else ""
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """A hint at the most similar name, whatever its case, with a space before it; empty if no name is similar."""
+    by_lower_case = {name.lower(): name for name in names}
+    near = get_close_matches(word.lower(), by_lower_case, n=1)
+    return f" Did you mean {by_lower_case[near[0]]!r}?" if near else ""
 
 
-#: What pydantic says, and how people say it; longer phrases come first.
+#: Phrases of pydantic's messages, and the plain words for them; longer phrases come first.
 _PLAIN = {
     "Value error, ": "",
     "Input should be a valid string, unable to parse raw data as a unicode string": "it has characters that cannot "
@@ -49,9 +49,9 @@ _PLAIN = {
 
 
 def in_plain_words(message: str) -> str:
-    """What a validator of types says, as a part of a sentence for people."""
+    """A message of pydantic as a part of a sentence for people."""
     message = re.sub(r" or instance of \w+", "", message)
     for phrase, plain in _PLAIN.items():
         message = message.replace(phrase, plain)
-    # Names of our classes mean nothing to whoever wrote the file.
+    # Names of Horae's classes mean nothing to the author of the file.
     return re.sub(r" or instance of \w+", "", message)

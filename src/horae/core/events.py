@@ -1,8 +1,8 @@
-"""What happens to a cluster. The engine learns of the world through these alone. Stored: change by addition.
+"""Events: everything that the engine learns about the cluster. Stored: change by addition.
 
-`at_s` is when the driver learned of it, in seconds from the driver's own zero;
-the engine's time never runs backwards. Reports about a job carry the attempt
-they belong to, so that a late one from an older attempt can be told and dropped.
+`at_s` is when the driver learned of the event, in seconds from the driver's own zero;
+the engine's time never runs backwards. Reports about a job carry the number of the
+attempt, so that a late report of an older attempt is recognised and dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horae.core.queues import Queue
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A user wants a job run."""
+    """A user submitted a job."""
 
     at_s: float
     spec: JobSpec
@@ -26,7 +26,7 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """A user wants a job gone; `by` says who."""
+    """A user cancelled a job; `by` is the user."""
 
     at_s: float
     job: str
@@ -35,7 +35,7 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class JobHeld:
-    """A user wants a job to wait, stopping it if it runs; `by` says who."""
+    """A user put a job on hold; a running attempt is stopped. `by` is the user."""
 
     at_s: float
     job: str
@@ -44,7 +44,7 @@ class JobHeld:
 
 @dataclass(frozen=True, slots=True)
 class JobReleased:
-    """A held job may run again; `by` says who."""
+    """A held job may run again; `by` is the user."""
 
     at_s: float
     job: str
@@ -55,7 +55,8 @@ class JobReleased:
 class JobStarted:
     """An attempt is up (its checkpoint loaded) and does work from now on.
 
-    One that does not say when it began is taken to have worked since its process was there: for `up_s` by now.
+    `up_s` is for an attempt that does not report its start: it is assumed to have worked for the last `up_s`
+    seconds, since its process began.
     """
 
     at_s: float
@@ -76,7 +77,7 @@ class LaunchFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobProgressed:
-    """A running attempt reports the work done so far, over all attempts, and the loss it trains to lower."""
+    """A running attempt reports the job's work done, over all attempts, and its loss."""
 
     at_s: float
     job: str
@@ -87,7 +88,7 @@ class JobProgressed:
 
 @dataclass(frozen=True, slots=True)
 class JobStopped:
-    """An attempt is gone and its GPUs are free; `work_done` is what its checkpoint holds."""
+    """An attempt is gone and its GPUs are free; `work_done` is the work in the job's checkpoint."""
 
     at_s: float
     job: str
@@ -106,7 +107,7 @@ class JobFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """An attempt died by its own fault and is gone; `work_done` is what its checkpoint holds."""
+    """An attempt failed by itself and is gone; `work_done` is the work in the job's checkpoint."""
 
     at_s: float
     job: str
@@ -117,7 +118,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A node is ready for jobs: a new one, or one that was drained or lost."""
+    """A node is ready for jobs: a new node, or a node that was drained or lost."""
 
     at_s: float
     node: Node
@@ -125,7 +126,7 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node is gone, with whatever ran there."""
+    """A node is gone, with the attempts on it."""
 
     at_s: float
     node: str
@@ -133,7 +134,7 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class NodeDraining:
-    """A node takes no new jobs; with `evict` those it runs are stopped, too."""
+    """A node takes no new jobs; with `evict` the attempts on it are stopped, too."""
 
     at_s: float
     node: str
@@ -142,7 +143,7 @@ class NodeDraining:
 
 @dataclass(frozen=True, slots=True)
 class NodeObserved:
-    """The attempts, (job, number), that a node really runs."""
+    """The attempts, (job, attempt number), that run on a node in fact."""
 
     at_s: float
     node: str
@@ -151,7 +152,7 @@ class NodeObserved:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """An operator changed the policy (with its settings) or some queues."""
+    """An operator changed the policy (with its settings) or queues; None and () leave them as they are."""
 
     at_s: float
     policy: str | None = None
@@ -161,7 +162,7 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True)
 class AgentChanged:
-    """An app's own agent came (it will be asked for bids), or went."""
+    """An app's own agent registered (from now on it is asked for bids) or left."""
 
     at_s: float
     app: str
@@ -171,7 +172,7 @@ class AgentChanged:
 
 @dataclass(frozen=True, slots=True)
 class BidReceived:
-    """An app's own agent answered an offer."""
+    """An app's own agent answered an offer of an auction."""
 
     at_s: float
     answer: BidAnswer
@@ -179,9 +180,9 @@ class BidReceived:
 
 @dataclass(frozen=True, slots=True)
 class JobsRetired:
-    """Jobs that ended before a moment leave for good, app by app: those of an app of which any has not stay.
+    """Apps whose jobs all ended before `before_s` are retired with their jobs.
 
-    The newest job stays in any case: the next one is numbered after it.
+    The newest job stays in any case: the next job is numbered after it.
     """
 
     at_s: float
@@ -209,14 +210,14 @@ Event = (
     | JobsRetired
 )
 
-#: What a backend says of an attempt.
+#: What a backend reports about an attempt.
 AttemptReport = JobStarted | LaunchFailed | JobProgressed | JobStopped | JobFinished | JobFailed
 
-#: At one instant a driver applies completions first, then node changes, then arrivals.
-_ENDINGS = (JobStarted, LaunchFailed, JobProgressed, JobStopped, JobFinished, JobFailed, BidReceived)
+#: Events of the same time are applied in this order: reports and bids, nodes, requests, submissions.
+_REPORTS = (JobStarted, LaunchFailed, JobProgressed, JobStopped, JobFinished, JobFailed, BidReceived)
 _NODES = (NodeJoined, NodeLost, NodeDraining, NodeObserved)
 PRECEDENCE: dict[type[Event], int] = {
-    **dict.fromkeys(_ENDINGS, 0),
+    **dict.fromkeys(_REPORTS, 0),
     **dict.fromkeys(_NODES, 1),
     **dict.fromkeys((JobCancelled, JobHeld, JobReleased, SettingsChanged, AgentChanged, JobsRetired), 2),
     JobSubmitted: 3,

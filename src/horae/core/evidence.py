@@ -12,7 +12,7 @@ import numpy as np
 
 from horae.core.arrays import Floats, Ints
 from horae.core.commands import Evidence
-from horae.core.compared_by import ComparedBy, values
+from horae.core.compared_by import ComparedBy, compared_values
 from horae.core.gpu_ledger import NOBODY, GpuLedger
 from horae.core.job_table import JobTable
 from horae.core.queues import QueueTree, QueueUse
@@ -64,7 +64,7 @@ def _measured(basis: EvidenceBasis, jobs: JobTable, rows: Ints) -> Floats:
         "best_rate": jobs.best_rate[rows],
         "gpus": jobs.gpus[rows].astype(np.float64),
     }
-    return values(basis.measure, columns, np.arange(len(rows)))
+    return compared_values(basis.measure, columns, np.arange(len(rows)))
 
 
 def _queue_use(jobs: JobTable, gpus: GpuLedger, queues: QueueTree) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What happened in a run, as columns: the one thing every report is made from."""
+"""The history of a run, as columns: every report is made from one. A recorder collects its attempts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _BY_POLICY = (StopWhy.PREEMPTED, StopWhy.MOVED)
 
 @dataclass(frozen=True)
 class Attempts:
-    """Every launch of every job: who held which GPUs when. Columns of equal length.
+    """Every attempt of every job: which GPUs it held, and when. Columns of equal length.
 
-    Two attempts may hold the same GPUs at the same time; a report must not count these twice.
+    Two attempts may hold the same GPUs at the same time; a report must not count these GPUs twice.
 
     `gpu_ids[first[i]:first[i + 1]]` are the GPUs of attempt i. An attempt holds
-    its GPUs from `begin_s` to `end_s`; it does work from `work_s` (after loading
-    its checkpoint; NaN if it never came so far) to `stop_s` (when it was told to
-    stop, or ended). `preempted` says that it was running and lost its GPUs.
+    its GPUs from `begin_s` to `end_s`. It does work from `work_s` (after loading
+    its checkpoint; NaN if it never worked) to `stop_s` (when its stop was
+    commanded, or it ended). `preempted` says that the policy took its GPUs.
     """
 
     job: NDArray[np.int64]
@@ -43,7 +43,7 @@ class Attempts:
 
     @property
     def gpus(self) -> NDArray[np.int64]:
-        """How many GPUs each attempt held."""
+        """GPU count of each attempt."""
         return np.diff(self.first)
 
 
@@ -51,10 +51,9 @@ class Attempts:
 class History:
     """A finished (or interrupted) run. Job columns follow the order of submission.
 
-    `rates[i, k]` is the work per second of job i, alone on its own number of GPUs of
-    type k, as close together as they can be; 0 where it cannot run. It is what was
-    true, where that is known, whatever the scheduler believed: jobs are judged by
-    what they could have had. Times that never came are NaN.
+    `rates[i, k]` is the work per second of job i, alone on its own GPU count of
+    type k at the narrowest span; 0 where it cannot run. It is the true rate where
+    that is known, not the rate the scheduler believed. A time that never came is NaN.
     """
 
     cluster: Cluster
@@ -67,11 +66,11 @@ class History:
     policy: str
     settings: dict[str, str] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
-    #: Why each job that had not ended was waiting, by job id.
+    #: Sentence of `explain` for each job that had not ended, by job id.
     waiting: dict[str, str] = field(default_factory=dict)
-    #: Jobs whose deadlines the policy gave up while they lay ahead.
+    #: Ids of jobs whose deadlines the policy relaxed before they passed.
     relaxed: tuple[str, ...] = ()
-    #: Which jobs their app gave up (they are cancelled, too); None where no app does that.
+    #: Whether each job was given up by its app (its state is cancelled); None where no app gives up trials.
     given_up: NDArray[np.bool_] | None = None
 
     @property
@@ -81,37 +80,37 @@ class History:
 
     @property
     def gpus(self) -> NDArray[np.int64]:
-        """How many GPUs each job asked for."""
+        """GPU count that each job asked for."""
         return np.array([job.gpus for job in self.jobs], dtype=np.int64)
 
     @property
     def finished(self) -> NDArray[np.bool_]:
-        """Which jobs came to their end."""
+        """Whether each job finished."""
         done: NDArray[np.bool_] = self.state == State.FINISHED
         return done
 
 
 class Recorder:
-    """Gathers attempts while events and decisions go by, in a simulation, in a daemon, or read from a journal."""
+    """Collects attempts from events and decisions: of a simulation, a daemon, or a journal."""
 
     def __init__(self) -> None:
         #: Attempts that have not ended, by job and number.
         self._open: dict[tuple[int, int], int] = {}
-        #: Those of which nobody has said when they began to work.
+        #: Attempts (by position) whose start of work is only assumed.
         self._assumed: set[int] = set()
         self._job, self._span, self._preempted = array("q"), array("b"), array("b")
         self._begin, self._work, self._stop, self._end = array("d"), array("d"), array("d"), array("d")
         self._first, self._gpus, self._had = array("q", [0]), array("i"), array("d")
 
     def see(self, record: Event | Decided, rows: Mapping[str, int]) -> None:
-        """An event was applied, or a decision made. `rows` are those of the jobs, by name."""
+        """An event was applied, or a decision made. `rows` is the row of each job, by job id."""
         match record:
             case JobStarted() if record.job in rows:
                 self.started(rows[record.job], record.attempt, record.at_s, record.up_s)
             case JobProgressed() if record.job in rows:
                 self.reported(rows[record.job], record.attempt, record.at_s, record.work_done)
             case JobFinished() if record.job in rows:
-                # Of one that never said so, too, it is known by now that it worked.
+                # An attempt that finished has worked, even if it never reported its start.
                 self.started(rows[record.job], record.attempt, record.at_s, up_s=inf)
                 self.ended(rows[record.job], record.attempt, record.at_s)
             case JobStopped() | JobFailed() | LaunchFailed() if record.job in rows:
@@ -126,7 +125,7 @@ class Recorder:
     def launched(
         self, job: int, number: int, now_s: float, gpu_ids: Sequence[int], span: Span, work_done: float = 0.0
     ) -> None:
-        """An attempt of a job (its row) got GPUs; its checkpoint holds so much work."""
+        """An attempt of a job (its row) was launched; `work_done` is the work in the job's checkpoint."""
         assert (job, number) not in self._open, f"attempt {number} of job {job} launched twice at {now_s}"
         self._open[job, number] = len(self._job)
         self._had.append(work_done)
@@ -141,7 +140,7 @@ class Recorder:
         self._first.append(len(self._gpus))
 
     def started(self, job: int, number: int, now_s: float, up_s: float = 0.0) -> None:
-        """An attempt began to do work, or is taken to have, so long ago."""
+        """An attempt began to do work now; with `up_s` above 0 it is assumed to have begun `up_s` seconds ago."""
         attempt = self._open.get((job, number))
         if attempt is not None and isnan(self._work[attempt]):
             self._work[attempt] = max(self._begin[attempt], now_s - up_s)
@@ -149,7 +148,7 @@ class Recorder:
                 self._assumed.add(attempt)
 
     def reported(self, job: int, number: int, now_s: float, work_done: float) -> None:
-        """An attempt told where it is: if that is where it began, it has loaded until now, whatever was assumed."""
+        """An attempt reported its progress. If it has done no work yet, its assumed start of work moves to now."""
         attempt = self._open.get((job, number))
         if attempt is None or attempt not in self._assumed:
             return
@@ -158,14 +157,14 @@ class Recorder:
             self._work[attempt] = now_s
 
     def stopping(self, job: int, number: int, now_s: float, preempted: bool) -> None:
-        """An attempt was told to stop."""
+        """The stop of an attempt was commanded."""
         attempt = self._open.get((job, number))
         if attempt is not None and isnan(self._stop[attempt]):
             self._stop[attempt] = now_s
             self._preempted[attempt] = preempted
 
     def ended(self, job: int, number: int, now_s: float) -> None:
-        """An attempt gave its GPUs back, for whatever reason."""
+        """An attempt ended and its GPUs are free."""
         attempt = self._open.pop((job, number), None)
         if attempt is None:
             return
@@ -174,7 +173,7 @@ class Recorder:
             self._stop[attempt] = now_s
 
     def attempts(self, until_s: float) -> Attempts:
-        """Everything so far, without a copy; attempts that still run are cut at `until_s`. Nothing may follow."""
+        """All attempts, without a copy; running attempts end at `until_s`. Nothing can be recorded afterwards."""
         end, stop = np.frombuffer(self._end), np.frombuffer(self._stop)
         end[np.isnan(end)] = until_s
         stop[np.isnan(stop)] = until_s

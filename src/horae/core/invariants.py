@@ -1,4 +1,4 @@
-"""What must hold after every event, whatever happens. Checked by tests and, on request, by drivers."""
+"""Invariants: what must hold after every event. Checked by tests and, on request, by drivers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from horae.core.states import ALIVE, ENDED, LAUNCHING, PLACED, RUNNING, STATES, 
 _ACTIVE = (WAITING, PLACED, LAUNCHING, RUNNING, STOPPING)
 
 
-class Broken(AssertionError):
-    """An invariant does not hold: a bug of ours, with the values that show it."""
+class BrokenInvariant(AssertionError):
+    """An invariant does not hold: a bug of Horae. The message has the values that show it."""
 
 
 def check(engine: Engine, quotas_fixed: bool = True) -> None:
-    """Raise `Broken` unless every invariant holds.
+    """Raise `BrokenInvariant` unless every invariant holds.
 
-    A quota that was lowered binds from the next decision on and stops nobody by itself,
+    A lowered quota holds from the next decision on and stops no job by itself,
     so a driver that changes quotas checks with `quotas_fixed=False`.
     """
     _check_gpus(engine)
@@ -29,11 +29,11 @@ def check(engine: Engine, quotas_fixed: bool = True) -> None:
 
 def _require(holds: bool, what: str) -> None:
     if not holds:
-        raise Broken(what)
+        raise BrokenInvariant(what)
 
 
 def _check_gpus(engine: Engine) -> None:
-    """No GPU has more jobs than seats; the two views of who has what agree; gangs are whole and of one type."""
+    """No GPU has more jobs than seats; GPUs by job and jobs by GPU agree; gangs are whole and of one GPU type."""
     gpus, jobs = engine.gpus, engine.jobs
     for name, by_row, by_gpu in (("held", gpus.held, gpus.holders), ("occupied", gpus.occupied, gpus.occupants)):
         seen: dict[int, list[int]] = {}
@@ -60,7 +60,7 @@ def _check_gpus(engine: Engine) -> None:
 
 
 def _check_jobs(engine: Engine) -> None:
-    """One live attempt, no job lost: where a job stands and what it has agree."""
+    """A job has one live attempt at most, no job is lost, and its state agrees with its GPUs."""
     jobs, gpus = engine.jobs, engine.gpus
     active = set(engine.jobs.active.tolist())
     _require(bool((np.diff(jobs.active) > 0).all()), "active rows are not in order")
@@ -84,7 +84,7 @@ def _check_jobs(engine: Engine) -> None:
 
 
 def _check_quotas(engine: Engine) -> None:
-    """No queue, and no subtree, holds more than its maximum."""
+    """No queue holds more GPUs than its maximum, queues below it included."""
     parent, _, top = engine.queues.columns()
     if (top >= UNLIMITED).all():
         return

@@ -1,4 +1,4 @@
-"""What a user asks for: a job, as a frozen record."""
+"""A job as submitted: the schedulable half of what a user asks for. Stored: change by addition."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PACK_LIMIT = 0.3
 DEFAULT_QUEUE = "default"
 
 
-#: Longer than any schedule; beyond, clocks would lose their seconds to rounding.
+#: Longest time, in seconds: beyond it, sums of times would lose whole seconds to rounding.
 MAX_SECONDS = 1e12
 MAX_STEPS = 1e15
-#: More reports than anybody could use.
+#: Most reports of the loss of one job.
 MAX_REPORTS = 1000
 
 
@@ -33,8 +33,8 @@ class BadJob(UserError):
     """A job that no cluster could ever run."""
 
 
-#: Fields that hold seconds, or nothing.
-_SPANS = "checkpoint_s restore_s start_s finish_s checkpoint_every_s min_runtime_s deadline_s".split()
+#: Fields of a job that hold seconds, or None.
+_DURATIONS = ("checkpoint_s", "restore_s", "start_s", "finish_s", "checkpoint_every_s", "min_runtime_s", "deadline_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class JobSpec:
 
     `work` is counted in `unit`. Seconds are seconds on `gpus` GPUs at speed 1;
     steps need a throughput, from the job itself (`throughput`, steps/s by GPU
-    type on `gpus` GPUs) or from a table by `job_class`.
+    type on `gpus` GPUs) or from a throughput table by `job_class`.
 
-    A job is rigid unless `gpus_min` or `gpus_max` differ from `gpus` (0 stands
-    for "not given", which is `gpus`); an elastic job without a measured
-    throughput for some size speeds up linearly.
+    A job is rigid unless `gpus_min` or `gpus_max` differ from `gpus`; 0 takes
+    the value of `gpus`. For a GPU count without a measured throughput, the
+    speed of an elastic job is proportional to the GPU count.
     """
 
     id: str
@@ -62,32 +62,32 @@ class JobSpec:
     gpu_types: tuple[str, ...] = ()
     throughput: Mapping[str, float] = field(default_factory=dict)
     slowdown: tuple[float, float, float, float] = NO_SLOWDOWN
-    #: The largest tensor's share of the model: how much the job suffers when it is spread; None if nobody looked.
+    #: The largest tensor's share of the model, 0 to 1: how much the job suffers when it is spread; None if unknown.
     skew: float | None = None
     weight: float = 1.0
-    #: Jobs of one app finish together; empty means an app of its own.
+    #: Name of the app; empty means that the job is an app by itself.
     app: str = ""
     queue: str = DEFAULT_QUEUE
     #: Seconds to save on preemption and to load on resumption; None takes the run's default.
     checkpoint_s: float | None = None
     restore_s: float | None = None
-    #: Seconds from the first launch to the first work: pulling an image, reading data; None is none.
+    #: Seconds from the first launch to the first work, such as loading data; None is 0.
     start_s: float | None = None
-    #: Seconds from the last work to being gone: saving the result, leaving; None is none.
+    #: Seconds from the last work to the end of the process, such as saving the result; None is 0.
     finish_s: float | None = None
-    #: Seconds between the job's own checkpoints; what a lost node costs. 0 loses nothing.
+    #: Seconds between the job's own checkpoints. A lost node costs the work since the last; with 0 it costs nothing.
     checkpoint_every_s: float = 0.0
     min_runtime_s: float = 0.0
     #: Seconds after submission by which the job should be done; None means no deadline.
     deadline_s: float | None = None
     max_restarts: int = 0
-    #: Exit codes worth a restart; empty means all of them.
+    #: Exit codes after which the job is restarted; empty means all.
     retry_exit_codes: tuple[int, ...] = ()
-    #: Which trials of the app go on, such as `halving:eta=3`; the same for all its jobs. Empty runs them all.
+    #: App scheduler, such as `halving:eta=3`, the same for all jobs of the app. Empty runs every trial to its end.
     app_scheduler: str = ""
-    #: Work between two reports of the loss; 0 reports at the rungs of the app scheduler alone.
+    #: Work between two reports of the loss; 0 reports only at the rungs of the app scheduler.
     report_every: float = 0.0
-    #: How the loss really falls. Only a simulated world looks at it.
+    #: True loss by work done. Only the simulator reads it.
     loss: LossCurve | None = None
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class JobSpec:
 
     @property
     def app_id(self) -> str:
-        """The app the job belongs to: the one it names, or one of its own."""
+        """Name of the job's app: `app`, or the job's id where that is empty."""
         return self.app or self.id
 
     def _problem(self) -> str:
@@ -131,7 +131,7 @@ class JobSpec:
         return self._problem_of_extras()
 
     def _problem_of_extras(self) -> str:
-        """The first thing wrong with the settings that most jobs leave alone."""
+        """The first thing wrong with the optional settings."""
         if len(self.slowdown) != 4 or not all(math.isfinite(s) and s >= 1 for s in self.slowdown):
             return f"slow-downs {self.slowdown} must be four numbers of at least 1"
         if any(b < a for a, b in zip(self.slowdown, self.slowdown[1:], strict=False)):
@@ -140,15 +140,7 @@ class JobSpec:
             return "its throughputs must be finite steps/s of at least 0"
         if self.skew is not None and not 0 <= self.skew <= 1:
             return f"its skew is {self.skew}; it is the largest tensor's share of the model, from 0 to 1"
-        for name in (
-            "checkpoint_s",
-            "restore_s",
-            "start_s",
-            "finish_s",
-            "checkpoint_every_s",
-            "min_runtime_s",
-            "deadline_s",
-        ):
+        for name in _DURATIONS:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_SECONDS:
                 return f"{name} is {value}; it must be a finite number from 0 to {MAX_SECONDS:g}"
@@ -159,7 +151,7 @@ class JobSpec:
         return self._problem_of_trials()
 
     def _problem_of_trials(self) -> str:
-        """The first thing wrong with what makes the job a trial of an app."""
+        """The first thing wrong with the settings of trials: reports, app scheduler, loss."""
         if self.report_every and not self.work / MAX_REPORTS <= self.report_every < math.inf:
             return f"it reports every {self.report_every} {self.unit}; {MAX_REPORTS} reports of a job are the most"
         if self.app_scheduler:
@@ -171,5 +163,5 @@ class JobSpec:
 
 
 def _has_control_characters(text: str) -> bool:
-    """Whether a text holds what no terminal, file or program should be sent: NUL, escapes, lone surrogates."""
+    """Whether a text holds control characters or lone surrogates, which harm terminals, files and programs."""
     return not text.isprintable() and any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)

@@ -1,8 +1,8 @@
-"""The jobs as columns. A job keeps its row, in order of submission, for life.
+"""The job table: all jobs as columns. A job's row is its position in order of submission.
 
-Rows do not move, unless jobs leave for good (`retirement.py`), so that everything else (who
-holds a GPU, a policy's memory, a journal) can name a job by its row. `active` is the sorted list of rows that
-still want something; a snapshot gathers only the columns a policy looks at.
+Rows stay the same until jobs are retired (`retirement.py`), so that holders of GPUs, a policy's memory and a
+journal can name a job by its row. `active` is the sorted list of rows of jobs that have not ended and are not
+held; a snapshot gathers only the columns that a policy reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
 from horae.core.retired_jobs import RetiredJobs
 from horae.core.states import State
-from horae.core.throughputs import Setting, Speeds, closest
+from horae.core.throughputs import Setting, Speeds, closest_span
 
 
 @compiled(FLOATS, FLOAT, INTS, FLOATS, FLOATS, FLOATS, FLOAT)
@@ -34,7 +34,7 @@ def along(
     since_s: NDArray[np.float64],
     sign: float,
 ) -> NDArray[np.float64]:
-    """Where each row's straight line stands now: base + sign * slope * (now - since)."""
+    """Value of each row's straight line at `now_s`: base + sign * slope * (now_s - since_s)."""
     out = np.empty(len(rows))
     for i in range(len(rows)):
         row = rows[i]
@@ -43,9 +43,9 @@ def along(
 
 
 class JobTable:
-    """Every job that was submitted and has not left, one row each.
+    """Every job that was submitted and is not retired, one row each.
 
-    A column is declared here once: what a fresh row holds, and whether people are shown it.
+    A column is declared here once: the value of a new row, and whether it is part of a `ClusterStatus` (`shown`).
     """
 
     state: Bytes = codes(State.WAITING, shown=True)
@@ -111,16 +111,16 @@ class JobTable:
 
     def __init__(self, gpu_types: tuple[str, ...], speeds: Speeds, queues: QueueTree) -> None:
         self.specs: list[JobSpec] = []
-        #: What is known of jobs that have left.
+        #: What is kept of retired jobs.
         self.past = RetiredJobs()
         self.rows: dict[str, int] = {}
         self.gpu_types = gpu_types
         self.speeds, self._queues = speeds, queues
-        #: Names of apps by number, the number that a name has now, and rows of each app, less some that have ended.
+        #: Name of each app number, newest number of each name, and rows of each app without some that have ended.
         self._app_names: list[str] = []
         self._app_numbers: dict[str, int] = {}
         self._app_rows: list[list[int]] = []
-        #: Rows by class and by whatever else a learnt rate depends on.
+        #: Rows by job class, and by (GPU count, accepted types, slow-down), on which a learnt rate also depends.
         self._alike: dict[str, dict[tuple[int, tuple[str, ...], tuple[float, ...]], list[int]]] = {}
         self._beside: tuple[tuple[str, ...], NDArray[np.float64]] = ((), np.zeros((0, 0, 0)))
         self._active, self._active_count = np.empty(64, np.int64), 0
@@ -133,12 +133,12 @@ class JobTable:
 
     @property
     def active(self) -> NDArray[np.int64]:
-        """Rows that still want something, in order of submission: a view, valid until the next event."""
+        """Rows of jobs that have not ended and are not held, in order: a view, valid until the next event."""
         return self._active[: self._active_count]
 
     @property
     def apps(self) -> tuple[str, ...]:
-        """Names of the apps, by number: one that comes again after its end is another, with a number of its own."""
+        """Name of each app number. A name that is used again after the app's end gets a new number."""
         return tuple(self._app_names)
 
     def app_goes_on(self, app: int) -> bool:
@@ -146,11 +146,11 @@ class JobTable:
         return bool((self.ended_s[: len(self)][self.app[: len(self)] == app] == np.inf).any())
 
     def submitted_before(self, moment_s: float) -> list[str]:
-        """Names of the jobs that came before a moment."""
+        """Ids of the jobs that were submitted before `moment_s`."""
         return [self.specs[row].id for row in np.flatnonzero(self.submit_s[: len(self)] < moment_s).tolist()]
 
     def long_over(self, before_s: float) -> NDArray[np.int64]:
-        """Rows of apps whose jobs have all ended before a moment; not that of the newest job."""
+        """Rows of apps whose jobs all ended before `before_s`, without the app of the newest job."""
         over, app = self.ended_s[: len(self)] < before_s, self.app[: len(self)]
         stays = np.zeros(len(self._app_names), np.bool_)
         stays[app[~over]] = True
@@ -180,7 +180,7 @@ class JobTable:
         return row
 
     def _app_of(self, spec: JobSpec, now_s: float) -> int:
-        """Number of the app that a job belongs to: a new one if all jobs of that name had ended before this moment."""
+        """Number of a job's app: a new number if all jobs of an app of that name ended before `now_s`."""
         number = self._app_numbers.get(spec.app_id, -1)
         if number < 0:
             return len(self._app_names)
@@ -190,7 +190,7 @@ class JobTable:
         return number if rows else len(self._app_names)
 
     def _join_app(self, row: int, number: int) -> None:
-        """Jobs join in order, so that a number which is not known yet is the next one."""
+        """Add a row to its app. Rows are added in order, so a new app has the next number."""
         name = self.specs[row].app_id
         if number == len(self._app_names):
             self._app_names.append(name)
@@ -201,34 +201,35 @@ class JobTable:
     def set_rates(self, row: int) -> None:
         """Look up how fast a job runs on each GPU type, and so which types it can use."""
         spec = self.specs[row]
-        kind, rates, best_rate, types = self.speeds.on_types(spec, self.gpu_types)
-        self.kind[row] = -1 if spec.elastic else kind
+        job_kind, rates, best_rate, types = self.speeds.type_rates(spec, self.gpu_types)
+        self.kind[row] = -1 if spec.elastic else job_kind
         self.rates[row] = rates
         self.best_rate[row] = best_rate
         self.types[row] = types
 
-    def _kind(self, spec: JobSpec) -> int:
-        """Elastic jobs never share: two jobs on the same GPUs must have the same number of them."""
-        kind = self.speeds.kind(spec)
-        return -1 if spec.elastic else kind
+    def _job_kind(self, spec: JobSpec) -> int:
+        """Number of the job's kind; -1 for elastic jobs, which never share: partners must have the same GPU count."""
+        job_kind = self.speeds.job_kind(spec)
+        return -1 if spec.elastic else job_kind
 
     def rate_on(self, row: int, gpu_type: int, gpus: int, span: Span, neighbour: int = -1) -> float:
-        """Work per second of a job on so many GPUs of one type, so far apart, shared with another row or not."""
+        """Work per second of a job on `gpus` GPUs of a type at a span, alone or shared with the row `neighbour`."""
         beside = self.specs[neighbour] if neighbour >= 0 else None
         return self.speeds.rate(self.specs[row], self.gpu_types[gpu_type], gpus, span, beside)
 
     @property
     def beside(self) -> NDArray[np.float64]:
-        """Work per second of one kind of job beside another on each type; see `Speeds.beside`."""
+        """Work per second of jobs of two kinds that share GPUs, on each type; see `Speeds.beside`."""
         types, table = self._beside
         if types != self.gpu_types or len(table) <= int(self.kind[: len(self)].max(initial=-1)):
             self._beside = (self.gpu_types, self.speeds.beside(self.gpu_types))
         return self._beside[1]
 
     def look_up_again(self, learnt: Setting, first: bool) -> None:
-        """A speed was learnt, the first of its class or not: those that it concerns and that want something take it.
+        """Refresh the rates of active jobs of `learnt.job_class`; of all of them if this is the class's `first` speed.
 
-        With thousands of jobs in the queue, and a report every second from each that runs, only those are looked at.
+        Otherwise only of the jobs with the GPU count of `learnt`: thousands of jobs may wait, and every running job
+        may report once a second.
         """
         self.speeds.forget()
         self._beside = ((), np.zeros((0, 0, 0)))
@@ -236,13 +237,13 @@ class JobTable:
         if first:
             for row in (row for rows in alike.values() for row in self._wanting(rows).tolist()):
                 self.set_rates(row)
-        elif not learnt.neighbour and learnt.span <= closest(learnt.gpus):
+        elif not learnt.neighbour and learnt.span <= closest_span(learnt.gpus):
             for (gpus, *_), rows in alike.items():
                 if gpus == learnt.gpus:
                     self._take_rate(self._wanting(rows), learnt.gpu_type)
 
     def _wanting(self, rows: list[int]) -> NDArray[np.int64]:
-        """Those of some rows that are active; from the list, those that have ended are dropped if they are many."""
+        """The active rows among `rows`. Rows of ended jobs are removed from `rows` once they are more than half."""
         these, active = np.array(rows, np.int64), self.active
         if 2 * np.count_nonzero(self.ended_s[these] < np.inf) > len(these):
             rows[:] = these[self.ended_s[these] == np.inf].tolist()
@@ -252,23 +253,23 @@ class JobTable:
         return np.asarray(these[active[at] == these])
 
     def _take_rate(self, rows: NDArray[np.int64], name: str) -> None:
-        """Look up one GPU type's rate, which the table has by now, for jobs to which it is the same."""
+        """Set the rate on the GPU type `name` for rows that all have the same rate there."""
         if not len(rows):
             return
         spec = self.specs[rows[0]]
         self.rates[rows, self.gpu_types.index(name)] = self.speeds.throughputs.rate(
-            spec, name, spec.gpus, closest(spec.gpus)
+            spec, name, spec.gpus, closest_span(spec.gpus)
         )
         self.best_rate[rows] = self.rates[rows].max(axis=1)
         self.types[rows] = (self.rates[rows] > 0) @ (1 << np.arange(len(self.gpu_types)))
 
     def _group(self, row: int, spec: JobSpec) -> None:
-        """Put a row to those of its class to whom a rate in the table of speeds is the same."""
+        """Add a row to the rows that have the same rates in the throughput table."""
         alike = spec.gpus, spec.gpu_types, spec.slowdown
         self._alike.setdefault(spec.job_class, {}).setdefault(alike, []).append(row)
 
     def know_types(self, gpu_types: tuple[str, ...]) -> None:
-        """The cluster got new GPU types: every job's rates are looked up again."""
+        """Set the GPU types of the cluster; if they are new, look up every job's rates again."""
         if gpu_types == self.gpu_types:
             return
         self.gpu_types = gpu_types
@@ -278,20 +279,20 @@ class JobTable:
             self.set_rates(row)
 
     def activate(self, row: int) -> None:
-        """Put a row among those that want something."""
+        """Add a row to the active rows."""
         if self._active_count == len(self._active):
             self._active = np.concatenate((self._active, np.empty_like(self._active)))
         count = self._active_count
         at = count
         if count and self._active[count - 1] > row:
-            # Only a job that comes back is not the newest.
+            # The job was active before: its row is not the newest.
             at = int(self._active[:count].searchsorted(row))
             self._active[at + 1 : count + 1] = self._active[at:count]
         self._active[at] = row
         self._active_count = count + 1
 
     def deactivate(self, row: int) -> None:
-        """Take a row out: it is held or has ended."""
+        """Remove a row from the active rows: the job is held or has ended."""
         count = self._active_count
         at = int(self._active[:count].searchsorted(row))
         assert self._active[at] == row, f"row {row} is not active"
@@ -299,7 +300,7 @@ class JobTable:
         self._active_count = count - 1
 
     def settle(self, row: int, now_s: float) -> None:
-        """Write down where the row's straight lines stand, and start new flat ones from here."""
+        """Write the values of the row's straight lines at `now_s`; from there on they are flat."""
         elapsed = now_s - self.since_s[row]
         if self.executing[row]:
             self.work_left[row] = max(0.0, self.work_left[row] - self.rate[row] * elapsed)
@@ -311,32 +312,32 @@ class JobTable:
         self.since_s[row] = now_s
 
     def execute(self, row: int, now_s: float, rate: float, gpus: float) -> None:
-        """The job does work from now on, at this rate on so many GPUs, half of them where it shares them."""
+        """The job does work from now on, at `rate` on `gpus` GPUs; shared GPUs count half."""
         self.settle(row, now_s)
         self.rate[row], self.executing_gpus[row], self.executing[row] = rate, gpus, 1.0
-        # A type that the job is not known to run on counts in full.
+        # A GPU type without a rate for the job counts in full.
         speed, best = self.rates[row, self.last_type[row]], self.best_rate[row]
         self.executing_fastest[row] = gpus * speed / best if 0 < speed < best else gpus
 
     def work_left_at(self, now_s: float, rows: Ints) -> Floats:
-        """Work left of some rows at a moment, by their straight lines; not below 0."""
+        """Work left of these rows at `now_s`, by their straight lines; at least 0."""
         left = along(now_s, rows, self.work_left, self.rate, self.since_s, -1.0)
         return np.maximum(left, 0.0, out=left)
 
     def gpu_seconds_at(self, now_s: float, rows: Ints) -> Floats:
-        """GPU-seconds that some rows have had at a moment (attained service)."""
+        """Attained service of these rows at `now_s`, in GPU-seconds."""
         return along(now_s, rows, self.gpu_seconds, self.executing_gpus, self.since_s, 1.0)
 
     def fastest_gpu_seconds_at(self, now_s: float, rows: Ints) -> Floats:
-        """The same, counted as GPUs of each job's fastest type."""
+        """Attained service of these rows at `now_s`, counted as GPU-seconds of each job's fastest type."""
         return along(now_s, rows, self.fastest_gpu_seconds, self.executing_fastest, self.since_s, 1.0)
 
     def executed_s_at(self, now_s: float, rows: Ints) -> Floats:
-        """Seconds that some rows have done work for, at a moment."""
+        """Seconds for which these rows have done work until `now_s`."""
         return along(now_s, rows, self.executed_s, self.executing, self.since_s, 1.0)
 
     def note_loss(self, row: int, work_done: float, loss: float) -> bool:
-        """Keep a reported loss; one that is not newer than the last says nothing."""
+        """Keep a reported loss; False if it is not newer than the last, by work done."""
         if work_done <= self.loss_work[row]:
             return False
         self.loss_before[row], self.loss_work_before[row] = self.loss[row], self.loss_work[row]
@@ -346,12 +347,12 @@ class JobTable:
         return True
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """Every column, cut to the jobs there are: for checkpoints and comparison."""
+        """Every column, without the spare room at its end: for checkpoints and comparison."""
         columns = {name: getattr(self, name)[: len(self)] for name in COLUMNS}
         return {**columns, "rates": self.rates[: len(self)]}
 
     def shown(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the columns that people are shown."""
+        """Copies of the columns of a `ClusterStatus`."""
         return {name: getattr(self, name)[: len(self)].copy() for name, column in COLUMNS.items() if column.shown}
 
     def contents(self) -> dict[str, Any]:
@@ -365,7 +366,7 @@ class JobTable:
         columns: Mapping[str, NDArray[np.generic]],
         active: NDArray[np.int64],
     ) -> None:
-        """Hold these jobs, as they stood when `columns` gave them; a column that is missing is as for fresh jobs."""
+        """Take over these jobs and columns. A missing column has the values of new rows."""
         self.gpu_types = gpu_types
         self.specs = list(specs)
         self.rows = {spec.id: row for row, spec in enumerate(specs)}
@@ -376,8 +377,8 @@ class JobTable:
             setattr(self, name, _extended(columns.get(name, np.empty(0)), column.fresh(room)))
         for row, app in enumerate(self.app[: len(specs)].tolist()):
             self._join_app(row, app)
-        # Kinds are numbered as they come, and some may have left with their jobs.
-        self.kind[: len(specs)] = [self._kind(spec) for spec in specs]
+        # Kinds are numbered by first use, so that retirement may change the numbers.
+        self.kind[: len(specs)] = [self._job_kind(spec) for spec in specs]
         self.rates = _extended(columns["rates"], np.zeros((room, len(gpu_types))))
         self._active, self._active_count = _extended(active, np.empty(room, np.int64)), len(active)
 
@@ -393,6 +394,6 @@ COLUMNS: dict[str, Column] = {name: value for name, value in vars(JobTable).item
 
 
 def _extended(column: NDArray[np.generic], room: NDArray[Any]) -> NDArray[Any]:
-    """A column at the head of a longer one."""
+    """The column copied to the beginning of `room`."""
     room[: len(column)] = column
     return room

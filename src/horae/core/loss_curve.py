@@ -1,4 +1,4 @@
-"""How the loss of a training job falls with the work it does: the truth of a simulated world."""
+"""Loss of a training job by work done, as the simulator makes it up."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 class LossCurve:
     """`last + (first - last) / (1 + work / halves_at)`: the distance to `last` halves by `halves_at`.
 
-    It is what first-order methods promise for convex problems, and what SLAQ (SoCC '17, section 3)
-    fits; it comes near `last` and never there. Only the simulated world reads it: a scheduler
-    knows what jobs report.
+    First-order methods converge like this on convex problems, and SLAQ (SoCC '17, section 3) fits this curve.
+    The loss approaches `last` and never reaches it. Only the simulator reads the curve: a policy sees the
+    losses that jobs report.
     """
 
     first: float
@@ -20,12 +20,12 @@ class LossCurve:
     halves_at: float
 
     def at(self, work_done: float) -> float:
-        """The loss after so much work."""
+        """The loss after `work_done`."""
         return self.last + (self.first - self.last) / (1.0 + work_done / self.halves_at)
 
     @property
     def problem(self) -> str:
-        """What is wrong with it, or an empty string."""
+        """What is wrong with the curve, or an empty string."""
         if not all(math.isfinite(value) for value in (self.first, self.last, self.halves_at)):
             return "its loss needs finite numbers"
         if self.last > self.first:

@@ -1,4 +1,4 @@
-"""A policy's memory: the numbers it wants remembered between decisions. Stored: names change by addition."""
+"""A policy's memory: the numbers that it keeps from one decision to the next. Stored: names change by addition."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from horae.core.stored_types import MemoryWrite
 
 @dataclass(frozen=True)
 class MemorySpec:
-    """What a policy wants remembered: columns by job (width 0: one number a job) and scalars."""
+    """What a policy keeps: columns by job (name to width; width 0 is a single number for each job) and scalars."""
 
     columns: dict[str, int] = field(default_factory=dict)
-    #: Those of them that lie by the numbers of apps, and those that name a row: its number plus 1, 0 for none.
+    #: Columns whose position is an app's number instead of a job's row.
     by_app: tuple[str, ...] = ()
+    #: Columns whose values are rows: the row plus 1, 0 for no row. Retirement renumbers them.
     naming_rows: tuple[str, ...] = ()
-    #: Columns with one number for each GPU type.
+    #: More columns, with a number for each GPU type.
     by_type: tuple[str, ...] = ()
     scalars: dict[str, float] = field(default_factory=dict)
 
 
 class Memory:
-    """A policy's memory. The engine owns it; every write is logged into the decision's record."""
+    """A policy's memory. The engine owns it; every write is stored in the decision's record."""
 
     #: Columns are arrays, which carry their own type.
     STORED: ClassVar[dict[str, Stored]] = {"scalars": Stored(dict[str, float])}
@@ -40,7 +41,7 @@ class Memory:
         self.fit(64, gpu_types)
 
     def fit(self, rows: int, gpu_types: int) -> None:
-        """Make room for so many jobs and GPU types; what is new is 0."""
+        """Make room for `rows` jobs and `gpu_types` GPU types; new entries are 0."""
         widths = {**self._spec.columns, **dict.fromkeys(self._spec.by_type, gpu_types)}
         for name, width in widths.items():
             old = self._columns.get(name)
@@ -55,33 +56,33 @@ class Memory:
             self._columns[name] = new
 
     def column(self, name: str, rows: Ints) -> Floats:
-        """The remembered numbers of these jobs."""
+        """The numbers kept for these rows."""
         values: Floats = self._columns[name][rows]
         return values
 
     def put(self, name: str, rows: Ints, values: Floats) -> None:
-        """Remember numbers of these jobs; those that are remembered already are no writes, for the journal's sake."""
+        """Keep numbers for these rows. Only rows whose numbers change are written, to keep the journal small."""
         before = self._columns[name][rows]
-        other = before != values
-        changed = other.any(axis=1) if other.ndim > 1 else other
+        differs = before != values
+        changed = differs.any(axis=1) if differs.ndim > 1 else differs
         if changed.any():
             self.apply((name, rows[changed], np.broadcast_to(values, before.shape)[changed]))
 
     def scalar(self, name: str) -> float:
-        """A remembered number."""
+        """The number kept under this name."""
         return self._scalars[name]
 
     def put_scalar(self, name: str, value: float) -> None:
-        """Remember one number."""
+        """Keep a number under this name."""
         self.apply((name, None, float(value)))
 
     def apply(self, write: MemoryWrite) -> None:
-        """Perform a write and log it."""
+        """Perform a write and log it for `drain`."""
         name, rows, values = write
         if rows is None:
             self._scalars[name] = values
         elif name in self._columns:
-            # Of a column that nobody declares any more nothing need be remembered.
+            # A column that the policy no longer declares is not kept.
             self._columns[name][rows] = values
         self._writes.append(write)
 
@@ -92,19 +93,19 @@ class Memory:
         return writes
 
     def contents(self, rows: int) -> dict[str, Any]:
-        """Everything remembered about the first `rows` jobs: for checkpoints and comparison."""
+        """Everything kept about the first `rows` jobs: for checkpoints and comparison."""
         columns = {name: _of_length(column, rows) for name, column in self._columns.items()}
         return {"scalars": dict(self._scalars), "columns": columns}
 
     def restore(self, contents: Mapping[str, Any]) -> None:
-        """Remember what `contents` gave; what the policy has come to declare since then begins afresh."""
+        """Take over what `contents` gave; columns and scalars that were declared later keep their defaults."""
         self._scalars.update(contents["scalars"])
         for name, column in contents.get("columns", {}).items():
             self._columns[name] = _of_length(column, max(64, len(column))).copy()
 
 
 def _of_length(column: Floats, rows: int) -> Floats:
-    """The first rows of a column, 0 where it ends before."""
+    """The first `rows` rows of a column, padded with 0."""
     if len(column) >= rows:
         return column[:rows]
     return np.concatenate((column, np.zeros((rows - len(column), *column.shape[1:]))))

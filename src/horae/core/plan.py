@@ -16,7 +16,7 @@ from horae.core.wishes import Wishes
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """GPUs for one job. `ready` says that all of them are free now."""
+    """GPUs for a job. `ready` says that all of them are free now."""
 
     row: int
     gpu_ids: tuple[int, ...]
@@ -26,30 +26,31 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a placement rule made of the wishes, in rows of the job table."""
+    """What a placement rule made of the wishes. Jobs are rows of the job table."""
 
     #: (row that loses its GPUs, row that gets them or -1).
     stopped: tuple[tuple[int, int], ...]
     placed: tuple[Placement, ...]
-    #: Rows that keep the GPUs they have, with lease expired.
+    #: Rows whose lease has expired and that keep their GPUs.
     renewed: tuple[int, ...]
     reason_rows: Ints
     reason_codes: NDArray[np.uint8]
+    #: Free GPUs of each node after the plan.
     node_free: Ints
-    #: Row that GPUs are held back for, or -1.
+    #: Row of the job that has a reservation, or -1.
     head: int
-    #: When the first protected job that stands in somebody's way loses its protection.
+    #: When the first lease or minimum run time of a job that blocks a wish ends.
     unprotected_s: float
 
 
 class PlacementRule(Protocol):
-    """Where they run. Pure: wishes and GPUs in, plan out."""
+    """Chooses GPUs for wishes. Pure: snapshot and wishes in, plan out."""
 
     @property
     def flat(self) -> bool:
-        """Whether only the count matters: all GPUs of a type are one big machine."""
+        """Whether only the GPU count matters: all GPUs of a type count as one machine."""
         ...
 
     def fit(self, now: Snapshot, wishes: Wishes) -> Plan:
-        """Turn wishes into GPUs."""
+        """Choose the GPUs of jobs, and the jobs that lose GPUs."""
         ...

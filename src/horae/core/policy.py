@@ -23,32 +23,32 @@ class Policy(Protocol):
     memory: MemorySpec = MemorySpec()
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
-        """Turn what is into what should be."""
+        """Which jobs should run, in which order, on what."""
         ...
 
 
 @runtime_checkable
 class Particular(Protocol):
-    """A policy whose settings do not go with every cluster and workload."""
+    """A policy that does not work with every cluster and workload."""
 
     def check(self, gpu_types: tuple[str, ...], pairs_known: bool) -> None:
-        """Refuse these GPU types, or that nobody knows how fast two jobs on the same GPUs are, with a `UserError`."""
+        """Raise a `UserError` if the policy cannot work with these GPU types, or without speeds of pairs of jobs."""
         ...
 
 
 @runtime_checkable
 class Relaxing(Protocol):
-    """A policy that keeps deadlines, and gives up those that cannot be met."""
+    """A policy that keeps deadlines and relaxes the deadlines that cannot be met."""
 
     def relaxed(self, memory: Memory, rows: Ints) -> NDArray[np.bool_]:
-        """Which jobs' deadlines were given up while they still lay ahead."""
+        """Whether each row's deadline was relaxed before it passed."""
         ...
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """A policy that counts things on the way that people want to know."""
+    """A policy that counts things for reports, such as auctions."""
 
     def counters(self, memory: Memory) -> dict[str, int]:
-        """What was counted, by name."""
+        """Counts by name."""
         ...

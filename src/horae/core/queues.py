@@ -1,4 +1,4 @@
-"""The queue tree: who shares with whom, by which rule, within which quota."""
+"""The queue tree: weight, sharing rule and quota of each queue."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from horae.core.declared import Stored
 from horae.core.errors import UserError
 
-#: Stands for "no maximum" in the columns.
+#: No maximum, in the column of maxima.
 UNLIMITED = 1 << 40
 
 
 class BadQueue(UserError):
-    """A queue that contradicts itself."""
+    """A queue with a setting that is not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One node of the tree, named by its path (`org/team/user`).
+    """One node of the queue tree, named by its path (`org/team/user`).
 
-    `weight` and `rule` act in policies that say so; `gpus_min` (served before
-    anybody else's wishes) and `gpus_max` hold under every policy and cover
-    everything below the node.
+    `weight` and `rule` count only in policies that use them. `gpus_min`, the guaranteed
+    minimum, and `gpus_max`, the quota, hold under every policy and include all queues
+    below this queue.
     """
 
     path: str
@@ -57,7 +57,7 @@ def quota_below(gpus: int, path: str, queues: Iterable[Queue]) -> Queue | None:
 class QueueTree:
     """All queues as columns, parents before children. Queue 0 is the root, above every path.
 
-    Queues that a job names but nobody configured are added with the defaults.
+    A queue that a job names without anybody having configured it has the default settings.
     """
 
     STORED: ClassVar[dict[str, Stored]] = {
@@ -98,9 +98,9 @@ class QueueTree:
 
     def number(self, path: str) -> int:
         """Number of a queue, which is added (with its parents) if it is new."""
-        known = self._numbers.get(path)
-        if known is not None:
-            return known
+        number = self._numbers.get(path)
+        if number is not None:
+            return number
         parent = self.number(path.rpartition("/")[0])
         self._numbers[path] = len(self.paths)
         self.paths.append(path)
@@ -114,53 +114,55 @@ class QueueTree:
 
     @property
     def configured(self) -> tuple[Queue, ...]:
-        """The queues somebody set."""
+        """The queues with settings of their own."""
         return tuple(queue for queue in self._queues if queue is not None)
 
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Parent, minimum and maximum GPUs of every queue."""
         if self._columns is None:
-            lows = [queue.gpus_min if queue else 0 for queue in self._queues]
-            tops = [UNLIMITED if queue is None or queue.gpus_max is None else queue.gpus_max for queue in self._queues]
+            minima = [queue.gpus_min if queue else 0 for queue in self._queues]
+            maxima = [
+                UNLIMITED if queue is None or queue.gpus_max is None else queue.gpus_max for queue in self._queues
+            ]
             self._columns = (
                 np.array(self._parents, dtype=np.int64),
-                np.array(lows, dtype=np.int64),
-                np.array(tops, dtype=np.int64),
+                np.array(minima, dtype=np.int64),
+                np.array(maxima, dtype=np.int64),
             )
         return self._columns
 
 
 class QueueUse:
-    """GPUs that every queue and those above it have, against their minimum and maximum."""
+    """GPUs in use by every queue, queues below it included, against its minimum and maximum."""
 
     def __init__(self, queues: QueueTree) -> None:
-        self._parent, self._low, self._top = queues.columns()
-        self._used = np.zeros(len(self._top), np.int64)
+        self._parent, self._minimum, self._maximum = queues.columns()
+        self._used = np.zeros(len(self._maximum), np.int64)
 
     def allows(self, queue: int, gpus: int) -> bool:
-        """Whether a queue may have so many more."""
+        """Whether `gpus` more GPUs keep the queue and all queues above it within their maxima."""
         return not self.full(queue, gpus)
 
     def guarantees(self, queue: int, gpus: int) -> bool:
-        """Whether a queue may have so many more, and it or one above would still be within its minimum."""
-        within = any(self._used[above] + gpus <= self._low[above] for above in self._path(queue))
+        """Whether `gpus` more GPUs are allowed, and within the minimum of the queue or of a queue above it."""
+        within = any(self._used[above] + gpus <= self._minimum[above] for above in self._path(queue))
         return within and self.allows(queue, gpus)
 
     def full(self, queue: int, gpus: int) -> set[int]:
-        """The queue and those above it that may not have so many more."""
-        return {above for above in self._path(queue) if self._used[above] + gpus > self._top[above]}
+        """The queue and the queues above it whose maximum `gpus` more GPUs would exceed."""
+        return {above for above in self._path(queue) if self._used[above] + gpus > self._maximum[above]}
 
     @property
     def used(self) -> tuple[int, ...]:
-        """GPUs counted so far, by queue."""
+        """GPUs in use, by queue."""
         return tuple(self._used.tolist())
 
     def within(self, queue: int, others: set[int]) -> bool:
-        """Whether a queue is one of some others or below one."""
+        """Whether a queue is among `others` or below a queue of `others`."""
         return not others.isdisjoint(self._path(queue))
 
     def add(self, queue: int, gpus: int) -> None:
-        """Count GPUs."""
+        """Count GPUs for a queue and all queues above it."""
         for above in self._path(queue):
             self._used[above] += gpus
 

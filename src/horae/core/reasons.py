@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Reason(IntEnum):
-    """Stable codes: they are journalled and shown everywhere, so numbers are never reused."""
+    """Reason codes. They are stored in journals and shown to users, so a number is never reused."""
 
     NONE = 0
     NOT_YET_CONSIDERED = 1
@@ -36,7 +36,7 @@ class Reason(IntEnum):
         return "".join(part.capitalize() for part in self.name.split("_"))
 
 
-#: By what order jobs go first, for reasons that are one.
+#: The order by which other jobs go first, for reasons that are such an order.
 RULES: dict[Reason, str] = {
     Reason.BEHIND_EARLIER: "Jobs that came earlier go first",
     Reason.BEHIND_SMALLER: "Jobs that need fewer GPUs go first",

@@ -1,4 +1,4 @@
-"""What is kept of jobs that have left the engine for good: policies learn from what came before."""
+"""What is kept of retired jobs: counts, and the service that they had, from which policies learn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from horae.core.job_table import JobTable
 
 
-#: Of so many jobs, the last to leave, the service is known: enough to tell how long jobs take, and no more than that.
+#: Number of retired jobs, the last ones, whose service is kept. Enough for a distribution; bounds the memory.
 MOST = 100_000
 
 
@@ -27,19 +27,19 @@ def _nothing() -> Floats:
 
 @dataclass(frozen=True)
 class RetiredJobs:
-    """How many jobs have left, how many of these had finished, and the service that the last of them had."""
+    """Counts of retired jobs and of the finished jobs among them; end and service of the last `MOST` of them."""
 
     STORED: ClassVar[dict[str, Stored]] = {"counts": Stored(tuple[int, int])}
 
     jobs: int = 0
     finished: int = 0
-    #: When each ended; infinite for those that did not finish.
+    #: When each job finished; infinite for a job that failed or was cancelled.
     finished_s: Floats = field(default_factory=_nothing)
     gpu_seconds: Floats = field(default_factory=_nothing)
     fastest_gpu_seconds: Floats = field(default_factory=_nothing)
 
     def joined_by(self, table: JobTable, rows: NDArray[np.int64]) -> RetiredJobs:
-        """The same after these jobs of a table, which have ended, have left, too."""
+        """A new record that also counts these rows of a job table, all of which have ended."""
         done = table.state[rows] == int(FINISHED)
         return RetiredJobs(
             self.jobs + len(rows),
@@ -50,7 +50,10 @@ class RetiredJobs:
         )
 
     def service(self, normalise: bool, finished_before_s: float | None = None) -> Floats:
-        """GPU-seconds that jobs had, as they are or by speed: of all, or of those that had finished before a moment."""
+        """GPU-seconds that each job had; with `normalise` counted as GPUs of the job's fastest type.
+
+        With `finished_before_s`, only of the jobs that had finished before that time.
+        """
         service = self.fastest_gpu_seconds if normalise else self.gpu_seconds
         return service if finished_before_s is None else service[self.finished_s < finished_before_s]
 
@@ -65,7 +68,7 @@ class RetiredJobs:
 
     @staticmethod
     def restored(contents: Mapping[str, Any]) -> RetiredJobs:
-        """What `contents` gave."""
+        """The record from what `contents` gave."""
         jobs, finished = contents["counts"]
         return RetiredJobs(
             jobs, finished, contents["finished_s"], contents["gpu_seconds"], contents["fastest_gpu_seconds"]

@@ -1,7 +1,7 @@
-"""Jobs that ended long ago leave the engine: its state without them, and all rows and apps numbered anew.
+"""Retirement: jobs that ended long ago are removed from the engine's state; rows and apps get new numbers.
 
-This is the one place where a row changes. A journal names rows, so that leaving is an event of its own
-(`JobsRetired`): records before it count with the old rows, those after it with the new ones.
+Rows change nowhere else. A journal names rows, so retirement is an event of its own (`JobsRetired`): records
+before it use the old rows, records after it the new rows.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Retirement:
-    """Who stays. New numbers of rows and of apps are their positions here."""
+    """The rows and apps that stay. Their positions here are their new numbers."""
 
     rows: Ints
     apps: Ints
-    #: By old number: the new one, -1 for those that leave.
+    #: New number by old number; -1 for rows and apps that are retired.
     _row: Ints
     _app: Ints
 
     @staticmethod
-    def of(table: JobTable, gone: Ints) -> Retirement:
-        """Let these rows leave, which are all jobs of their apps."""
-        rows = np.setdiff1d(np.arange(len(table)), gone, assume_unique=True)
+    def of(table: JobTable, retired: Ints) -> Retirement:
+        """The retirement of these rows. They must be all jobs of their apps."""
+        rows = np.setdiff1d(np.arange(len(table)), retired, assume_unique=True)
         apps = np.unique(table.app[rows])
         return Retirement(rows, apps, _positions(rows, len(table)), _positions(apps, len(table.apps)))
 
     def without(self, contents: Mapping[str, Any], memory: MemorySpec) -> dict[str, Any]:
-        """The contents of an engine without the jobs that leave; `memory` says what its policy remembers.
+        """The contents of an engine without the retired jobs; `memory` declares what its policy keeps.
 
-        Each part is renumbered as it is declared in `state.py`.
+        Each value is renumbered as it is declared in `state.py`.
         """
-        left: dict[str, Any] = {**contents, "jobs": self._columns(contents["jobs"])}
+        remaining: dict[str, Any] = {**contents, "jobs": self._columns(contents["jobs"])}
         for path, stored in declared().items():
             if stored.rows is not Rows.NOTHING:
                 *above, name = path
-                holder = left
-                for part in above:
-                    holder[part] = dict(holder[part])
-                    holder = holder[part]
-                holder[name] = self._renumbered(holder[name], stored.rows)
-        left["learnt"] = self._learnt(contents)
-        left["memory"] = self._memory(contents["memory"], memory)
-        return left
+                parent = remaining
+                for key in above:
+                    parent[key] = dict(parent[key])
+                    parent = parent[key]
+                parent[name] = self._renumbered(parent[name], stored.rows)
+        remaining["learnt"] = self._learnt(contents)
+        remaining["memory"] = self._memory(contents["memory"], memory)
+        return remaining
 
     def _renumbered(self, value: Any, rows: Rows) -> Any:
-        """One part, with the new numbers of rows or apps in place of the old."""
+        """A stored value with the new numbers of rows or apps in place of the old."""
         match rows:
             case Rows.NOTHING:
                 return value
@@ -82,13 +82,17 @@ class Retirement:
         }
 
     def _learnt(self, state: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Speeds that were learnt, less those of jobs that were a class of their own."""
-        gone = (spec for spec, row in zip(state["specs"], self._row.tolist(), strict=True) if row < 0)
-        own = {spec.id for spec in gone if spec.job_class == spec.id}
-        return tuple(one for one in state["learnt"] if own.isdisjoint((one[0].job_class, one[0].neighbour)))
+        """Learnt speeds without those of retired jobs whose job class is their own id."""
+        retired = (spec for spec, row in zip(state["specs"], self._row.tolist(), strict=True) if row < 0)
+        own_classes = {spec.id for spec in retired if spec.job_class == spec.id}
+        return tuple(
+            (setting, speed)
+            for setting, speed in state["learnt"]
+            if own_classes.isdisjoint((setting.job_class, setting.neighbour))
+        )
 
     def _memory(self, state: Mapping[str, Any], spec: MemorySpec) -> dict[str, Any]:
-        """What the policy remembers: of rows, of apps, and of rows that are paired with others."""
+        """The policy's memory: columns by row, by app, and columns whose values are rows."""
         columns = {name: column[self.rows] for name, column in state["columns"].items()}
         for name in spec.by_app:
             columns[name] = np.zeros_like(columns[name])
@@ -100,7 +104,7 @@ class Retirement:
 
 
 def _positions(kept: Ints, count: int) -> Ints:
-    """By number: its position among those that are kept, or -1."""
+    """Position of each number below `count` among the kept numbers; -1 for the others."""
     positions = np.full(count, -1, np.int64)
     positions[kept] = np.arange(len(kept))
     return positions

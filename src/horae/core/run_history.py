@@ -1,4 +1,4 @@
-"""From an engine at the end of a run, and the attempts recorded on the way, to the history that reports read."""
+"""The history of a run, from the engine at its end and the attempts that were recorded. Reports read it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from horae.core.states import State
 
 
 def history_of(engine: Engine, recorder: Recorder, rates: NDArray[np.float64], settings: Mapping[str, str]) -> History:
-    """What happened. `rates` are the true ones, as far as anybody knows them."""
-    table, n, standing = engine.jobs, len(engine.jobs), engine.status()
+    """The history of a run. `rates`: the true work per second by job and GPU type, where it is known."""
+    table, n, status = engine.jobs, len(engine.jobs), engine.status()
     start_s, end_s = table.first_started_s[:n].copy(), table.ended_s[:n].copy()
     start_s[np.isinf(start_s)] = np.nan
     end_s[np.isinf(end_s)] = np.nan
@@ -34,14 +34,14 @@ def history_of(engine: Engine, recorder: Recorder, rates: NDArray[np.float64], s
         counters={"dropped_reports": engine.dropped_reports, **_counted(engine)},
         given_up=(table.state[:n] == State.CANCELLED) & (table.reason[:n] == Reason.GIVEN_UP),
         waiting={
-            spec.id: explain(standing, spec.id).sentence for row, spec in enumerate(table.specs) if np.isnan(end_s[row])
+            spec.id: explain(status, spec.id).sentence for row, spec in enumerate(table.specs) if np.isnan(end_s[row])
         },
         relaxed=_relaxed(engine),
     )
 
 
 def _relaxed(engine: Engine) -> tuple[str, ...]:
-    """Jobs whose deadlines the policy has given up."""
+    """Ids of the jobs whose deadlines the policy relaxed."""
     specs = engine.jobs.specs
     if not isinstance(engine.policy, Relaxing):
         return ()
@@ -50,5 +50,5 @@ def _relaxed(engine: Engine) -> tuple[str, ...]:
 
 
 def _counted(engine: Engine) -> dict[str, int]:
-    """What the policy counted, if it counts anything."""
+    """The policy's counters, if it has any."""
     return engine.policy.counters(engine.memory) if isinstance(engine.policy, Counting) else {}

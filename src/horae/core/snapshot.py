@@ -17,10 +17,10 @@ from horae.core.states import FINISHED, LAUNCHING, PLACED, RUNNING
 
 
 class Snapshot:
-    """What a policy may look at: the jobs that want GPUs now, as read-only columns.
+    """What a policy may read: the jobs that want GPUs now, as read-only columns.
 
-    Position i of every column is the same job, `rows[i]`, in order of submission.
-    Columns are gathered when first asked for, so a policy pays for what it uses.
+    Position i of every column is the job in row `rows[i]`, in order of submission.
+    A column is gathered when it is first read, so a policy pays only for the columns it uses.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Snapshot:
 
     @property
     def machines(self) -> Machines:
-        """What a gang is together in, by the placement rule: nodes, or GPU types where only the count matters."""
+        """Machines by the placement rule: nodes, or whole GPU types where only the GPU count matters."""
         return self.cluster.types_as_machines if self._flat else self.cluster.nodes_as_machines
 
     @property
@@ -60,7 +60,7 @@ class Snapshot:
 
     @cached_property
     def gpus(self) -> Ints:
-        """GPUs each job asked for; of a job that can do with fewer, as many as there are where it can run."""
+        """GPU count of each job: as asked for, but of an elastic job at most the open GPUs of a type it can use."""
         asked, least = self.table.gpus[self.rows], self.table.gpus_min[self.rows]
         if not (least < asked).any():
             return asked
@@ -70,7 +70,7 @@ class Snapshot:
 
     @cached_property
     def submit_s(self) -> Floats:
-        """When each job came."""
+        """When each job was submitted."""
         return self.table.submit_s[self.rows]
 
     @cached_property
@@ -109,12 +109,12 @@ class Snapshot:
 
     @cached_property
     def kind(self) -> Ints:
-        """Kind of each job, as `beside` numbers them; -1 for jobs that never share GPUs."""
+        """Number of each job's kind, an index of `beside`; -1 for a job that never shares GPUs."""
         return self.table.kind[self.rows]
 
     @property
     def beside(self) -> NDArray[np.float64]:
-        """Work per second of a job of one kind beside one of another on each GPU type; 0 where they cannot share."""
+        """Work per second by the job's kind, its partner's kind and GPU type; 0 where the two cannot share GPUs."""
         return self.table.beside
 
     @cached_property
@@ -126,14 +126,14 @@ class Snapshot:
 
     @cached_property
     def companion(self) -> Ints:
-        """Row of the job that has the same GPUs as each job; -1 where it has them alone, or has none."""
+        """Row of the job that shares each job's GPUs; -1 where the job has its GPUs alone, or has none."""
         first, second = self.gpu_ledger.holders
         shared = np.flatnonzero(second >= 0)
         companion = np.full(len(self), -1, np.int64)
         for rows, others in ((first, second), (second, first)):
-            at = np.searchsorted(self.rows, rows[shared])
-            known = (at < len(self)) & (self.rows[np.minimum(at, len(self) - 1)] == rows[shared])
-            companion[at[known]] = others[shared[known]]
+            position = np.searchsorted(self.rows, rows[shared])
+            present = (position < len(self)) & (self.rows[np.minimum(position, len(self) - 1)] == rows[shared])
+            companion[position[present]] = others[shared[present]]
         return companion
 
     @cached_property
@@ -171,28 +171,29 @@ class Snapshot:
 
     @property
     def departed(self) -> int:
-        """How many jobs that came want nothing now: they have ended, or are held."""
+        """Number of submitted jobs that want no GPUs now: jobs that have ended, or are held."""
         return self.table.past.jobs + len(self.table) - len(self.table.active)
 
     def has_finished(self, wanted: float) -> bool:
-        """Whether so many jobs have finished. They are counted only once as many have departed at all."""
+        """Whether `wanted` jobs or more have finished."""
+        # `departed` is cheap and never below `finished`.
         return self.departed >= wanted and self.finished >= wanted
 
     @property
     def finished(self) -> int:
-        """How many jobs have finished."""
-        here = int(np.count_nonzero(self.table.state[: len(self.table)] == int(FINISHED)))
-        return self.table.past.finished + here
+        """Number of jobs that have finished, retired jobs included."""
+        in_table = int(np.count_nonzero(self.table.state[: len(self.table)] == int(FINISHED)))
+        return self.table.past.finished + in_table
 
     def finished_before(self, when_s: float) -> Ints:
-        """Rows of the jobs that had finished before a moment, in order of submission, of those that have not left."""
+        """Rows of the jobs that had finished before `when_s`, in order of submission, without retired jobs."""
         table, n = self.table, len(self.table)
         finished: Ints = np.flatnonzero((table.state[:n] == int(FINISHED)) & (table.ended_s[:n] < when_s))
         return finished
 
     @cached_property
     def work_left(self) -> Floats:
-        """Work left of each job, by what the engine knows; none, if it takes longer than anybody believed."""
+        """Work left of each job as the engine estimates it; 0 for a job that takes longer than estimated."""
         return self.table.work_left_at(self.now_s, self.rows)
 
     @cached_property
@@ -204,7 +205,7 @@ class Snapshot:
 
     @cached_property
     def gpu_seconds(self) -> Floats:
-        """GPU time each job has had while doing work (attained service); half of what it shared with another."""
+        """GPU-seconds each job has had while doing work (attained service). Shared GPUs count half."""
         return self.table.gpu_seconds_at(self.now_s, self.rows)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What running jobs teach of speeds: a report tells how far a job has come, and so how fast it was since the last."""
+"""Speed learning: speeds of running jobs, measured between two progress reports."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from horae.core.job import MAX_SECONDS
 from horae.core.job_table import JobTable
 from horae.core.throughputs import Origin, Setting, Throughput
 
-#: A speed is measured over at least so long, unless told otherwise; only a difference as large as this counts as one.
-LEAST_MEASURED_S, _SAME_SPEED = 30.0, 1e-3
+#: Default of the shortest time, in seconds, over which a speed is measured.
+LEAST_MEASURED_S = 30.0
+#: Relative difference up to which two speeds count as equal.
+_SAME_SPEED = 1e-3
 
 
 class SpeedLearner:
-    """Speeds that were learnt, and since when each running job is measured. Where `wanted` is false nobody learns."""
+    """Learnt speeds, and the last trusted progress point of each running job. `wanted`: whether to learn at all."""
 
     STORED: ClassVar[dict[str, Stored]] = {
         "learnt": Stored(tuple[tuple[Setting, float], ...]),
@@ -25,47 +27,51 @@ class SpeedLearner:
     def __init__(self, jobs: JobTable, wanted: bool, least_measured_s: float) -> None:
         self._jobs, self.wanted, self._least_measured_s = jobs, wanted, least_measured_s
         self.learnt: dict[Setting, float] = {}
-        #: A moment, and the work that was done by then, by row.
+        #: Last trusted progress point by row: its time, and the work done by then.
         self.measured_from: dict[int, tuple[float, float]] = {}
 
     def measure_from(self, row: int, at_s: float, work_done: float) -> None:
-        """At this moment it is known where a job stands."""
+        """Make this the job's last trusted progress point."""
         self.measured_from[row] = (at_s, work_done)
 
     def lose_track(self, row: int) -> None:
-        """A job is over, or where it stands is only believed: its next report is where measuring begins anew."""
+        """Forget the job's progress point: the job is over, or its work done is only estimated."""
         self.measured_from.pop(row, None)
 
-    def speed_since(self, row: int, at_s: float, told: float, stands: float, began: float) -> float | None:
-        """How fast a job was since it was last known where it stood, if that is long enough ago.
+    def speed_since(self, row: int, at_s: float, reported: float, work_done: float, began_with: float) -> float | None:
+        """Speed since the last trusted progress point; None if that is under `least_measured_s` ago.
 
-        It told how much it has done; what makes sense of that is where it stands, and it began with less or as much.
+        `reported`: work done as the attempt reports it; `work_done`: the same, clamped to [0, work];
+        `began_with`: work in the checkpoint that this attempt started from.
         """
-        if told <= began:
-            # It stands where it began: it has only loaded so far.
-            self.measure_from(row, at_s, stands)
+        if reported <= began_with:
+            # The attempt has only loaded its checkpoint so far.
+            self.measure_from(row, at_s, work_done)
             return None
-        since_s, done = self.measured_from.get(row, (at_s, told))
+        since_s, done = self.measured_from.get(row, (at_s, reported))
         elapsed_s = at_s - since_s
         if 0 < elapsed_s < self._least_measured_s:
             return None
-        self.measure_from(row, at_s, stands)
-        return (told - done) / elapsed_s if elapsed_s > 0 else None
+        self.measure_from(row, at_s, work_done)
+        return (reported - done) / elapsed_s if elapsed_s > 0 else None
 
     def learn(self, row: int, setting: Setting, steps_per_s: float) -> None:
-        """A speed that was only estimated is replaced; one that was measured before moves half way."""
+        """Put a measured speed into the throughput table.
+
+        It replaces an estimate, is averaged with an earlier measurement, and never changes a speed that was given.
+        """
         jobs, throughputs = self._jobs, self._jobs.speeds.throughputs
-        known = throughputs.get(setting)
-        if known is None and jobs.specs[row].throughput:
-            # What a job says of itself is an estimate, too.
-            known = Throughput(float(jobs.rate[row]), Origin.ESTIMATED)
-        if known is None or known.origin is Origin.GIVEN:
+        previous = throughputs.get(setting)
+        if previous is None and jobs.specs[row].throughput:
+            # The throughput in the job's own spec counts as an estimate.
+            previous = Throughput(float(jobs.rate[row]), Origin.ESTIMATED)
+        if previous is None or previous.origin is Origin.GIVEN:
             return
-        if known.origin is Origin.MEASURED:
-            steps_per_s = (steps_per_s + known.steps_per_s) / 2
-        # One that would never end has not moved: it has only reported something.
+        if previous.origin is Origin.MEASURED:
+            steps_per_s = (steps_per_s + previous.steps_per_s) / 2
+        # At a lower speed the job would practically never end: it has reported, but done no work.
         moved = steps_per_s * MAX_SECONDS >= jobs.work[row]
-        if moved and abs(steps_per_s - known.steps_per_s) > _SAME_SPEED * known.steps_per_s:
+        if moved and abs(steps_per_s - previous.steps_per_s) > _SAME_SPEED * previous.steps_per_s:
             first = not throughputs.knows(setting.job_class)
             throughputs.put(setting, steps_per_s, Origin.MEASURED)
             self.learnt[setting] = steps_per_s
@@ -76,7 +82,7 @@ class SpeedLearner:
         return {"learnt": tuple(self.learnt.items()), "measured_from": dict(self.measured_from)}
 
     def restore(self, contents: Mapping[str, Any]) -> None:
-        """Take over what `contents` gave; before there are jobs."""
+        """Take over what `contents` gave. Must be called before jobs are restored."""
         self.learnt, self.measured_from = dict(contents["learnt"]), dict(contents["measured_from"])
         for setting, steps_per_s in self.learnt.items():
             self._jobs.speeds.throughputs.put(setting, steps_per_s, Origin.MEASURED)

@@ -1,4 +1,4 @@
-"""The life of a job as a table of legal moves."""
+"""States of a job, and the table of legal moves between them. Stored: numbers are never reused."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from enum import IntEnum
 
 
 class State(IntEnum):
-    """Where a job stands."""
+    """Where a job is in its life."""
 
     HELD = 0
     WAITING = 1
-    #: GPUs are set aside for it, but the last of them is not free yet.
+    #: GPUs are set aside for the job, but the last of them is not free yet.
     PLACED = 2
     LAUNCHING = 3
     RUNNING = 4
-    #: Told to stop, to run again later. Its GPUs are not free yet; nor in the next two.
+    #: Being stopped, to run again later. The job's GPUs are not free yet; nor in the next two states.
     STOPPING = 5
+    #: Being stopped, to be held.
     HOLDING = 6
+    #: Being stopped, for good.
     CANCELLING = 7
     FINISHED = 8
     FAILED = 9
@@ -24,7 +26,7 @@ class State(IntEnum):
 
 
 class Move(IntEnum):
-    """What can befall a job."""
+    """What changes the state of a job."""
 
     HOLD = 0
     RELEASE = 1
@@ -40,14 +42,14 @@ class Move(IntEnum):
     FAIL = 11
 
 
-# Names of their own: looking a member up in its class is slow, and hot code does it a million times.
+# Module-level names: an attribute look-up in an enum class is slow, and hot code does it a million times.
 HELD, WAITING, PLACED, LAUNCHING, RUNNING, STOPPING, HOLDING, CANCELLING, FINISHED, FAILED, CANCELLED = State
-#: From number to state.
+#: State by number.
 STATES: tuple[State, ...] = tuple(State)
 
 _S, _M = State, Move
 
-#: The whole life of a job. A pair that is not here is not legal.
+#: All legal moves: (state, move) to the next state.
 MOVES: dict[tuple[State, Move], State] = {
     (_S.WAITING, _M.HOLD): _S.HELD,
     (_S.WAITING, _M.CANCEL): _S.CANCELLED,
@@ -97,10 +99,10 @@ ALIVE = (State.LAUNCHING, State.RUNNING, State.STOPPING, State.HOLDING, State.CA
 ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
 
 
-#: The same table by number: a job makes several moves, and there are many jobs.
+#: `MOVES` by number, which is faster to look up.
 _NEXT = tuple(tuple(MOVES.get((state, move)) for move in Move) for state in State)
 
 
 def after(state: State, move: Move) -> State | None:
-    """Where a move leads, or None if it is not legal from here."""
+    """State after a move, or None if the move is not legal in this state."""
     return _NEXT[state][move]

@@ -1,7 +1,7 @@
-"""The cluster's status at one moment: what lists, explanations and shares are read from.
+"""The cluster's status at one moment: lists, explanations and shares are read from it.
 
-The engine goes on while people look. A status shares with it only what never changes or only
-grows (specs, names, the cluster) and copies the rest.
+The engine changes while other threads read a status. The two share only what never changes or only
+grows (specs, names, the cluster); everything else is copied.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from horae.core.states import STATES, State
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """Jobs, GPUs, nodes and queues as they were at `now_s`. Position in every column is the job's row."""
+    """Jobs, GPUs, nodes and queues at `now_s`. The position in every column is the job's row."""
 
     now_s: float
     columns: Mapping[str, NDArray[np.generic]]
     rates: NDArray[np.float64]
     cluster: Cluster
     open_by_type: NDArray[np.int64]
-    #: Nodes with the GPUs that they have now, which may be fewer than the cluster counts.
+    #: Nodes with the GPUs that they have now; a node may have come back with fewer GPUs than `cluster` counts.
     nodes: tuple[Node, ...]
     node_up: tuple[bool, ...]
     node_draining: tuple[bool, ...]
-    #: GPUs by row: those that processes sit on, and those that are set aside.
+    #: GPU numbers by row: GPUs that the job occupies, and GPUs that it holds.
     occupied: Mapping[int, tuple[int, ...]]
     held: Mapping[int, tuple[int, ...]]
     evidence: Evidence | None
-    #: When rows that failed, or whose launch did, are tried again, and why rows were given up.
+    #: By row: when a failed job, or a failed launch, is tried again; why a trial was given up.
     retry_s: Mapping[int, float]
     given_up: Mapping[int, str]
     queue_paths: tuple[str, ...]
     queue_parents: tuple[int, ...]
     queues: Mapping[str, Queue]
-    #: Apps that have an agent of their own, and the bids that are asked of these now.
+    #: Apps that have an agent of their own, and the asks that are open now.
     agents: tuple[str, ...]
     asks: tuple[Ask, ...]
     policy: str
@@ -84,16 +84,16 @@ class ClusterStatus:
 
     @property
     def gpu_there(self) -> NDArray[np.bool_]:
-        """Whether each GPU is there, takes jobs or not: nodes may be down, or have come back with fewer."""
+        """Whether each GPU exists now: its node is up and has not come back with fewer GPUs. Drained nodes count."""
         cluster = self.cluster
-        there = np.array([node.gpus if up else 0 for node, up in zip(self.nodes, self.node_up, strict=True)], np.int64)
-        return np.asarray(np.arange(cluster.gpus) - cluster.first_gpu[cluster.gpu_node] < there[cluster.gpu_node])
+        counts = np.array([node.gpus if up else 0 for node, up in zip(self.nodes, self.node_up, strict=True)], np.int64)
+        return np.asarray(np.arange(cluster.gpus) - cluster.first_gpu[cluster.gpu_node] < counts[cluster.gpu_node])
 
     def __len__(self) -> int:
         return len(self.columns["state"])
 
     def row(self, job: str) -> int | None:
-        """Row of a job, if there is one of that name."""
+        """Row of the job with this id; None if there is no such job."""
         row = self._rows.get(job)
         return row if row is not None and row < len(self) else None
 
@@ -103,7 +103,7 @@ class ClusterStatus:
         return self._specs
 
     def spec(self, row: int) -> JobSpec:
-        """What the user asked for."""
+        """The job as it was submitted."""
         return self._specs[row]
 
     def state(self, row: int) -> State:

@@ -1,4 +1,4 @@
-"""How fast jobs run: steps/s by job class, GPU type, GPU count, span and neighbour."""
+"""Throughput tables: steps/s by job class, GPU type, GPU count, span and neighbour; the rates of jobs from them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from horae.core.cluster import Span
 from horae.core.job import JobSpec
 
 
-def closest(gpus: int) -> Span:
-    """As close together as so many GPUs can be."""
+def closest_span(gpus: int) -> Span:
+    """The narrowest span that this number of GPUs can have."""
     return Span.GPU if gpus == 1 else Span.NODE
 
 
 class Origin(StrEnum):
-    """Where a number came from."""
+    """Where a throughput came from."""
 
     GIVEN = "given"
     MEASURED = "measured"
@@ -28,7 +28,7 @@ class Origin(StrEnum):
 
 
 class Setting(NamedTuple):
-    """What a throughput was measured under. No neighbour means the GPUs are the job's alone."""
+    """The conditions of a throughput. An empty `neighbour` (a job class) means that the job has its GPUs alone."""
 
     job_class: str
     gpu_type: str
@@ -39,19 +39,19 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Steps/s of the whole job, and where the number came from."""
+    """Steps/s of the whole gang, and where the number came from."""
 
     steps_per_s: float
     origin: Origin
 
 
 class Throughputs:
-    """The table of measured speeds, and the rule for what it does not hold.
+    """A throughput table, and the rules for settings that it lacks.
 
-    A setting that is missing takes the nearest narrower span of the same class,
-    type and size, divided by the job's own slow-down; a class the table does not
-    know runs at the job's own `throughput`, or at speed 1 if its work is in
-    seconds; a size the table does not know scales linearly from the job's own.
+    - Missing span: the nearest narrower span of the same class, type and GPU count, divided by the
+      job's own slow-down.
+    - Missing class: the job's own `throughput`, or speed 1 if its work is in seconds.
+    - Missing GPU count: proportional to the job's own GPU count.
     """
 
     def __init__(self) -> None:
@@ -62,45 +62,45 @@ class Throughputs:
         return len(self._table)
 
     def copy(self) -> Throughputs:
-        """The same numbers in a table of its own."""
+        """An independent table with the same numbers."""
         table = Throughputs()
         table._table, table._classes = dict(self._table), set(self._classes)
         return table
 
     def put(self, setting: Setting, steps_per_s: float, origin: Origin = Origin.GIVEN) -> None:
-        """Record one number; a measurement replaces what was given or estimated."""
+        """Set the throughput of a setting."""
         self._table[setting] = Throughput(steps_per_s, origin)
         self._classes.add(setting.job_class)
 
     def get(self, setting: Setting) -> Throughput | None:
-        """The number recorded for exactly this setting."""
+        """The throughput of exactly this setting, if the table has it."""
         return self._table.get(setting)
 
     def settings(self) -> Iterator[tuple[Setting, Throughput]]:
-        """Everything recorded, in the order of the settings, whatever order it was put in."""
+        """Every setting and its throughput, sorted by setting."""
         return iter(sorted(self._table.items()))
 
     def knows(self, job_class: str) -> bool:
-        """Whether the table holds anything about a class."""
+        """Whether the table has any throughput of a job class."""
         return job_class in self._classes
 
     @property
     def knows_pairs(self) -> bool:
-        """Whether the table holds the speed of any job beside another."""
+        """Whether the table has any throughput of two jobs that share GPUs."""
         return any(setting.neighbour for setting in self._table)
 
     def beside(self, job: JobSpec, gpu_type: str, neighbour: JobSpec, span: Span) -> float:
-        """Work per second of `job` on GPUs that it shares with `neighbour`; 0 if they do not fit, or nobody knows."""
+        """Work per second of `job` on GPUs that it shares with `neighbour`; 0 if they cannot share or it is unknown."""
         if job.throughput or neighbour.throughput or job.gpus != neighbour.gpus:
             return 0.0
         if job.gpu_types and gpu_type not in job.gpu_types:
             return 0.0
         for narrower in range(span, -1, -1):
-            known = self._table.get(
+            entry = self._table.get(
                 Setting(job.job_class, gpu_type, job.gpus, Span(narrower), neighbour.job_class or "-")
             )
-            if known is not None:
-                return known.steps_per_s * job.slowdown[narrower] / job.slowdown[span]
+            if entry is not None:
+                return entry.steps_per_s * job.slowdown[narrower] / job.slowdown[span]
         return 0.0
 
     def rate(self, job: JobSpec, gpu_type: str, gpus: int, span: Span) -> float:
@@ -108,9 +108,9 @@ class Throughputs:
         if job.gpu_types and gpu_type not in job.gpu_types:
             return 0.0
         for narrower in range(span, -1, -1):
-            known = self._table.get(Setting(job.job_class, gpu_type, gpus, Span(narrower)))
-            if known is not None:
-                return known.steps_per_s * job.slowdown[narrower] / job.slowdown[span]
+            entry = self._table.get(Setting(job.job_class, gpu_type, gpus, Span(narrower)))
+            if entry is not None:
+                return entry.steps_per_s * job.slowdown[narrower] / job.slowdown[span]
         if gpus != job.gpus:
             return self.rate(job, gpu_type, job.gpus, span) * gpus / job.gpus
         if job.throughput:
@@ -120,99 +120,104 @@ class Throughputs:
         return 0.0
 
     def rates(self, job: JobSpec, gpu_types: tuple[str, ...]) -> NDArray[np.float64]:
-        """Work per second on `job.gpus` GPUs of each type, as close together as can be."""
-        return np.array([self.rate(job, name, job.gpus, closest(job.gpus)) for name in gpu_types])
+        """Work per second on `job.gpus` GPUs of each type, at the narrowest span."""
+        return np.array([self.rate(job, name, job.gpus, closest_span(job.gpus)) for name in gpu_types])
 
 
-#: Speed of a job beside one that nobody ever measured it with: GPUs that are shared blindly are halved.
-_BLIND = 0.5
+#: Assumed part of its speed alone that a job keeps beside a neighbour with which it was never measured.
+_UNMEASURED_SHARE = 0.5
 
 
-class OnTypes(NamedTuple):
-    """How fast a job is on its GPUs of each type."""
+class TypeRates(NamedTuple):
+    """Rates of a job on its GPU count of each type."""
 
-    kind: int
+    job_kind: int
     #: Work per second on each type, and the highest of these.
     rates: NDArray[np.float64]
     best_rate: float
     #: Mask of the types that the job can run on.
     types: int
 
+    @staticmethod
+    def of(job_kind: int, rates: NDArray[np.float64]) -> TypeRates:
+        """With the highest rate and the mask of types."""
+        types = sum(1 << number for number, rate in enumerate(rates.tolist()) if rate > 0)
+        return TypeRates(job_kind, rates, float(rates.max()), types)
+
 
 class Speeds:
-    """Look-ups in a table of throughputs, remembered by kind of job.
+    """Look-ups in a throughput table, cached by kind of job.
 
-    Jobs that share class, size, types, unit and slow-down are of one kind; a job that brings
-    its own throughputs is of none (-1).
+    Jobs with the same class, GPU count, accepted types, unit and slow-down are of the same kind. Kinds are
+    numbered from 0; a job with throughputs of its own has no kind (-1).
     """
 
     def __init__(self, throughputs: Throughputs) -> None:
         self.throughputs = throughputs
         self._kinds: dict[tuple[object, ...], int] = {}
         self._specs: list[JobSpec] = []
-        self._known: dict[tuple[object, ...], float] = {}
-        self._on_types: dict[tuple[int, tuple[str, ...]], OnTypes] = {}
+        self._rates: dict[tuple[object, ...], float] = {}
+        self._type_rates: dict[tuple[int, tuple[str, ...]], TypeRates] = {}
 
-    def kind(self, spec: JobSpec) -> int:
-        """Number of the kind of a job."""
+    def job_kind(self, spec: JobSpec) -> int:
+        """Number of the job's kind."""
         if spec.throughput:
             return -1
         alike = (spec.job_class, spec.gpus, spec.gpu_types, spec.unit, spec.slowdown)
-        kind = self._kinds.get(alike)
-        if kind is None:
-            kind = self._kinds[alike] = len(self._specs)
+        job_kind = self._kinds.get(alike)
+        if job_kind is None:
+            job_kind = self._kinds[alike] = len(self._specs)
             self._specs.append(spec)
-        return kind
+        return job_kind
 
     def rates(self, spec: JobSpec, gpu_types: tuple[str, ...]) -> NDArray[np.float64]:
-        """Work per second on the job's GPUs of each type, as close together as can be."""
-        return self.on_types(spec, gpu_types).rates
+        """Work per second on the job's GPU count of each type, at the narrowest span."""
+        return self.type_rates(spec, gpu_types).rates
 
-    def on_types(self, spec: JobSpec, gpu_types: tuple[str, ...]) -> OnTypes:
-        """The job's speed on its GPUs of each type, looked up once for each kind of job."""
-        kind = self.kind(spec)
-        known = self._on_types.get((kind, gpu_types)) if kind >= 0 else None
-        if known is None:
-            rates = self.throughputs.rates(spec, gpu_types)
-            types = sum(1 << number for number, rate in enumerate(rates.tolist()) if rate > 0)
-            known = OnTypes(kind, rates, float(rates.max()), types)
-            if kind >= 0:
-                self._on_types[kind, gpu_types] = known
-        return known
+    def type_rates(self, spec: JobSpec, gpu_types: tuple[str, ...]) -> TypeRates:
+        """The job's rates on its GPU count of each type, looked up once for each kind of job."""
+        job_kind = self.job_kind(spec)
+        found = self._type_rates.get((job_kind, gpu_types)) if job_kind >= 0 else None
+        if found is None:
+            found = TypeRates.of(job_kind, self.throughputs.rates(spec, gpu_types))
+            if job_kind >= 0:
+                self._type_rates[job_kind, gpu_types] = found
+        return found
 
     def rate(self, spec: JobSpec, gpu_type: str, gpus: int, span: Span, neighbour: JobSpec | None = None) -> float:
-        """Work per second on so many GPUs of one type, so far apart, shared with a neighbour or not."""
-        kind = self.kind(spec)
-        other = -1 if neighbour is None else self.kind(neighbour)
-        if kind < 0 or (neighbour is not None and other < 0):
+        """Work per second on `gpus` GPUs of a type at a span, alone or shared with `neighbour`."""
+        job_kind = self.job_kind(spec)
+        other_kind = -1 if neighbour is None else self.job_kind(neighbour)
+        if job_kind < 0 or (neighbour is not None and other_kind < 0):
             return self._look_up(spec, gpu_type, gpus, span, neighbour)
-        asked = (kind, gpu_type, gpus, span, other)
-        rate = self._known.get(asked)
+        key = (job_kind, gpu_type, gpus, span, other_kind)
+        rate = self._rates.get(key)
         if rate is None:
-            rate = self._known[asked] = self._look_up(spec, gpu_type, gpus, span, neighbour)
+            rate = self._rates[key] = self._look_up(spec, gpu_type, gpus, span, neighbour)
         return rate
 
     def _look_up(self, spec: JobSpec, gpu_type: str, gpus: int, span: Span, neighbour: JobSpec | None) -> float:
         alone = self.throughputs.rate(spec, gpu_type, gpus, span)
         if neighbour is None:
             return alone
-        return self.throughputs.beside(spec, gpu_type, neighbour, span) or _BLIND * alone
+        return self.throughputs.beside(spec, gpu_type, neighbour, span) or _UNMEASURED_SHARE * alone
 
     def beside(self, gpu_types: tuple[str, ...]) -> NDArray[np.float64]:
-        """Work per second of a job of one kind (first axis) beside one of another (second) on each type (third).
+        """Work per second of two jobs that share GPUs: axes are the job's kind, its partner's kind and GPU type.
 
-        0 where they cannot share: together they do not fit, or nobody knows how fast they would be.
+        0 where the two cannot share: they do not fit together, or their speeds are unknown.
         """
         kinds = len(self._specs)
         table = np.zeros((kinds, kinds, len(gpu_types)))
-        for one in range(kinds):
-            for other in range(one + 1):
-                table[one, other], table[other, one] = self._pair(one, other, gpu_types)
+        for first in range(kinds):
+            for second in range(first + 1):
+                table[first, second], table[second, first] = self._pair(first, second, gpu_types)
         return table
 
-    def _pair(self, one: int, other: int, gpu_types: tuple[str, ...]) -> tuple[list[float], list[float]]:
-        a, b = self._specs[one], self._specs[other]
-        span = closest(a.gpus)
+    def _pair(self, first: int, second: int, gpu_types: tuple[str, ...]) -> tuple[list[float], list[float]]:
+        """Work per second of jobs of two kinds beside each other, on each GPU type."""
+        a, b = self._specs[first], self._specs[second]
+        span = closest_span(a.gpus)
         own = [self.throughputs.beside(a, name, b, span) for name in gpu_types]
         others = [self.throughputs.beside(b, name, a, span) for name in gpu_types]
         both = [x > 0 and y > 0 for x, y in zip(own, others, strict=True)]
@@ -221,6 +226,6 @@ class Speeds:
         ]
 
     def forget(self) -> None:
-        """The table has changed: look everything up anew."""
-        self._known.clear()
-        self._on_types.clear()
+        """Drop the cache: the throughput table has changed."""
+        self._rates.clear()
+        self._type_rates.clear()

@@ -26,12 +26,12 @@ def _no_floats() -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """Who should run, as columns: position i wishes GPUs for the job in row `job[i]`.
+    """Which jobs should run, as columns: position i is a wish for GPUs for the job in row `job[i]`.
 
     The wish with the lowest `key` goes first; equal keys, or no keys at all, keep
-    the given order. A job may stand in several wishes; the first that can be placed
-    wins. An empty column takes what the job itself says. A wish with a partner is for two
-    jobs of one size on the same GPUs, both or neither.
+    the given order. A job may have several wishes; the first wish that can be placed
+    counts. An empty column takes the job's own values. A wish with a partner is for two
+    jobs of the same GPU count on the same GPUs: both are placed, or neither.
     """
 
     job: Ints
@@ -46,23 +46,23 @@ class Wishes:
     pins: tuple[Mapping[int, int], ...] | None = None
     #: Whether running jobs may lose their GPUs to wishes that go before theirs.
     preempt: bool = True
-    #: Whether the first wish that cannot be placed stops all behind it.
+    #: Whether all wishes after the first wish that cannot be placed are dropped.
     blocking: bool = False
-    #: A job that waits this long gets a reservation: what goes before it must not delay it.
+    #: A job that has waited this many seconds gets a reservation: jobs that pass it must not delay it.
     reserve_after_s: float = np.inf
-    #: Jobs that get or keep GPUs hold them at least until then.
+    #: Jobs that get or keep GPUs have a lease until this time.
     lease_until_s: float = -np.inf
-    #: Why a job waits when those ahead of it took the GPUs.
+    #: Reason of a job that waits because jobs ahead of it took the GPUs.
     waiting: Reason = Reason.NO_FREE_GPUS
-    #: What jobs are compared by, for people.
-    measure: ComparedBy = ComparedBy.NOTHING
-    #: When to ask again even if nothing happens.
+    #: What jobs are compared by, for the sentence behind the reason.
+    compared_by: ComparedBy = ComparedBy.NOTHING
+    #: When the policy is asked again even without an event.
     wake_s: float = np.inf
-    #: Whether to ask again, too, when a job that was launched begins to work.
-    heed_starts: bool = False
-    #: Bids that apps' own agents are asked for; the answers, or the deadline, are when to ask again.
+    #: Whether the policy is asked again as soon as any launched job begins to work.
+    wake_on_start: bool = False
+    #: Bids that apps' own agents are asked for. The policy is asked again after the last answer or the deadline.
     asks: tuple[Ask, ...] = ()
-    #: When to ask again for the sake of each job, if it loses its GPUs by this decision.
+    #: When the policy is asked again for each wish's job, if the job loses its GPUs by this decision.
     wake_if_stopped_s: Floats = field(default_factory=_no_floats)
 
     def __post_init__(self) -> None:

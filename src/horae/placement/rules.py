@@ -105,9 +105,11 @@ class GangPlacement:
             # A job with several wishes is named by each; all say the same.
             reason_rows, at = np.unique(reason_rows, return_index=True)
             reason_codes = reason_codes[at]
-        wishless_rows, wishless_codes = _wishless(now, wishes)
-        reason_rows = np.concatenate((reason_rows, wishless_rows))
-        reason_codes = np.concatenate((reason_codes, wishless_codes))
+        if wishes.job is not now.rows:
+            # Some jobs may have no wish; a policy that wishes for all hands their rows on as they are.
+            wishless_rows, wishless_codes = _wishless(now, wishes)
+            reason_rows = np.concatenate((reason_rows, wishless_rows))
+            reason_codes = np.concatenate((reason_codes, wishless_codes))
         return Plan(
             stopped=tuple(zip(room.stopped[:stopped].tolist(), room.taker[:stopped].tolist(), strict=True)),
             placed=_placements(room, placed) if placed else (),

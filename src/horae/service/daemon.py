@@ -45,7 +45,6 @@ from horae.core.job import JobSpec
 from horae.core.states import LAUNCHING, RUNNING, STATES, State
 from horae.core.status import ClusterStatus
 from horae.service.clock import Clock
-from horae.service.gpu_locations import numbers_by_node
 from horae.service.loop_counters import LoopCounters
 from horae.service.recovery import InitialSettings, recover
 from horae.service.store.connection import StoreTrouble
@@ -458,7 +457,7 @@ class Daemon:
 
     def _start_of(self, launch: Launch) -> Start:
         cluster = self.engine.gpus.cluster
-        by_node = numbers_by_node(cluster, launch.gpu_ids)
+        by_node = cluster.gpus_by_node(launch.gpu_ids)
         places = tuple(Place(cluster.nodes[node].name, tuple(gpus)) for node, gpus in by_node.items())
         return Start(
             job=launch.job,

@@ -1,4 +1,4 @@
-"""What can go wrong in the simulated world, from a seed."""
+"""Faults: trouble that the simulator makes on purpose, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from horae.core.errors import UserError
 
 
 class BadFault(UserError):
-    """A fault setting that makes no sense."""
+    """A fault setting that is not allowed."""
 
 
 @dataclass(frozen=True)
 class Faults:
-    """How often things go wrong; all zero is a perfect world. Probabilities are for each attempt or report."""
+    """How often faults happen; 0 means never. Shares are probabilities for each attempt, launch or report."""
 
-    #: Losses of each node a day, and how long one stays away on average.
+    #: Losses of each node a day, and the mean seconds until a lost node returns.
     node_losses_per_day: float = 0.0
     node_repair_s: float = 1800.0
-    #: Share of attempts that run slow, and how fast the slowest is.
+    #: Share of attempts that are stragglers, and the lowest speed of a straggler relative to normal.
     stragglers: float = 0.0
     straggler_speed: float = 0.5
-    #: Share of launches that fail, and how long a failing one takes.
+    #: Share of launches that fail, and the seconds from such a launch to its failure.
     launch_failures: float = 0.0
     launch_failure_s: float = 5.0
-    #: Share of reports that come late (by up to `late_s`) or twice.
+    #: Share of reports that come late (by up to `late_s`), and share that come twice (`duplicated_reports`).
     late_reports: float = 0.0
     late_s: float = 60.0
     duplicated_reports: float = 0.0

@@ -1,7 +1,7 @@
-"""The world behind a simulated cluster: processes that take time, and things that go wrong.
+"""The world: the simulated backend. It runs attempts in simulated time and makes faults.
 
-It answers commands as a backend would, with events at the same or later times. It
-knows the truth about every job; the engine hears only the reports.
+The world answers commands as a backend would, with events at the same or later times. It
+knows the true speed and work of every job; the engine sees only the events.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from horae.core.throughputs import Speeds, Throughputs
 from horae.simulator.faults import Faults
 
 _SECONDS_A_DAY = 86400.0
-#: Void entries that are worth sweeping up.
+#: Fewest void entries that are worth removing.
 _MANY = 1000
 
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """One attempt as it really is. What it had in mind is void once it is not alive.
+    """The processes of one attempt. Events scheduled for it are void once it is not alive.
 
-    Its speed changes when a job comes to share its GPUs, or leaves: `pieces` are the times from
-    which it had which speed, and what was done by then.
+    Its speed changes when another job begins or stops sharing its GPUs. `pieces` are (time, work done
+    by then, work per second from then on).
     """
 
     job: str
@@ -50,17 +50,17 @@ class _Process:
     gpu_ids: tuple[int, ...]
     span: Span
     works_from_s: float
-    #: How much slower than others of its kind this attempt runs.
+    #: Factor on the attempt's speed, below 1 for stragglers.
     luck: float
     pieces: list[tuple[float, float, float]]
-    #: Amounts of work that it has still to report, the last of them first, and when the next is due.
+    #: Amounts of work at which the attempt has yet to report, in falling order, and when the next report is due.
     reports: list[float]
     reports_s: float = np.inf
     ends_s: float = np.inf
     alive: bool = True
 
     def done(self, now_s: float) -> float:
-        """Work done by now, this attempt's and those before it."""
+        """Work of the job done by `now_s`, over all attempts."""
         for since_s, done, rate in reversed(self.pieces):
             if since_s <= now_s:
                 return done + rate * (now_s - since_s)
@@ -69,7 +69,7 @@ class _Process:
 
 @dataclass(slots=True)
 class _Truth:
-    """What a job has saved so far, and the attempt that has not been accounted for."""
+    """The true state of a job: work in its checkpoint, whether it ever worked, and its current attempt."""
 
     spec: JobSpec
     saved: float = 0.0
@@ -78,7 +78,7 @@ class _Truth:
 
 
 class World:
-    """Answers launches and stops; loses nodes and gets them back."""
+    """The simulated backend: performs launches and stops, and takes nodes away and back."""
 
     def __init__(
         self,
@@ -98,17 +98,17 @@ class World:
         self._faults = faults or Faults()
         self._rng = np.random.default_rng(seed)
         self._truth: dict[str, _Truth] = {}
-        # What comes: time, precedence, a counter that settles ties, the event, the process
-        # it depends on (if any), and whether it is a report that may still be late or doubled.
+        # Scheduled events, a heap: time, precedence, a counter that breaks ties, the event, the process
+        # it depends on (if any), and whether it is a report that may still become late or doubled.
         self._coming: list[tuple[float, int, int, Event, _Process | None, bool]] = []
         self._counter = 0
-        #: Entries of `_coming` that are void, about: the ends of processes that were stopped before.
+        #: Estimated number of void entries of `_coming`, such as the ends of processes that were stopped.
         self._void = 0
         for node in cluster.nodes:
             self._lose_later(node, 0.0)
 
     def rates(self) -> NDArray[np.float64]:
-        """True work per second of every job, a row each, on its GPUs of each type, as close together as can be."""
+        """True work per second of every job (rows) on its GPU count of each type (columns), at the narrowest span."""
         table = self._table
         if self._speeds is table.speeds:
             return table.rates[: len(table)].copy()
@@ -119,11 +119,11 @@ class World:
 
     @property
     def next_s(self) -> float:
-        """When the next event comes."""
+        """Time of the next scheduled event; infinite if there is none."""
         return self._coming[0][0] if self._coming else np.inf
 
     def pop(self, now_s: float) -> list[Event]:
-        """All events up to now, completions before node changes."""
+        """All events up to `now_s`, in order of time and precedence."""
         events: list[Event] = []
         while self._coming and self._coming[0][0] <= now_s:
             at_s, _, _, event, process, fresh = heapq.heappop(self._coming)
@@ -139,7 +139,7 @@ class World:
         return events
 
     def _happen(self, event: Event, process: _Process, at_s: float) -> Event:
-        """Let what a process had in mind come true."""
+        """Update the process for its event, schedule its next report, and complete the event."""
         truth = self._truth[process.job]
         match event:
             case JobFinished() | LaunchFailed():
@@ -158,7 +158,7 @@ class World:
         return event
 
     def _goes_astray(self, event: Event) -> bool:
-        """Send a second copy of a report, or this one late, as the faults have it."""
+        """Send a second copy of a report, or send this report later, by the faults; True if it is late."""
         faults = self._faults
         if faults.duplicated_reports and self._rng.random() < faults.duplicated_reports:
             self._resend(event)
@@ -176,7 +176,7 @@ class World:
         heapq.heappush(self._coming, (event.at_s, PRECEDENCE[type(event)], self._counter, event, process, fresh))
 
     def heed(self, event: Event) -> None:
-        """Learn what an operator does to the machines themselves."""
+        """Take an operator's event about nodes: a new node joins, or the processes of a lost node die."""
         if isinstance(event, NodeJoined) and event.node.name not in self._cluster.node_numbers:
             self._cluster = self._cluster.with_node(event.node)
         if isinstance(event, NodeLost) and event.node in self._cluster.node_numbers:
@@ -185,7 +185,7 @@ class World:
     # ---------------------------------------------------------- the commands
 
     def launch(self, row: int, launch: Launch, now_s: float) -> None:
-        """Start a process: it gets ready, or loads its checkpoint if it has run before, and then works."""
+        """Start the process of an attempt: it prepares or loads its checkpoint, and then works."""
         spec = self._table.specs[row]
         truth = self._truth.setdefault(launch.job, _Truth(spec))
         assert truth.process is None, f"{launch} while attempt {truth.process} is not gone"
@@ -206,7 +206,7 @@ class World:
         self._progress_later(process, works_from_s)
 
     def _load_s(self, truth: _Truth) -> float:
-        """Seconds from a launch to work."""
+        """Seconds from a launch to the first work."""
         if not truth.ran:
             return truth.spec.start_s or 0.0
         return self._restart_cost_s if truth.spec.restore_s is None else truth.spec.restore_s
@@ -218,14 +218,14 @@ class World:
         return self._speeds.rate(specs[process.row], name, gpus, process.span, beside) * process.luck
 
     def _finish_later(self, process: _Process) -> None:
-        """It will end when its work is done and it has left, if its speed stays as it is."""
+        """Schedule the end of a process at its current speed."""
         since_s, done, rate = process.pieces[-1]
         spec = self._table.specs[process.row]
         process.ends_s = since_s + max(0.0, spec.work - done) / rate + (spec.finish_s or 0.0)
         self._push(JobFinished(process.ends_s, process.job, process.attempt), process, fresh=True)
 
     def _report_later(self, process: _Process) -> None:
-        """It will report when it has done the next amount of work that is asked for, if its speed stays as it is."""
+        """Schedule the next report of a process at its current speed."""
         if not process.reports:
             process.reports_s = np.inf
             return
@@ -236,7 +236,7 @@ class World:
         self._push(report, process, fresh=True)
 
     def _work(self, process: _Process, now_s: float) -> None:
-        """A process begins to work; if another works on the same GPUs, both are slower from now on."""
+        """A process begins to work; if another process works on the same GPUs, both change their speed."""
         here = self._working.setdefault(process.gpu_ids, [])
         for other in here:
             self._set_speed(process, other, now_s)
@@ -244,7 +244,7 @@ class World:
         here.append(process)
 
     def _rest(self, process: _Process, now_s: float) -> None:
-        """A process works no more; whoever shared its GPUs has them alone."""
+        """A process ends its work; a process that shared its GPUs has them alone from now on."""
         here = self._working.get(process.gpu_ids, [])
         if process not in here:
             return
@@ -255,7 +255,7 @@ class World:
             del self._working[process.gpu_ids]
 
     def _leaving(self, process: _Process, now_s: float) -> bool:
-        """Whether a process has done its work and is on its way out."""
+        """Whether a process has done its work and is in its `finish_s`."""
         spec = self._table.specs[process.row]
         return bool(spec.finish_s) and process.done(now_s) >= spec.work
 
@@ -268,7 +268,7 @@ class World:
         self._void += 2 if process.reports else 1
 
     def stop(self, stop: Stop, now_s: float) -> None:
-        """Save and end a process; if it is over already, its last report is on its way."""
+        """Save and end the process of an attempt. Nothing happens if the process ends by itself: its report follows."""
         truth = self._truth.get(stop.job)
         process = truth.process if truth else None
         if truth is None or process is None or process.attempt != stop.attempt:
@@ -287,7 +287,7 @@ class World:
         self._push(JobStopped(now_s + save_s, stop.job, stop.attempt, truth.saved), fresh=True)
 
     def _sweep(self) -> None:
-        """Throw away what will never come: jobs that are preempted often would fill the memory with it."""
+        """Remove void events: jobs that are preempted often would fill the memory with them."""
         self._coming = [entry for entry in self._coming if entry[4] is None or _coming_true(entry[3], entry[4])]
         heapq.heapify(self._coming)
         self._void = 0
@@ -306,7 +306,7 @@ class World:
     # -------------------------------------------------------------- the nodes
 
     def _change_node(self, event: NodeLost | NodeJoined) -> None:
-        """A node goes, with the processes on it, or comes back."""
+        """A node is lost, with the processes on it, or returns."""
         if isinstance(event, NodeJoined):
             self._lose_later(event.node, event.at_s)
             return
@@ -316,7 +316,7 @@ class World:
         self._push(NodeJoined(event.at_s + away_s, node))
 
     def _lose(self, event: NodeLost) -> None:
-        """The processes on a node die; what they saved themselves is left."""
+        """The processes on a node die; their jobs keep the work of their own last checkpoints."""
         number = self._cluster.node_numbers[event.node]
         here = range(int(self._cluster.first_gpu[number]), int(self._cluster.first_gpu[number + 1]))
         for truth in self._truth.values():
@@ -327,7 +327,7 @@ class World:
                 self._rest(process, event.at_s)
 
     def _saved(self, spec: JobSpec, process: _Process, now_s: float) -> float:
-        """What the job's own last checkpoint holds when its process dies."""
+        """Work in the job's own last checkpoint when its process dies."""
         worked_s = max(0.0, now_s - process.works_from_s)
         if spec.checkpoint_every_s > 0:
             worked_s = floor(worked_s / spec.checkpoint_every_s) * spec.checkpoint_every_s
@@ -340,7 +340,7 @@ class World:
 
 
 def _coming_true(event: Event, process: _Process) -> bool:
-    """Whether what a process had in mind still holds: alive, and at the time that was found last."""
+    """Whether a scheduled event of a process is not void: the process is alive and the event was not rescheduled."""
     match event:
         case JobFinished():
             return process.alive and event.at_s == process.ends_s
@@ -350,7 +350,7 @@ def _coming_true(event: Event, process: _Process) -> bool:
 
 
 def _reports(launch: Launch, saved: float) -> list[float]:
-    """Amounts of work to report, the last first; one report stands for all that are done already."""
+    """Amounts of work to report, in falling order. A single report covers all amounts in the checkpoint."""
     ahead = [amount for amount in reversed(launch.report_at) if amount > saved]
     return ahead if len(ahead) == len(launch.report_at) else [*ahead, saved]
 

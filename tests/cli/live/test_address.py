@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Horae
 
 from horae.client.address import NoService, NoToken, find_address
-
-from .conftest import FakeService
+from tests.cli.conftest import Horae
+from tests.cli.live.conftest import FakeService
 
 
 def private(path: Path, text: str) -> Path:

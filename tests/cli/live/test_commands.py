@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Horae
 
 from horae.cli.live.exit_codes import worst
 from horae.cli.live.relative_time import ago, short, until
 from horae.cli.live.share_bars import bar
 from horae.client.job_records import job_state
 from horae.core.reasons import Reason
-
-from .conftest import FakeService, detail, job
+from tests.cli.conftest import Horae
+from tests.cli.live.conftest import FakeService, detail, job
 
 
 def row_of(text: str, first: str) -> list[str]:

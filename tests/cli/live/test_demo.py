@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.cli.conftest import Horae
 
 from horae.cli.live import demo
 from horae.cli.live.demo import DemoJob
@@ -20,6 +19,7 @@ from horae.cli.live.share_bars import bar
 from horae.client.service_client import ServiceClient
 from horae.core.events import JobCancelled
 from horae.service.store.store import Store
+from tests.cli.conftest import Horae
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.cli.conftest import Answer, Horae
 
 #: Prints its words, then a line every tenth of a second, until it is told to stop or has printed enough.

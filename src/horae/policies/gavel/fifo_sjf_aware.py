@@ -70,7 +70,7 @@ class ShortestAware:
             gpu_type=gpu_type,
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_SHORTER,
-            measure=ComparedBy.TIME_LEFT,
+            compared_by=ComparedBy.TIME_LEFT,
         )
 
 

@@ -50,7 +50,7 @@ class Optimus:
             gpus_max=gpus,
             lease_until_s=quantum_ends_s,
             waiting=Reason.BEHIND_SHORTER,
-            measure=ComparedBy.SERVICE_LEFT,
+            compared_by=ComparedBy.SERVICE_LEFT,
             wake_s=quantum_ends_s if len(now) else math.inf,
         )
 

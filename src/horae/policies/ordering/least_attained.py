@@ -38,6 +38,6 @@ class LeastAttainedService:
             now.gpu_seconds,
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_LESS_SERVED,
-            measure=ComparedBy.SERVICE,
+            compared_by=ComparedBy.SERVICE,
             wake_s=next_quantum_s(now.now_s, self.quantum) if any_waiting else math.inf,
         )

@@ -35,7 +35,7 @@ class ShortestRemainingTime:
             now.remaining_s,
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_SHORTER,
-            measure=ComparedBy.TIME_LEFT,
+            compared_by=ComparedBy.TIME_LEFT,
         )
 
 
@@ -59,5 +59,5 @@ class ShortestRemainingService:
             now.remaining_s * now.gpus,
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_SHORTER,
-            measure=ComparedBy.SERVICE_LEFT,
+            compared_by=ComparedBy.SERVICE_LEFT,
         )

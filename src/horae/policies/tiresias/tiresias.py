@@ -74,9 +74,9 @@ class FeedbackPolicy(ABC):
             queues.key(self.order(now, memory, queues)),
             reserve_after_s=self.reserve,
             waiting=Reason.BEHIND_LESS_SERVED,
-            measure=ComparedBy.SERVICE,
+            compared_by=ComparedBy.SERVICE,
             wake_s=queues.next_change_s,
-            heed_starts=queues.wake_on_start,
+            wake_on_start=queues.wake_on_start,
             wake_if_stopped_s=queues.promotion_s,
         )
 

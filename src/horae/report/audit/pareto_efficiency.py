@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horae.core.audit_observations import Idle, Idleness, Moment, Observations
+from horae.core.audit_observations import Idleness, IdleStretch, Observations, ObservedMoment
 from horae.core.cluster import Cluster
 from horae.core.history import History
 from horae.core.throughputs import Speeds
@@ -50,7 +50,7 @@ def _idle_summary(idle: Idleness, numbers: dict[str, Any]) -> str:
     return f"{wasted}, in {counted(idle.stretches, 'stretch', 'stretches')}"
 
 
-def _idle_record(history: History, idle: Idle) -> dict[str, Any]:
+def _idle_record(history: History, idle: IdleStretch) -> dict[str, Any]:
     return {
         "begin_s": idle.begin_s,
         "end_s": idle.end_s,
@@ -61,7 +61,7 @@ def _idle_record(history: History, idle: Idle) -> dict[str, Any]:
     }
 
 
-def _idle_sentence(history: History, idle: Idle) -> str:
+def _idle_sentence(history: History, idle: IdleStretch) -> str:
     job, lasted = history.jobs[idle.job], duration(idle.end_s - idle.begin_s)
     where = shortened_list(gpu_names(history.cluster, idle.gpu_ids))
     return (
@@ -111,7 +111,7 @@ def _exchange_summary(numbers: dict[str, Any]) -> str:
     return f"{jobs} could be faster, one {speed_gain(numbers['largest_gain'])}"
 
 
-def _exchange_record(history: History, moment: Moment, best: Exchange) -> dict[str, Any]:
+def _exchange_record(history: History, moment: ObservedMoment, best: Exchange) -> dict[str, Any]:
     return {
         "at_s": moment.at_s,
         "job": history.jobs[best.job].id,
@@ -123,7 +123,7 @@ def _exchange_record(history: History, moment: Moment, best: Exchange) -> dict[s
     }
 
 
-def _exchange_sentence(history: History, moment: Moment, best: Exchange) -> str:
+def _exchange_sentence(history: History, moment: ObservedMoment, best: Exchange) -> str:
     here, there = (shortened_list(gpu_names(history.cluster, gpus)) for gpus in (best.has, best.takes))
     faster = f"At {moment.at_s:,.0f} s job {history.jobs[best.job].id} on {here} would be {speed_gain(best.gain)}"
     if best.other is None:

@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.audit_observations import Moment, ObservedPlace
+from horae.core.audit_observations import ObservedMoment, ObservedPlace
 from horae.core.cluster import Cluster, Machines, Span
 from horae.core.job import JobSpec
 from horae.core.throughputs import Speeds
@@ -43,7 +43,7 @@ class Exchange:
     gain_of_other: float = 0.0
 
 
-def better_places(moment: Moment, jobs: Sequence[JobSpec], cluster: Cluster, speeds: Speeds) -> list[Exchange]:
+def better_places(moment: ObservedMoment, jobs: Sequence[JobSpec], cluster: Cluster, speeds: Speeds) -> list[Exchange]:
     """The best exchange of every job that has one."""
     exchanger = _Exchanger(moment, jobs, cluster, speeds)
     found: list[Exchange] = []
@@ -58,7 +58,7 @@ def better_places(moment: Moment, jobs: Sequence[JobSpec], cluster: Cluster, spe
 class _Exchanger:
     """Finds the exchanges of one moment. `i` and `j` are positions in `moment.places`."""
 
-    moment: Moment
+    moment: ObservedMoment
     jobs: Sequence[JobSpec]
     cluster: Cluster
     speeds: Speeds

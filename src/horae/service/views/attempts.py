@@ -10,7 +10,6 @@ from horae.core.cluster import Cluster
 from horae.core.commands import Decided
 from horae.core.events import Event, JobFailed, JobFinished, JobStopped, LaunchFailed
 from horae.core.history import Recorder
-from horae.service.gpu_locations import gpu_labels
 from horae.service.history.journal_history import restricted_to_jobs
 
 _ENDS = {JobFinished: "finished", JobFailed: "failed", JobStopped: "stopped", LaunchFailed: "launch failed"}
@@ -44,7 +43,7 @@ def _decision(
     for launch in record.launches:
         found[launch.attempt] = {
             "attempt": launch.attempt,
-            "on": gpu_labels(cluster, launch.gpu_ids),
+            "on": cluster.gpu_labels(launch.gpu_ids),
             "launched": timestamp(record.at_s),
             "started": None,
             "stopping": None,

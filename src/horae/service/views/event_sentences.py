@@ -41,7 +41,6 @@ from horae.core.queues import Queue
 from horae.core.reasons import RULES, Reason
 from horae.core.status import ClusterStatus
 from horae.service.daemon import TIME_LIMIT
-from horae.service.gpu_locations import gpu_labels
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ class EventSentences:
 
     def _gpus(self, gpu_ids: tuple[int, ...]) -> str:
         known_gpus = [gpu for gpu in gpu_ids if gpu < self.status.cluster.gpus]
-        return " and ".join(gpu_labels(self.status.cluster, known_gpus)) or f"{len(gpu_ids)} GPUs"
+        return " and ".join(self.status.cluster.gpu_labels(known_gpus)) or f"{len(gpu_ids)} GPUs"
 
     def _share(self, job: str, work_done: float) -> str:
         row = self.status.row(job)

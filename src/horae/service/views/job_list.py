@@ -22,7 +22,6 @@ from horae.core.job import JobSpec
 from horae.core.reasons import Reason
 from horae.core.states import STATES, State
 from horae.core.status import ClusterStatus
-from horae.service.gpu_locations import gpu_labels
 
 #: Names of the states in the API and in commands.
 STATE_NAMES = {state: state.name.lower() for state in State}
@@ -103,7 +102,7 @@ class JobListing:
     def places(self) -> list[list[str]]:
         """Occupied GPUs by node, such as v100[0,2]."""
         cluster, occupied = self.status.cluster, self.status.occupied
-        return [gpu_labels(cluster, occupied[row]) if row in occupied else [] for row in self.rows.tolist()]
+        return [cluster.gpu_labels(occupied[row]) if row in occupied else [] for row in self.rows.tolist()]
 
     def ahead(self) -> list[int]:
         """For each waiting job, the number of waiting jobs submitted before it; else 0."""

@@ -1,4 +1,4 @@
-"""GPUs that nobody uses while somebody waits for them, found after every decision."""
+"""GPUs that are idle while a waiting job could use them, counted after every decision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.arrays import Ints
-from horae.core.audit_observations import Idle, Idleness
+from horae.core.audit_observations import Idleness, IdleStretch
 from horae.core.engine import Engine
 from horae.core.gpu_ledger import NOBODY
 from horae.core.queues import QueueTree
@@ -21,18 +21,19 @@ class IdleWatch:
     """Adds up idle GPUs from one decision to the next."""
 
     def __init__(self) -> None:
-        self._open: Idle | None = None
+        #: The stretch that began with the last decision.
+        self._open: IdleStretch | None = None
         self._stretches, self._gpu_seconds = 0, 0.0
         self._by_reason: dict[str, float] = {}
-        self._worst: Idle | None = None
+        self._worst: IdleStretch | None = None
 
-    def look(self, engine: Engine) -> None:
-        """A decision was made: what is idle now stays so until the next."""
+    def update(self, engine: Engine) -> None:
+        """A decision was made: GPUs that are idle now stay idle until the next decision."""
         self.close(engine.now_s)
         self._open = idle_now(engine.snapshot())
 
     def close(self, now_s: float) -> None:
-        """Count what was idle until now."""
+        """End the open stretch and count it."""
         idle, self._open = self._open, None
         if idle is None or now_s <= idle.begin_s:
             return
@@ -45,14 +46,14 @@ class IdleWatch:
             self._worst = idle
 
     def idleness(self) -> Idleness:
-        """All there was."""
+        """The sums over all stretches."""
         return Idleness(self._stretches, self._gpu_seconds, dict(self._by_reason), self._worst)
 
 
-def idle_now(now: Snapshot) -> Idle | None:
-    """GPUs that are idle though a waiting job could use them where they are, within its quota; None if there are none.
+def idle_now(now: Snapshot) -> IdleStretch | None:
+    """Idle GPUs that waiting jobs could use where they are, within their quotas; None if there are none.
 
-    Whatever is counted could run at once; gangs are put there greedily, large ones first, so more might.
+    The count is a lower bound: gangs are placed greedily, large gangs first.
     """
     table, ledger = now.table, now.gpu_ledger
     waiting = now.rows[table.state[now.rows] == int(State.WAITING)]
@@ -70,11 +71,11 @@ def idle_now(now: Snapshot) -> Idle | None:
     gangs = np.stack((table.gpus_min[fitting], table.types[fitting], table.queue[fitting]))
     reason = Reason(int(table.reason[job]))
     gpus = _usable(gangs, by_type, room)
-    return Idle(now.now_s, now.now_s, gpus, job, reason, _gpus_for(now, job, free, by_type))
+    return IdleStretch(now.now_s, now.now_s, gpus, job, reason, _gpus_for(now, job, free, by_type))
 
 
 def _fits(types: Ints, gangs: Ints, by_type: Ints) -> NDArray[np.bool_]:
-    """Whose gang some type that it can use has room for."""
+    """Whether each job's gang fits into the free GPUs of a type that the job can use."""
     bits = np.arange(len(by_type))
     usable = (types[:, None] >> bits) & 1 == 1
     fits: NDArray[np.bool_] = (usable & (gangs[:, None] <= by_type)).any(axis=1)
@@ -82,11 +83,11 @@ def _fits(types: Ints, gangs: Ints, by_type: Ints) -> NDArray[np.bool_]:
 
 
 def _usable(jobs: Ints, by_type: Ints, room: _Room) -> int:
-    """GPUs that gangs (columns: size, types, queue) could use at once, by kind of gang, the largest first."""
+    """GPUs that jobs (rows: gang, types, queue) could use at once: equal jobs together, the largest gangs first."""
     left, used = by_type.copy(), 0
-    kinds, counts = np.unique(jobs, axis=1, return_counts=True)
-    for k in np.argsort(-kinds[0], kind="stable").tolist():
-        gang, types, queue = kinds[:, k].tolist()
+    distinct, counts = np.unique(jobs, axis=1, return_counts=True)
+    for k in np.argsort(-distinct[0], kind="stable").tolist():
+        gang, types, queue = distinct[:, k].tolist()
         wanted = int(counts[k])
         for gpu_type in np.flatnonzero((types >> np.arange(len(left))) & 1).tolist():
             placed = min(wanted, int(left[gpu_type]) // gang, room.of(queue) // gang)
@@ -97,15 +98,15 @@ def _usable(jobs: Ints, by_type: Ints, room: _Room) -> int:
 
 
 def _gpus_for(now: Snapshot, job: int, free: NDArray[np.bool_], by_type: Ints) -> tuple[int, ...]:
-    """GPUs that a job could have had: of the type on which it is fastest, the lowest numbers."""
+    """GPUs that a job could have: the lowest numbers of the type on which it is fastest."""
     gang = int(now.table.gpus_min[job])
     rates = np.where(by_type >= gang, now.table.rates[job], 0.0)
-    mine = np.flatnonzero(free & (now.cluster.gpu_type == int(rates.argmax())))
-    return tuple(mine[:gang].tolist())
+    usable = np.flatnonzero(free & (now.cluster.gpu_type == int(rates.argmax())))
+    return tuple(usable[:gang].tolist())
 
 
 class _Room:
-    """GPUs that queues may still have."""
+    """GPUs that each queue may still get, by the maxima of queues."""
 
     def __init__(self, queues: QueueTree, held: dict[int, tuple[int, ...]], queue_of: Ints) -> None:
         self._parent, _, top = queues.columns()
@@ -115,13 +116,13 @@ class _Room:
                 self.use(int(queue_of[row]), len(gpu_ids))
 
     def of(self, queue: int) -> int:
-        """How many more GPUs a queue may have, by its own maximum and by those above it."""
+        """How many more GPUs a queue may get, by its own maximum and the maxima of the queues above it."""
         if not self._limited:
             return int(self._left[0])
         return int(min(self._left[above] for above in self._path(queue)))
 
     def use(self, queue: int, gpus: int) -> None:
-        """Count GPUs."""
+        """Count GPUs for a queue and all queues above it."""
         for above in self._path(queue):
             self._left[above] -= gpus
 

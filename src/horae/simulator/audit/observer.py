@@ -1,4 +1,4 @@
-"""An onlooker that gathers, while a run goes by, what an audit needs to know beside the history."""
+"""An observer that collects during a run what an audit needs beside the history."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.audit_observations import Moment, Observations, ObservedPlace, Probe
+from horae.core.audit_observations import Observations, ObservedMoment, ObservedPlace, Probe
 from horae.core.cluster import Cluster
 from horae.core.commands import Decided
 from horae.core.engine import Engine
@@ -18,14 +18,17 @@ from horae.core.throughputs import Speeds, Throughputs
 from horae.simulator.audit.idle_gpus import IdleWatch
 from horae.simulator.audit.misreport_probes import probe
 
-#: Apps that lie, one after the other, at each decision that is probed.
+#: Number of apps whose misreports are tried, one app at a time, at each probed decision.
 LIARS = 2
 
 
 def sample_times(
     jobs: Sequence[JobSpec], cluster: Cluster, true: Throughputs, samples: int, seed: int
 ) -> NDArray[np.float64]:
-    """Moments to look at: one in each of so many equal parts of the time that the work takes at least."""
+    """Times, in s, at which the audit probes: a random time in each of `samples` equal parts of the run.
+
+    The run's length is estimated: the time of submissions, or the work divided by all GPUs if that is longer.
+    """
     if not jobs:
         return np.empty(0)
     begin_s, last_s = min(job.submit_s for job in jobs), max(job.submit_s for job in jobs)
@@ -34,15 +37,15 @@ def sample_times(
     serial = np.array([job.work * job.gpus for job in jobs])
     gpu_s = float((serial[best > 0] / best[best > 0]).sum())
     length_s = max(last_s - begin_s, gpu_s / cluster.gpus)
-    parts = np.arange(samples) + np.random.default_rng(seed).random(samples)
-    times: NDArray[np.float64] = begin_s + length_s * parts / max(samples, 1)
+    positions = np.arange(samples) + np.random.default_rng(seed).random(samples)
+    times: NDArray[np.float64] = begin_s + length_s * positions / max(samples, 1)
     return times
 
 
 class Observer:
-    """Watches idle GPUs throughout, and looks closely at the first decision after each of some moments.
+    """Counts idle GPUs after every decision, and probes the first decision after each of the given times.
 
-    A decision counts only if two apps at least want something: alone, there is nobody to be unfair to.
+    A decision is probed only if at least two apps have active jobs: fairness needs two apps.
     """
 
     def __init__(self, times_s: NDArray[np.float64], true: Throughputs, seed: int) -> None:
@@ -51,36 +54,37 @@ class Observer:
         self._rng = np.random.default_rng((seed, 1))
         self._idle = IdleWatch()
         self._decisions = 0
-        self._looking = False
-        self._moments: list[Moment] = []
+        #: Whether the next decision is a probed one.
+        self._probing = False
+        self._moments: list[ObservedMoment] = []
         self._probes: list[Probe] = []
 
     def expect(self, engine: Engine, now_s: float) -> None:
-        """Let apps lie, if the time has come."""
+        """A decision is about to be made: probe it if a sampled time has come."""
         if self._next == len(self._times_s) or now_s < self._times_s[self._next] or not _contended(engine):
             return
         probes = list(probe(engine, now_s, self._true, LIARS, self._rng))
-        self._looking = bool(probes)
+        self._probing = bool(probes)
         self._probes += probes
 
     def see(self, engine: Engine, what: Event | Decided) -> None:
-        """Look at what was decided."""
+        """An event was applied or a decision made: observe the engine after a decision."""
         if not isinstance(what, Decided):
             return
         self._decisions += what.planned
-        self._idle.look(engine)
-        if self._looking:
-            self._looking = False
+        self._idle.update(engine)
+        if self._probing:
+            self._probing = False
             self._moments.append(moment_of(engine))
             self._next = int(np.searchsorted(self._times_s, engine.now_s, side="right"))
 
     def observations(self) -> Observations:
-        """All that was seen."""
+        """Everything that was observed."""
         return Observations(self._decisions, self._idle.idleness(), tuple(self._moments), tuple(self._probes))
 
 
-def moment_of(engine: Engine) -> Moment:
-    """Who has which GPUs by plan. Jobs that share theirs are left out: their speeds hang on each other."""
+def moment_of(engine: Engine) -> ObservedMoment:
+    """Which job holds which GPUs. Jobs that share GPUs are left out: their speeds depend on each other."""
     ledger, machines = engine.gpus, engine.snapshot().machines
     alone = ledger.holders[1] == NOBODY
     places = tuple(
@@ -89,9 +93,10 @@ def moment_of(engine: Engine) -> Moment:
         if alone[gpu_ids[0]]
     )
     idle = ledger.gpu_open & (ledger.holders[0] == NOBODY) & (ledger.occupants[0] == NOBODY)
-    return Moment(engine.now_s, places, tuple(np.flatnonzero(idle).tolist()), machines)
+    return ObservedMoment(engine.now_s, places, tuple(np.flatnonzero(idle).tolist()), machines)
 
 
 def _contended(engine: Engine) -> bool:
+    """Whether at least two apps have active jobs."""
     apps = engine.jobs.app[engine.jobs.active]
     return len(apps) > 1 and bool((apps != apps[0]).any())

@@ -10,29 +10,31 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.service.cell import ADMIN, Cell
 
 from horae.backends.fake import FakeJob
 from horae.core.cluster import Node
 from horae.core.queues import Queue
 from horae.service.views.queue_shares import QueueShares, divide_by_weight
+from tests.service.stepped_service import ADMIN, SteppedService
 
 NODES = (Node("v", "v100", 4), Node("k", "k80", 4))
 #: A V100 is four times as fast as a K80, to whoever may choose.
 ESTIMATE = {"steps": 10_000, "throughput": {"v100": 4.0, "k80": 1.0}}
 
 
-def opened(folder: Path, policy: str = "fifo-backfill", queues: Sequence[Queue] = (), **settings: str) -> Cell:
-    cell = Cell(folder, policy, nodes=NODES, queues=queues, **settings)
+def opened(
+    folder: Path, policy: str = "fifo-backfill", queues: Sequence[Queue] = (), **settings: str
+) -> SteppedService:
+    cell = SteppedService(folder, policy, nodes=NODES, queues=queues, **settings)
     cell.world.default = FakeJob()
     return cell
 
 
-def submit(cell: Cell, queue: str, gpus: int | str = 1, **said: Any) -> str:
+def submit(cell: SteppedService, queue: str, gpus: int | str = 1, **said: Any) -> str:
     return cell.submit(queue=queue, resources={"gpus": gpus}, estimate=ESTIMATE, **said)
 
 
-def told(cell: Cell, *what: str) -> dict[str, tuple[Any, ...]]:
+def told(cell: SteppedService, *what: str) -> dict[str, tuple[Any, ...]]:
     """Some numbers of each queue."""
     return {one["queue"]: tuple(one[key] for key in what) for one in cell.views().shares()}
 

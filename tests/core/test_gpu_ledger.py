@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from builders import cluster
 from horae.core.cluster import Node
 from horae.core.gpu_ledger import NOBODY, GpuLedger
+from tests.builders import cluster
 
 
 def ledger(spec: str = "2x2") -> GpuLedger:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from builders import Script, cluster, job, run, times
 from horae.core.cluster import Span
 from horae.core.commands import Decided, Launch, Stop, StopWhy
 from horae.core.engine import Engine
@@ -22,6 +21,7 @@ from horae.core.throughputs import Origin, Setting, Speeds, Throughputs
 from horae.report.metrics.measure import measure
 from horae.simulator.faults import Faults
 from horae.simulator.world import World
+from tests.builders import Script, cluster, job, run, times
 
 CURVE = LossCurve(10.0, 2.0, 50.0)
 

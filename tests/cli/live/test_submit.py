@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Answer, Horae
 
-from .conftest import FakeService
+from tests.cli.conftest import Answer, Horae
+from tests.cli.live.conftest import FakeService
 
 FILE = """\
 name: train

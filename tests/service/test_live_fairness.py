@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.builders import Cell, Script, job
 
 from horae.core.events import JobFinished
 from horae.report.metrics.fairness import finish_time_fairness
 from horae.service.views.live_fairness import RECENT_S, slowdowns_by_queue
+from tests.builders import Cell, Script, job
 
 
 def test_two_equal_jobs_one_after_the_other() -> None:

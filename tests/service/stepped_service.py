@@ -22,7 +22,7 @@ ADMIN = Caller("root", Role.ADMIN)
 ANN, BOB = Caller("ann", Role.USER), Caller("bob", Role.USER)
 
 
-class Cell:
+class SteppedService:
     """A daemon that a test steps through time, or lets run; `crash` and `reopen` are what they say."""
 
     def __init__(

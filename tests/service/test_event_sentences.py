@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.builders import Cell, job
 
 from horae.backends.task import Task
 from horae.core.cluster import Node
@@ -31,6 +30,7 @@ from horae.core.events import (
 from horae.core.queues import Queue
 from horae.service.daemon import TIME_LIMIT
 from horae.service.views.event_sentences import EventSentences
+from tests.builders import Cell, job
 
 
 def teller() -> EventSentences:

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulation.trouble import difference, same
 
-from builders import Cell, job
 from horae.core import checkpoint
 from horae.core.bidding import Ask, BidAnswer, Bidding, BidRow
 from horae.core.codec import decode, encode
@@ -21,6 +19,8 @@ from horae.core.policy import Counting
 from horae.core.reasons import Reason
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
+from tests.builders import Cell, job
+from tests.simulation.trouble import difference, same
 
 ANSWER_S = 5.0
 SETTINGS = {"lease": "100", "f": "0", "answer": f"{ANSWER_S:g}"}

@@ -6,15 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tests.builders import job, run
 
 from horae.core.cluster import Cluster
 from horae.core.history import History
 from horae.core.throughputs import Speeds, Throughputs
 from horae.report.audit import envy
 from horae.report.audit.envy import HoldingsLedger, find_envy
-
-from .sample import Loop, random_jobs
+from tests.builders import job, run
+from tests.report.sample import Loop, random_jobs
 
 CLUSTER = Cluster.of([("v100", 1, 4), ("k80", 2, 2)])
 

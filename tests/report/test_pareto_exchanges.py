@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders import job
 
-from horae.core.audit_observations import Moment, ObservedPlace
+from horae.core.audit_observations import ObservedMoment, ObservedPlace
 from horae.core.cluster import Cluster, Node, Span
 from horae.core.job import JobSpec
 from horae.core.throughputs import Speeds, Throughputs
 from horae.report.audit.pareto_exchanges import better_places
+from tests.builders import job
 
 #: Two racks; the second type has but one node.
 CLUSTER = Cluster(
@@ -28,15 +28,15 @@ CLUSTER = Cluster(
 )
 
 
-def moment_of(holds: list[tuple[int, ...]], cluster: Cluster = CLUSTER, flat: bool = False) -> Moment:
+def moment_of(holds: list[tuple[int, ...]], cluster: Cluster = CLUSTER, flat: bool = False) -> ObservedMoment:
     """A moment in which job k holds the GPUs `holds[k]`."""
     machines = cluster.types_as_machines if flat else cluster.nodes_as_machines
     places = tuple(ObservedPlace(k, ids, machines.span(ids)) for k, ids in enumerate(holds))
     taken = {gpu for ids in holds for gpu in ids}
-    return Moment(0.0, places, tuple(gpu for gpu in range(cluster.gpus) if gpu not in taken), machines)
+    return ObservedMoment(0.0, places, tuple(gpu for gpu in range(cluster.gpus) if gpu not in taken), machines)
 
 
-def rate(spec: JobSpec, moment: Moment, gpu_ids: tuple[int, ...]) -> float:
+def rate(spec: JobSpec, moment: ObservedMoment, gpu_ids: tuple[int, ...]) -> float:
     """Speed on some GPUs; 0 where they are no place for the job."""
     types = {int(CLUSTER.gpu_type[gpu]) for gpu in gpu_ids}
     if len(types) > 1 or len(gpu_ids) != spec.gpus:
@@ -45,7 +45,7 @@ def rate(spec: JobSpec, moment: Moment, gpu_ids: tuple[int, ...]) -> float:
 
 
 def ways(
-    moment: Moment, one: ObservedPlace, other: ObservedPlace | None
+    moment: ObservedMoment, one: ObservedPlace, other: ObservedPlace | None
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """GPUs for a job, and those that are then left for the other."""
     pool = sorted({*one.gpu_ids, *(other.gpu_ids if other else moment.idle)})
@@ -53,7 +53,7 @@ def ways(
         yield takes, tuple(gpu for gpu in pool if gpu not in takes)
 
 
-def brute_force(moment: Moment, jobs: list[JobSpec]) -> dict[int, float]:
+def brute_force(moment: ObservedMoment, jobs: list[JobSpec]) -> dict[int, float]:
     """The largest gain of every job that has one."""
     best: dict[int, float] = {}
     for one, other in product(moment.places, [None, *moment.places]):
@@ -71,7 +71,7 @@ def brute_force(moment: Moment, jobs: list[JobSpec]) -> dict[int, float]:
 
 
 @st.composite
-def moments(draw: st.DrawFn) -> tuple[list[JobSpec], Moment]:
+def moments(draw: st.DrawFn) -> tuple[list[JobSpec], ObservedMoment]:
     free = draw(st.permutations(range(CLUSTER.gpus)))
     jobs: list[JobSpec] = []
     holds: list[tuple[int, ...]] = []
@@ -91,7 +91,7 @@ def moments(draw: st.DrawFn) -> tuple[list[JobSpec], Moment]:
 
 @settings(max_examples=150, deadline=None)
 @given(moments())
-def test_the_best_exchange_of_every_job_is_found(drawn: tuple[list[JobSpec], Moment]) -> None:
+def test_the_best_exchange_of_every_job_is_found(drawn: tuple[list[JobSpec], ObservedMoment]) -> None:
     jobs, moment = drawn
     found = better_places(moment, jobs, CLUSTER, Speeds(Throughputs()))
     assert {one.job: one.gain for one in found} == pytest.approx(brute_force(moment, jobs))
@@ -104,7 +104,7 @@ def test_two_spread_gangs_exchange_one_gpu_and_both_are_together() -> None:
     apart = (1.0, 1.0, 2.0, 2.0)
     jobs = [job("x", 2, slowdown=apart, gpu_types=("a",)), job("y", 2, slowdown=apart, gpu_types=("a",))]
     moment = moment_of([(0, 2), (1, 3)])
-    found = better_places(Moment(0.0, moment.places, (), moment.machines), jobs, CLUSTER, Speeds(Throughputs()))
+    found = better_places(ObservedMoment(0.0, moment.places, (), moment.machines), jobs, CLUSTER, Speeds(Throughputs()))
     assert [(one.job, one.gain, one.gain_of_other, one.takes) for one in found] == [
         (0, 1.0, 1.0, (0, 1)),
         (1, 1.0, 1.0, (0, 1)),
@@ -125,7 +125,7 @@ def test_elastic_jobs_may_change_places_of_different_size() -> None:
         job("y", 2, gpus_min=1, gpus_max=2, throughput={"a": 3.0, "b": 2.0}),
     ]
     moment = moment_of([(0, 1), (6,)])
-    crowded = Moment(0.0, moment.places, (), moment.machines)
+    crowded = ObservedMoment(0.0, moment.places, (), moment.machines)
     found = better_places(crowded, jobs, CLUSTER, Speeds(Throughputs()))
     assert [(one.job, one.gain, one.other, one.gain_of_other) for one in found] == [(1, 2.0, 0, 0.0)]
     assert np.isclose(Throughputs().rate(jobs[1], "b", 1, Span.GPU), 1.0)

@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.cli.conftest import Horae
-from tests.service.live import Live, eventually, in_state, live, submit
 
 from horae.backends.fake import FakeJob
 from horae.service.roles import Role
+from tests.cli.conftest import Horae
+from tests.service.live import Live, eventually, in_state, live, submit
 
 #: Each job works for 0.4 s on 4 V100s and 4 K80s; ann's take all GPUs of a type, bob's half.
 JOBS = {
