@@ -4,14 +4,12 @@ import importlib.util
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 from fastapi import FastAPI
-from pydantic import BaseModel
 
 from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
@@ -21,6 +19,7 @@ from horae.service.job_file import JobFile, read_job
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
 from tests.cli.conftest import Horae
+from tests.cli.job_file_keys import keys
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -82,16 +81,6 @@ def test_the_policy_of_the_how_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [JobSpec("light", 0, 1, 100), JobSpec("middle", 1, 1, 100, weight=2), JobSpec("heavy", 2, 1, 100, weight=3)]
     history = simulate(Scenario(jobs, Cluster.of([("gpu", 1, 1)]), policy="heaviest-first", restart_cost_s=0))
     assert sorted(range(3), key=lambda job: history.end_s[job]) == [2, 1, 0]
-
-
-def keys(form: type[BaseModel], before: str = "") -> Iterator[str]:
-    """The keys of a job file, those of its parts with a dot."""
-    for name, field in form.model_fields.items():
-        part = field.annotation
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            yield from keys(part, f"{name}.")
-        else:
-            yield before + (field.alias or name)
 
 
 def first_cells(page: str) -> set[str]:

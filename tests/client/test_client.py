@@ -72,7 +72,7 @@ def test_every_key_of_a_job_file_has_a_keyword(cluster: horae.Client, tmp_path: 
 
     from horae.client.client import _SECTIONS
     from horae.service.job_file import JobFile
-    from tests.cli.test_docs import keys
+    from tests.cli.job_file_keys import keys
 
     words = set(inspect.signature(cluster.submit).parameters)
     ours = {f"{section}.{key}": word for section, inner in _SECTIONS.items() for word, key in inner.items()}

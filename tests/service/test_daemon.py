@@ -1,6 +1,6 @@
 """The daemon's loop over a real journal: what is written, what is performed, and what survives a crash.
 
-Tests service/gpu_locations.py, service/job_file.py, service/loop_counters.py, service/operations.py and
+Tests service/job_file.py, service/loop_counters.py, service/operations.py and
 service/recovery.py.
 """
 
