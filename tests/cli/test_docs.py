@@ -19,7 +19,7 @@ from horae.service.job_file import JobFile, read_job
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
 from tests.cli.conftest import Horae
-from tests.service.job_keys import keys
+from tests.cli.job_file_keys import keys
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -72,7 +72,7 @@ def test_every_key_of_a_job_file_has_a_keyword(cluster: horae.Client, tmp_path: 
 
     from horae.client.client import _SECTIONS
     from horae.service.job_file import JobFile
-    from tests.service.job_keys import keys
+    from tests.cli.job_file_keys import keys
 
     words = set(inspect.signature(cluster.submit).parameters)
     ours = {f"{section}.{key}": word for section, inner in _SECTIONS.items() for word, key in inner.items()}
@@ -89,7 +89,7 @@ def test_every_key_of_a_job_file_has_a_keyword(cluster: horae.Client, tmp_path: 
 def test_mistakes_are_the_services_own_sentences(cluster: horae.Client) -> None:
     with pytest.raises(Refused, match="needs 99 GPUs"):
         cluster.submit(["true"], gpus=99)
-    with pytest.raises(horae.UserError, match="not a signal"):
+    with pytest.raises(horae.UserError, match="no signal"):
         cluster.submit(["true"], stop_signal="SIGKILL")
     with pytest.raises(NotThere):
         cluster.job("nobody-7")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horae.core.queues import UNLIMITED, BadQueue, Queue, QueueTree
+from horae.core.queues import UNLIMITED, BadQueue, Queue, QueueTree, QueueUse
 
 
 def test_a_queue_brings_its_parents_along_and_they_come_first() -> None:
@@ -29,6 +29,30 @@ def test_settings_replace_those_before_and_leave_other_queues_alone() -> None:
     assert tree.columns()[2].tolist() == [UNLIMITED, 5, UNLIMITED]
     tree.configure([Queue("a")])
     assert not tree.has_maximum
+
+
+def test_gpus_count_for_a_queue_and_all_above_it_up_to_their_maxima() -> None:
+    tree = QueueTree([Queue("org", gpus_max=4), Queue("org/team", gpus_max=2), Queue("other")])
+    org, team, beside = tree.number("org"), tree.number("org/team"), tree.number("org/beside")
+    use = QueueUse(tree)
+    use.add(team, 1)
+    assert (use.used[0], use.used[org], use.used[team], use.used[beside]) == (1, 1, 1, 0)
+    assert use.allows(team, 1), "just as many as it may have"
+    assert use.full(team, 2) == {team}
+    assert use.full(team, 4) == {team, org}
+    assert use.full(beside, 4) == {org}
+    assert (use.within(team, {org}), use.within(org, {team})) == (True, False)
+
+
+def test_a_minimum_is_guaranteed_up_to_itself_and_within_every_maximum() -> None:
+    tree = QueueTree([Queue("org", gpus_max=3), Queue("org/team", gpus_min=2)])
+    team = tree.number("org/team")
+    use = QueueUse(tree)
+    assert use.guarantees(team, 2)
+    assert not use.guarantees(team, 3)
+    use.add(tree.number("org/beside"), 2)
+    assert not use.guarantees(team, 2), "the queue above is full"
+    assert use.guarantees(team, 1)
 
 
 @pytest.mark.parametrize(

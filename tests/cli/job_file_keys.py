@@ -1,4 +1,4 @@
-"""The keys of a job file, as its form has them."""
+"""The keys that a job file may have, for tests that compare them with documents and with keywords."""
 
 from __future__ import annotations
 
