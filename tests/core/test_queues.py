@@ -46,11 +46,11 @@ def test_gpus_count_for_a_queue_and_all_above_it_up_to_their_maxima() -> None:
 
 def test_a_minimum_is_guaranteed_up_to_itself_and_within_every_maximum() -> None:
     tree = QueueTree([Queue("org", gpus_max=3), Queue("org/team", gpus_min=2)])
-    team = tree.number("org/team")
+    team, beside = tree.number("org/team"), tree.number("org/beside")
     use = QueueUse(tree)
     assert use.guarantees(team, 2)
     assert not use.guarantees(team, 3)
-    use.add(tree.number("org/beside"), 2)
+    use.add(beside, 2)
     assert not use.guarantees(team, 2), "the queue above is full"
     assert use.guarantees(team, 1)
 
@@ -70,3 +70,12 @@ def test_a_minimum_is_guaranteed_up_to_itself_and_within_every_maximum() -> None
 def test_a_queue_that_contradicts_itself_is_refused(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(BadQueue, match=complaint):
         Queue(**settings)  # type: ignore[arg-type]
+
+
+def test_new_settings_change_columns_that_were_read_before() -> None:
+    tree = QueueTree([Queue("a", gpus_max=3)])
+    assert tree.columns()[2].tolist() == [UNLIMITED, 3]
+    tree.configure([Queue("a", gpus_max=5, gpus_min=1)])
+    assert [column.tolist() for column in tree.columns()[1:]] == [[0, 1], [UNLIMITED, 5]]
+    tree.number("b")
+    assert tree.columns()[0].tolist() == [-1, 0, 0]
