@@ -18,7 +18,7 @@ from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Evidence
 from horae.core.compared_by import ComparedBy
 from horae.core.engine import Engine
-from horae.core.events import Event, JobFinished, JobSubmitted, NodeDraining
+from horae.core.events import Event, JobFinished, JobHeld, JobSubmitted, NodeDraining
 from horae.core.explain import explain
 from horae.core.queues import Queue
 from tests.builders import Cell, Script, job, run
@@ -168,3 +168,23 @@ def test_a_finish_that_frees_gpus_does_not_change_what_the_last_decision_saw() -
     seen = cell.engine.evidence
     cell.tell(JobFinished(5, "a", 1))
     assert cell.engine.evidence is seen
+
+
+def test_gpus_that_are_promised_are_not_free_and_those_that_are_given_up_are() -> None:
+    """Free is what a plan may use: who still sits on a GPU does not matter."""
+    cell = Cell("1x3", slow_stops=True)
+    cell.submit(0, job("a", gpus=2), job("b", gpus=2))
+    cell.at(1, JobHeld(1, "a"))
+    seen = cell.engine.evidence
+    assert seen is not None
+    assert (cell.gpus("a"), len(cell.gpus("b"))) == ((), 2)
+    assert seen.node_free.tolist() == [1], "b is promised two GPUs, of which a still sits on one or two"
+
+
+def test_jobs_are_compared_by_what_they_had_left_when_it_was_decided() -> None:
+    cell = Cell("1x1", "srtf")
+    cell.submit(0, job("a", work=100))
+    cell.submit(30, job("b", work=90))
+    seen = cell.engine.evidence
+    assert seen is not None
+    assert (seen.measure, seen.measured_by_type) == (ComparedBy.TIME_LEFT, (70.0,))

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from horae.core.events import JobFinished, JobHeld, LaunchFailed
+from horae.core.events import JobFinished, JobHeld, JobProgressed, LaunchFailed
 from horae.core.explain import explain
 from horae.core.queues import Queue
 from horae.core.reasons import SENTENCES, Reason
@@ -92,3 +92,25 @@ def test_codes_of_reasons_never_change_their_numbers() -> None:
     shown = {reason.code: int(reason) for reason in Reason}
     assert shown.items() >= {"NotYetConsidered": 1, "Fragmented": 4, "OverQuota": 5, "BehindShare": 15}.items()
     assert len(set(shown.values())) == len(Reason)
+
+
+def test_of_two_queues_that_which_is_really_full_is_named() -> None:
+    cell = Cell("1x8", queues=[Queue("org", gpus_max=3), Queue("org/x", gpus_max=2)])
+    cell.submit(0, job("a", gpus=2, queue="org/y"), job("b", gpus=2, queue="org/x"))
+    assert said(cell, "b")[1].startswith("Queue org has 2 of at most 3 GPUs and the job needs 2;"), "x has room for it"
+
+
+def test_a_job_whose_turn_comes_later_hears_how_many_are_before_it() -> None:
+    cell = Cell("1x1", "time-slice")
+    cell.submit(0, *(job(name, work=1e6) for name in "abc"))
+    waiting = [name for name in "abc" if name not in cell.running]
+    ahead = [explain(cell.engine.status(), name).numbers["ahead"] for name in waiting]
+    assert ahead == [0, 1]
+
+
+def test_a_trial_at_a_rung_hears_for_how_many_it_waits() -> None:
+    cell = Cell("1x3")
+    cell.submit(0, *(job(name, work=100, app="search", app_scheduler="halving:eta=2,rungs=1") for name in "abc"))
+    cell.at(50, JobProgressed(50, "a", 1, 50.0, loss=1.0))
+    told = explain(cell.engine.status(), "a")
+    assert (told.code, told.numbers["others"]) == ("AtRung", 2)

@@ -71,3 +71,37 @@ def test_a_new_node_is_numbered_behind_the_others() -> None:
     gpus = ledger("k80:1x2")
     gpus.join(Node("new", "v100", 3))
     assert (gpus.cluster.gpu_types, gpus.open_by_type.tolist(), gpus.holders.shape[1]) == (("k80", "v100"), [2, 3], 5)
+
+
+def test_a_new_claim_on_the_same_gpus_outlives_the_attempt_that_sat_there() -> None:
+    gpus = ledger()
+    gpus.hold(0, (0, 1))
+    gpus.occupy(0)
+    gpus.drop(0)
+    gpus.hold(0, tuple(range(2)))
+    gpus.vacate(0)
+    assert gpus.held == {0: (0, 1)}
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_restored_ledger_knows_which_claims_are_new(moves: bool) -> None:
+    gpus, copy = ledger(), ledger()
+    gpus.hold(0, (0, 1))
+    gpus.occupy(0)
+    if moves:
+        gpus.drop(0)
+        gpus.hold(0, tuple(range(2)))
+    copy.restore(gpus.contents())
+    copy.vacate(0)
+    assert copy.held == ({0: (0, 1)} if moves else {})
+    assert copy.holders[0].tolist() == ([0, 0, NOBODY, NOBODY] if moves else [NOBODY] * 4)
+
+
+def test_a_node_comes_back_with_as_many_gpus_or_fewer_but_not_with_more_or_others() -> None:
+    gpus = ledger("v100:1x2")
+    [node] = gpus.cluster.nodes
+    assert gpus.join(node)
+    assert not gpus.join(Node(node.name, "v100", 3))
+    assert not gpus.join(Node(node.name, "k80", 2))
+    assert gpus.join(Node(node.name, "v100", 1))
+    assert (gpus.gpu_open.tolist(), gpus.nodes()[0].gpus) == ([True, False], 1)

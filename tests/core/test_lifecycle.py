@@ -245,3 +245,24 @@ def test_a_finish_without_a_start_counts_work_since_the_launch() -> None:
     cell.tell(JobFinished(60, "a", 1))
     jobs = cell.engine.jobs
     assert (jobs.first_started_s[0], jobs.gpu_seconds[0], jobs.work_left[0]) == (10, 50, 0)
+
+
+def test_only_stops_that_the_policy_wants_are_preemptions() -> None:
+    cell = Cell("1x1", "srtf")
+    cell.submit(0, job("a", work=1000))
+    cell.at(10, JobHeld(10, "a"))
+    cell.at(20, JobReleased(20, "a"))
+    assert (cell.attempt("a"), cell.engine.jobs.preemptions[0]) == (2, 0)
+    cell.submit(30, job("short", work=5))
+    assert (cell.running, cell.engine.jobs.preemptions[0]) == (["short"], 1)
+
+
+def test_a_decision_takes_note_that_gpus_came_free_once() -> None:
+    cell = Cell("1x2", "srtf", slow_stops=True)
+    cell.submit(0, job("a", work=1000), job("b", work=1000))
+    cell.submit(10, job("wide", gpus=2, work=5))
+    assert not cell.engine.due(10)
+    cell.tell(JobStopped(11, "a", 1, 10.0))
+    assert cell.engine.due(11), "the last GPU may have come free"
+    cell.engine.decide(11)
+    assert not cell.engine.due(11), "the other job still sits on its GPU, and nothing else has happened"

@@ -51,3 +51,8 @@ def test_the_time_to_leave_after_all_is_done_is_not_worked(took_s: float) -> Non
 
 def test_a_report_of_next_to_nothing_is_no_speed() -> None:
     assert learnt(JobProgressed(10.0, "a", 1, 1e-300)) is None
+
+
+@pytest.mark.parametrize(("after_s", "speed"), [(4.9, None), (5.0, 20.0)])
+def test_a_speed_is_measured_over_the_least_time_or_longer(after_s: float, speed: float | None) -> None:
+    assert learnt(JobProgressed(after_s, "a", 1, 100.0)) == speed

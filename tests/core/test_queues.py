@@ -70,3 +70,12 @@ def test_a_minimum_is_guaranteed_up_to_itself_and_within_every_maximum() -> None
 def test_a_queue_that_contradicts_itself_is_refused(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(BadQueue, match=complaint):
         Queue(**settings)  # type: ignore[arg-type]
+
+
+def test_new_settings_change_columns_that_were_read_before() -> None:
+    tree = QueueTree([Queue("a", gpus_max=3)])
+    assert tree.columns()[2].tolist() == [UNLIMITED, 3]
+    tree.configure([Queue("a", gpus_max=5, gpus_min=1)])
+    assert [column.tolist() for column in tree.columns()[1:]] == [[0, 1], [UNLIMITED, 5]]
+    tree.number("b")
+    assert tree.columns()[0].tolist() == [-1, 0, 0]

@@ -20,7 +20,16 @@ from horae.core.checkpoint import load, save
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided
 from horae.core.engine import Engine
-from horae.core.events import Event, JobFinished, JobProgressed, JobsRetired, JobSubmitted, SettingsChanged
+from horae.core.events import (
+    Event,
+    JobFailed,
+    JobFinished,
+    JobProgressed,
+    JobsRetired,
+    JobSubmitted,
+    LaunchFailed,
+    SettingsChanged,
+)
 from horae.core.explain import explain
 from horae.core.invariants import check
 from horae.core.throughputs import Origin
@@ -223,3 +232,26 @@ def test_of_the_service_that_jobs_had_so_much_is_kept_as_tells_how_long_jobs_tak
     assert (kept.jobs, kept.finished) == (5, 5)
     np.testing.assert_allclose(kept.service(False), [10.0, 20.0, 10.0])
     np.testing.assert_allclose(kept.service(False, finished_before_s=320.0), [10.0, 20.0])
+
+
+def test_the_service_of_jobs_that_failed_is_no_sample_of_finished_ones() -> None:
+    cell = Cell()
+    done(cell, "good", 0.0)
+    cell.submit(20.0, job("bad"))
+    cell.at(50.0, JobFailed(50.0, "bad", 1, 1))
+    cell.submit(60.0, job("newest"))
+    cell.tell(JobsRetired(1e6, 100.0))
+    kept = cell.engine.jobs.past
+    assert (kept.jobs, kept.finished) == (2, 1)
+    assert kept.service(False).tolist() == [10.0, 30.0]
+    assert kept.service(False, finished_before_s=1e9).tolist() == [10.0]
+
+
+def test_a_job_that_backs_off_keeps_its_time_under_its_new_number() -> None:
+    cell = Cell("1x1", slow_starts=True)
+    cell.submit(0.0, job("old", work=10.0))
+    cell.tell(JobFinished(10.0, "old", 1))
+    cell.submit(20.0, job("fails"), job("newest"))
+    cell.tell(LaunchFailed(20.0, "fails", 1))
+    cell.tell(JobsRetired(20.5, 15.0))
+    assert cell.engine._state.backoff == {0: 21.0}

@@ -16,7 +16,7 @@ from horae.core.checkpoint import load, save
 from horae.core.commands import Stop, StopWhy
 from horae.core.declared import Column, Rows, codes, floats, ints
 from horae.core.engine import Engine
-from horae.core.events import JobFinished, JobHeld, JobsRetired, NodeObserved
+from horae.core.events import JobFinished, JobHeld, JobsRetired, NodeJoined, NodeObserved
 from horae.core.state import EngineState, part
 from tests.builders import Cell, job
 
@@ -166,3 +166,14 @@ def test_columns_are_declared_with_their_type_and_first_value() -> None:
         assert column.fresh(3).dtype == dtype
         assert column.fresh(3).tolist() == [column.start] * 3
     assert [column.shown for column in columns.values()] == [True, False, False]
+
+
+def test_a_restored_engine_speaks_of_the_other_engines_last_decision() -> None:
+    """Also if it had decided something itself, for a cluster without jobs."""
+    original = three_jobs().engine
+    copy = fresh(original)
+    copy.apply(NodeJoined(0, copy.gpus.cluster.nodes[0]))
+    assert copy.decide(0).planned
+    copy.restore(original.contents())
+    assert copy.evidence is not None
+    assert copy.evidence.at_s == 10
