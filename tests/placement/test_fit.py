@@ -1,6 +1,6 @@
 """From wishes to GPUs: preemption, protection, quotas, reservations, elastic gangs, types.
 
-Tests placement/columns.py, placement/holders.py, placement/numbers.py, placement/order.py, placement/quotas.py,
+Tests placement/kernel_args.py, placement/holders.py, placement/gpu_numbers.py, placement/heap.py, placement/quotas.py,
 placement/reservation.py and placement/rules.py.
 """
 

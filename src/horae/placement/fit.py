@@ -33,20 +33,8 @@ from horae.core.jit import BOOL, FLOAT, FLOATS, INT, INTS, TABLE, compiled_when_
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION, choose
-from horae.placement.columns import (
-    CLOSED,
-    DISPLACED,
-    KEEPS,
-    MOVES,
-    UNDECIDED,
-    Asked,
-    Columns,
-    Floats,
-    Ints,
-    Pools,
-    Quotas,
-    Result,
-)
+from horae.placement.gpu_numbers import number, sort, span_of
+from horae.placement.heap import heapify, pop
 from horae.placement.holders import (
     depart,
     first_unprotected_s,
@@ -62,8 +50,20 @@ from horae.placement.holders import (
     shift,
     stay,
 )
-from horae.placement.numbers import number, sort, span_of
-from horae.placement.order import heapify, pop
+from horae.placement.kernel_args import (
+    CLOSED,
+    DISPLACED,
+    KEEPS,
+    MOVES,
+    UNDECIDED,
+    Asked,
+    Columns,
+    Floats,
+    Ints,
+    Pools,
+    Quotas,
+    Result,
+)
 from horae.placement.quotas import affordable, below_low, charge, use, within_top
 from horae.placement.reservation import reserve
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from horae.core.jit import BOOL, FLOAT, FLOATS, INT, INTS, TABLE, inner
 from horae.placement.choose import choose
-from horae.placement.columns import CLOSED, DISPLACED, MOVES, UNDECIDED, Bools, Floats, Ints
-from horae.placement.order import heapify, pop
+from horae.placement.heap import heapify, pop
+from horae.placement.kernel_args import CLOSED, DISPLACED, MOVES, UNDECIDED, Bools, Floats, Ints
 from horae.placement.quotas import affordable, charge, use
 
 #: In `slot`: the second of two jobs that share the GPUs of holder h has GUEST - h.

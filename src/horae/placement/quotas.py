@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horae.core.jit import BOOL, INT, INTS, inner
-from horae.placement.columns import Ints
+from horae.placement.kernel_args import Ints
 
 
 @inner(BOOL, INT, INT, INTS, INTS, INTS)

@@ -6,9 +6,9 @@ import numpy as np
 
 from horae.core.jit import FLOAT, FLOATS, INT, INTS, inner
 from horae.placement.choose import choose
-from horae.placement.columns import DISPLACED, Floats, Ints
+from horae.placement.heap import heapify, pop
 from horae.placement.holders import shift
-from horae.placement.order import heapify, pop
+from horae.placement.kernel_args import DISPLACED, Floats, Ints
 
 
 @inner(FLOAT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS)

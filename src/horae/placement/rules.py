@@ -17,8 +17,8 @@ from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
-from horae.placement.columns import CLOSED, Asked, Columns, Pools, Quotas, Result
 from horae.placement.fit import fit
+from horae.placement.kernel_args import CLOSED, Asked, Columns, Pools, Quotas, Result
 from horae.placement.pinned import fit_pinned
 
 _RULES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horae.core.cluster import Span
 from horae.core.jit import BOOL, INT, INTS, inner
-from horae.placement.columns import Ints
+from horae.placement.kernel_args import Ints
 
 _GPU, _NODE, _RACK, _CLUSTER = int(Span.GPU), int(Span.NODE), int(Span.RACK), int(Span.CLUSTER)
 
