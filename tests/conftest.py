@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from horae.policies import POLICIES
+from horae.workload.traces import FORMATS
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """What a test adds to the registries of policies and trace formats is gone after it."""
+    before = dict(POLICIES), dict(FORMATS)
+    yield
+    for registry, entries in zip((POLICIES, FORMATS), before, strict=True):
+        if registry.keys() != entries.keys():
+            registry.clear()
+            registry.update(entries)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session")

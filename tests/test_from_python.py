@@ -5,32 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from horae.plugins.policies import load_policy
-from horae.policies import POLICIES
 from horae.service.server import ServeOptions, Server
 from horae.testing import check_policy
-from horae.workload.traces import FORMATS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "from-python.md"
 
 
-@pytest.fixture
-def registries() -> Iterator[None]:
-    before = dict(POLICIES), dict(FORMATS)
-    yield
-    for known, was in zip((POLICIES, FORMATS), before, strict=True):
-        known.clear()  # type: ignore[attr-defined]
-        known.update(was)  # type: ignore[attr-defined]
-
-
-def test_every_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registries: None) -> None:
+def test_every_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(blocks) >= 10
     monkeypatch.chdir(tmp_path)

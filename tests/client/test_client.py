@@ -89,7 +89,7 @@ def test_every_key_of_a_job_file_has_a_keyword(cluster: horae.Client, tmp_path: 
 def test_mistakes_are_the_services_own_sentences(cluster: horae.Client) -> None:
     with pytest.raises(Refused, match="needs 99 GPUs"):
         cluster.submit(["true"], gpus=99)
-    with pytest.raises(horae.UserError, match="no signal"):
+    with pytest.raises(horae.UserError, match="is not a signal that a program can catch"):
         cluster.submit(["true"], stop_signal="SIGKILL")
     with pytest.raises(NotThere):
         cluster.job("nobody-7")

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 #: Records between two checkpoints: few, so that deaths meet recovery from one, and compaction.
@@ -57,11 +56,17 @@ def mortal(function: Callable[..., Any], call: int, when: str) -> Callable[..., 
 def main() -> None:
     from importlib import import_module
 
+    from horae.backends import BACKENDS, BackendOptions
+    from horae.backends.local.backend import LocalBackend
     from horae.cli.main import main as horae
-    from horae.service import daemon, server
+    from horae.service import daemon
 
     daemon.CHECKPOINT_EVERY = CHECKPOINT_EVERY
-    server.LocalBackend = partial(server.LocalBackend, ready_s=READY_S)  # type: ignore[assignment, attr-defined]
+
+    def local(options: BackendOptions) -> LocalBackend:
+        return LocalBackend(options.state, options.nodes, options.secrets, options.devices, ready_s=READY_S)
+
+    BACKENDS["local"] = local
     point, call, when = sys.argv.pop(1).split(":")
     if point:
         place, name = POINTS[point]
