@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from benchmarks.gate import proof, recorded
-from benchmarks.gate.measurement import FRESH_LOOKS, LOOKS, Judged, Stopwatch, Verdict, judge
+from benchmarks.gate.measurement import AGAIN, FIRST, LATER_LOOKS, Judged, Verdict, judge, measure_alone
 from benchmarks.gate.workloads import WORKLOADS
 from benchmarks.machine import ROOT, cpu_name
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None, command: Sequence[str] = _COMMA
     if asked.prove:
         return proof.prove(names)
     if asked.samples:
-        print(json.dumps({name: Stopwatch(WORKLOADS[name]()).extend(LOOKS[-1]).ratio for name in names}))
+        print(json.dumps({name: measure_alone(name, AGAIN) for name in names}))
         return 0
     return check(names, asked.output, command)
 
@@ -60,11 +60,9 @@ def check(names: Sequence[str], output: str, command: Sequence[str]) -> int:
 
 
 def _looks(name: str, command: Sequence[str]) -> Iterator[float]:
-    """The ratio in this process, and then in fresh ones, for as long as somebody asks."""
-    watch = Stopwatch(WORKLOADS[name]())
-    for repetitions in LOOKS:
-        yield watch.extend(repetitions).ratio
-    for _ in range(FRESH_LOOKS):
+    """The ratio in a fork, and then in fresh processes, as long as the caller asks."""
+    yield measure_alone(name, FIRST)
+    for _ in range(LATER_LOOKS):
         yield _fresh_ratios([name], command)[name]
 
 

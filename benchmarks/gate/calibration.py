@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numba
@@ -86,8 +85,3 @@ def _written(records: dict[int, _Record], number: int) -> float:
     keys = list(records)[-_WRITTEN:]
     texts = [json.dumps(vars(replace(records[key], at_s=float(number)))) for key in keys]
     return sum(float(json.loads(text)["at_s"]) for text in texts)
-
-
-def calibration(rounds: int = _ROUNDS) -> Callable[[], float]:
-    """The calibration as a reference, of a length that suits the workload beside it."""
-    return lambda: calibrate(rounds)

@@ -2,29 +2,31 @@
 
 The ratio is the CPU time of the reference over that of the workload: it falls when Horae gets slower. Both are timed
 in turns, so that a busy machine slows both, and the fastest repetitions count, since noise only ever adds time. A
-ratio that looks low is measured again, at last in fresh processes, and fails only if it is low each time: where memory
-happens to lie, and what else runs, changes the ratio of a process by up to a tenth.
+ratio that looks low is measured again in fresh processes, and fails only if it is low each time: where memory happens
+to lie, and what else runs, changes the ratio of a process by up to a tenth. Each workload has a process of its own:
+what ran before in a process changes the ratio even more.
 """
 
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from enum import Enum
 
-from benchmarks.gate.workloads import Act, TimedPair
+from benchmarks.gate.workloads import WORKLOADS, Act, TimedPair
 
 #: A ratio that falls by more than this fails.
 MAY_FALL = 0.15
 #: A ratio that is higher by more than this should be recorded.
 WORTH_RAISING = 0.15
-#: Repetitions after which the ratio is judged.
-LOOKS = (8, 16)
-#: Fresh processes that measure a low ratio again, with as many repetitions as the last look.
-FRESH_LOOKS = 2
+#: Repetitions of the first look at a ratio, and of the later ones.
+FIRST, AGAIN = 8, 16
+#: Fresh processes that measure a low ratio again.
+LATER_LOOKS = 3
 #: The part of the recorded ratio that passes at the first look: few repetitions must show a clear margin.
 CLEAR = 0.93
 #: Of each side, the mean of this number of fastest repetitions counts: a single one may be luck.
@@ -74,19 +76,6 @@ class Judged:
         return f"{sentence}."
 
 
-@dataclass
-class Samples:
-    """CPU seconds of the repetitions of a workload and of its reference."""
-
-    workload_s: list[float] = field(default_factory=list)
-    reference_s: list[float] = field(default_factory=list)
-
-    @property
-    def ratio(self) -> float:
-        """Reference over workload, by the fastest repetitions of each."""
-        return sum(sorted(self.reference_s)[:_FASTEST]) / sum(sorted(self.workload_s)[:_FASTEST])
-
-
 def judge(name: str, recorded: float | None, looks: Iterable[float]) -> Judged:
     """Look at the ratio until it passes or all looks are spent; the highest look but the first counts then."""
     ratios: list[float] = []
@@ -98,43 +87,42 @@ def judge(name: str, recorded: float | None, looks: Iterable[float]) -> Judged:
     return Judged(name, max(ratios[1:]), recorded, len(ratios))
 
 
-class Stopwatch:
-    """Times a pair in turns: workload, reference, workload, reference.
+def measure_alone(name: str, repetitions: int) -> float:
+    """The ratio of a workload in a fork, which has the imports of this process and nothing else."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(measure, WORKLOADS[name], repetitions).result()
+
+
+def measure(make: Callable[[], TimedPair], repetitions: int) -> float:
+    """Reference over workload in CPU time, by the fastest repetitions of each.
 
     The reference is run as often in each turn as takes about the time of the workload. A short piece of work finds a
     quiet moment on a busy machine more often than a long one, and the ratio would fall with the load.
     """
+    pair = make()
+    # The first run of each loads compiled code and fills caches.
+    pair.workload()
+    pair.reference()
+    times = max(1, round(_cpu_s(pair.workload) / _cpu_s(pair.reference)))
+    workload_s, reference_s = [], []
+    for _ in range(repetitions):
+        workload_s.append(_cpu_s(pair.workload))
+        reference_s.append(_cpu_s(pair.reference, times))
+    return fastest_s(reference_s) / fastest_s(workload_s)
 
-    def __init__(self, pair: TimedPair) -> None:
-        self._pair, self._samples = pair, Samples()
-        # The first run of each loads compiled code and fills caches.
-        pair.workload()
-        pair.reference()
-        self._times = max(1, round(_cpu_s(pair.workload) / _cpu_s(pair.reference)))
 
-    def extend(self, repetitions: int) -> Samples:
-        """Measure up to this number of repetitions."""
-        with _no_collection():
-            while len(self._samples.workload_s) < repetitions:
-                self._samples.workload_s.append(_cpu_s(self._pair.workload))
-                self._samples.reference_s.append(_cpu_s(self._pair.reference, self._times))
-        return self._samples
+def fastest_s(times_s: Sequence[float]) -> float:
+    """Mean of the few fastest."""
+    return sum(sorted(times_s)[:_FASTEST]) / _FASTEST
 
 
 def _cpu_s(act: Act, times: int = 1) -> float:
-    """CPU seconds of one call, on average."""
+    """CPU seconds of one call, on average, without pauses to collect garbage."""
     gc.collect()
+    gc.disable()
     began_s = time.process_time()
     for _ in range(times):
         act()
-    return (time.process_time() - began_s) / times
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector from running at moments of its own choice."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+    took_s = time.process_time() - began_s
+    gc.enable()
+    return took_s / times

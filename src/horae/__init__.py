@@ -122,6 +122,18 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+#: Modules with compiled functions, and those that they import: compiled code has the values of their constants in it.
+_COMPILED_IN = {
+    "core": "arrays cluster declared errors jit queues reasons states straight_lines",
+    "placement": "choose gpu_numbers heap holders kernel_args marks quotas reservation turns waiting_reasons walk",
+    "solve.allocation": "cheapest_mix demands equal_jobs floors hierarchy lexicographic packing price_search problem "
+    "time_division time_lp units",
+    "solve.auction": "bids branch_and_bound local_search machine_choice moves prices winner_program",
+    "solve": "matching slots",
+}
+COMPILED = tuple(f"{package}.{module}" for package, modules in _COMPILED_IN.items() for module in modules.split())
+
+
 def prepare_compilation() -> None:
     """Tell numba where to keep machine code and how hard to try; to be called before it is imported.
 
@@ -143,9 +155,10 @@ def _keep_compiled_code_apart() -> None:
     from pathlib import Path
 
     here = Path(__file__).parent
-    sources = sorted(path for part in ("core", "placement", "solve") for path in (here / part).rglob("*.py"))
-    seen = [(path.name, stat.st_size, stat.st_mtime_ns) for path in sources for stat in [path.stat()]]
-    version = hashlib.sha1(repr(seen).encode(), usedforsecurity=False).hexdigest()[:16]
+    digest = hashlib.sha1(usedforsecurity=False)
+    for module in COMPILED:
+        digest.update((here / f"{module.replace('.', '/')}.py").read_bytes())
+    version = digest.hexdigest()[:16]
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "horae"
     # Worker processes inherit the setting, and must not nest it.

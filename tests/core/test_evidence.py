@@ -172,13 +172,13 @@ def test_a_finish_that_frees_gpus_does_not_change_what_the_last_decision_saw() -
 
 def test_gpus_that_are_promised_are_not_free_and_those_that_are_given_up_are() -> None:
     """Free is what a plan may use: who still sits on a GPU does not matter."""
-    cell = Cell("1x3", slow_stops=True)
-    cell.submit(0, job("a", gpus=2), job("b", gpus=2))
+    cell = Cell("1x4", slow_stops=True)
+    cell.submit(0, job("a", gpus=2), job("b", gpus=3))
     cell.at(1, JobHeld(1, "a"))
     seen = cell.engine.evidence
     assert seen is not None
-    assert (cell.gpus("a"), len(cell.gpus("b"))) == ((), 2)
-    assert seen.node_free.tolist() == [1], "b is promised two GPUs, of which a still sits on one or two"
+    assert (cell.gpus("a"), len(cell.gpus("b"))) == ((), 3)
+    assert seen.node_free.tolist() == [1], "of the three GPUs that b is promised a still sits on some"
 
 
 def test_jobs_are_compared_by_what_they_had_left_when_it_was_decided() -> None:

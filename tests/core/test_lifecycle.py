@@ -249,9 +249,10 @@ def test_a_finish_without_a_start_counts_work_since_the_launch() -> None:
 
 def test_only_stops_that_the_policy_wants_are_preemptions() -> None:
     cell = Cell("1x1", "srtf")
+    [node] = cell.engine.gpus.cluster.nodes
     cell.submit(0, job("a", work=1000))
-    cell.at(10, JobHeld(10, "a"))
-    cell.at(20, JobReleased(20, "a"))
+    cell.at(10, NodeDraining(10, node.name, evict=True))
+    cell.at(20, NodeJoined(20, node))
     assert (cell.attempt("a"), cell.engine.jobs.preemptions[0]) == (2, 0)
     cell.submit(30, job("short", work=5))
     assert (cell.running, cell.engine.jobs.preemptions[0]) == (["short"], 1)
@@ -266,3 +267,21 @@ def test_a_decision_takes_note_that_gpus_came_free_once() -> None:
     assert cell.engine.due(11), "the last GPU may have come free"
     cell.engine.decide(11)
     assert not cell.engine.due(11), "the other job still sits on its GPU, and nothing else has happened"
+
+
+def test_an_attempt_that_stops_of_its_own_accord_is_looked_at_anew() -> None:
+    cell = Cell("1x1", slow_stops=True)
+    cell.submit(0, job("a", work=1000))
+    cell.tell(JobStopped(10, "a", 1, 5.0))
+    assert (cell.state("a"), cell.reason("a")) == (State.WAITING, Reason.NOT_YET_CONSIDERED)
+    assert cell.engine.due(10)
+
+
+def test_a_job_that_was_stopped_for_another_keeps_the_reason_that_it_was_told() -> None:
+    cell = Cell("1x1", "srtf", slow_stops=True)
+    cell.submit(0, job("long", work=1000))
+    cell.submit(10, job("short", work=5))
+    assert cell.reason("long") is Reason.BEHIND_SHORTER
+    cell.tell(JobStopped(12, "long", 1, 10.0))
+    assert cell.reason("long") is Reason.BEHIND_SHORTER
+    assert not cell.engine._state.must_plan, "the launch of the other job needs no plan"

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
 from horae.core.reasons import Reason
-from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION, choose
+from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION, Gang, choose
+from horae.placement.kernel_args import CHOSEN_GPUS, CHOSEN_POOL, Pools
 from horae.placement.rules import UnknownPlacement, make_placement
 from tests.builders import Cell, cluster, job
+from tests.placement.plain import plain
 
 Pool = tuple[int, int, int, int]  # capacity, free, type, rack
 
@@ -33,12 +35,12 @@ def chosen(rule: int, gpus: int, gpu_type: int, pools: list[Pool]) -> dict[int, 
     """GPUs taken from each pool; nothing if the rule finds no place."""
     capacity, free, types, racks = (np.array(column, np.int64) for column in zip(*pools, strict=True))
     by_capacity = np.argsort(-capacity, kind="stable").astype(np.int64)
-    out_pool, out_take = np.empty(len(pools), np.int64), np.empty(len(pools), np.int64)
-    taken = choose(
-        rule, gpus, gpu_type, free, capacity, by_capacity, types, racks, int(racks.max()) + 1, out_pool, out_take
-    )
-    assert len(set(out_pool[:taken].tolist())) == taken, "one pool is named twice"
-    return dict(zip(out_pool[:taken].tolist(), out_take[:taken].tolist(), strict=True))
+    by_type = np.bincount(types, weights=capacity).astype(np.int64)
+    record = Pools(rule, 0.5, False, int(racks.max()) + 1, False, types, racks, capacity, by_capacity, by_type)
+    choice = np.empty((2, len(pools)), np.int64)
+    taken = plain(choose)(Gang(rule, gpus, gpu_type), free, record, choice)
+    assert len(set(choice[CHOSEN_POOL, :taken].tolist())) == taken, "a pool is named twice"
+    return dict(zip(choice[CHOSEN_POOL, :taken].tolist(), choice[CHOSEN_GPUS, :taken].tolist(), strict=True))
 
 
 def sets_of(k: int, gpu_type: int, pools: list[Pool]) -> list[tuple[int, ...]]:

@@ -13,7 +13,8 @@ from horae.core.arrays import Ints
 from horae.core.commands import GivenUp
 from horae.core.declared import Rows, Stored
 from horae.core.job import JobSpec
-from horae.core.job_table import JobTable, along
+from horae.core.job_table import JobTable
+from horae.core.straight_lines import along
 
 
 class AppBook:

@@ -9,14 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Ints
 from horae.core.cluster import Cluster, Node
 from horae.core.declared import Rows, Stored
+from horae.core.holdings import Holdings
 
 NOBODY = -1
 
 
 #: Jobs that can share a GPU.
 SEATS = 2
+#: Counts of GPUs: those without a holder, and those without an occupant, either.
+FREE, IDLE = 0, 1
 
 
 class GpuLedger:
@@ -49,19 +53,35 @@ class GpuLedger:
         self.node_gpus = [node.gpus for node in cluster.nodes]
         self.held: dict[int, tuple[int, ...]] = {}
         self.occupied: dict[int, tuple[int, ...]] = {}
+        #: `held` as columns.
+        self.holdings = Holdings(cluster.gpus)
         self._refresh()
 
     def hold(self, row: int, gpu_ids: tuple[int, ...]) -> None:
         """Set GPUs aside for a job."""
         assert row not in self.held, f"row {row} holds GPUs already"
-        for other in {int(self.holders[0, gpu]) for gpu in gpu_ids} - {NOBODY}:
+        first_seats = self.holders[0]
+        others = {int(first_seats[gpu]) for gpu in gpu_ids} - {NOBODY}
+        for other in others:
             assert self.held[other] == gpu_ids, f"row {other} holds {self.held[other]}, not all of {gpu_ids} as {row}"
+        if not others:
+            self._count_free(gpu_ids, -1)
         _sit(self.holders, row, gpu_ids)
         self.held[row] = gpu_ids
+        if others:
+            self.holdings.join(row, others.pop())
+        else:
+            self.holdings.add(row, gpu_ids)
 
     def drop(self, row: int) -> None:
         """A job no longer has a claim on its GPUs, though it may still sit on them."""
-        _rise(self.holders, row, self.held.pop(row, ()))
+        gpu_ids = self.held.pop(row, ())
+        if not gpu_ids:
+            return
+        _rise(self.holders, row, gpu_ids)
+        self.holdings.remove(row)
+        if self.holders[0, gpu_ids[0]] == NOBODY:
+            self._count_free(gpu_ids, 1)
 
     def occupy(self, row: int) -> None:
         """A job moves onto the GPUs it holds."""
@@ -74,6 +94,9 @@ class GpuLedger:
         """A job's processes are gone; a claim that was only its own goes with them."""
         gpu_ids = self.occupied.pop(row, ())
         _rise(self.occupants, row, gpu_ids)
+        for gpu in gpu_ids:
+            if self.holders[0, gpu] == NOBODY and self.occupants[0, gpu] == NOBODY and self.gpu_open[gpu]:
+                self._count(IDLE, gpu, 1)
         if gpu_ids and self.held.get(row) is gpu_ids:
             self.drop(row)
 
@@ -103,6 +126,7 @@ class GpuLedger:
             more = np.full((SEATS, node.gpus), NOBODY, np.int64)
             self.holders = np.concatenate((self.holders, more), axis=1)
             self.occupants = np.concatenate((self.occupants, more), axis=1)
+            self.holdings.extend(node.gpus)
             self.node_up.append(True)
             self.node_draining.append(False)
             self.node_gpus.append(node.gpus)
@@ -160,19 +184,48 @@ class GpuLedger:
         for row in self.occupied:
             if row in self.held and row not in contents["moving"]:
                 self.occupied[row] = self.held[row]
+        self.holdings = Holdings(self.cluster.gpus)
+        for row, gpu_ids in self.held.items():
+            if self.holders[0, gpu_ids[0]] == row:
+                self.holdings.add(row, gpu_ids)
+        for row, gpu_ids in self.held.items():
+            if self.holders[1, gpu_ids[0]] == row:
+                self.holdings.join(row, int(self.holders[0, gpu_ids[0]]))
         self._refresh()
+
+    def _count_free(self, gpu_ids: tuple[int, ...], by: int) -> None:
+        """Some GPUs got or lost their only holder."""
+        for gpu in gpu_ids:
+            if self.gpu_open[gpu]:
+                self._count(FREE, gpu, by)
+                if self.occupants[0, gpu] == NOBODY:
+                    self._count(IDLE, gpu, by)
+
+    def _count(self, column: int, gpu: int, by: int) -> None:
+        self.by_node[column, self.cluster.gpu_node[gpu]] += by
+        self.by_type[column, self.cluster.gpu_type[gpu]] += by
 
     def _refresh(self) -> None:
         states = zip(self.node_up, self.node_draining, self.node_gpus, strict=True)
         open_gpus = np.array([gpus if up and not draining else 0 for up, draining, gpus in states])
         on_node = np.arange(self.cluster.gpus) - self.cluster.first_gpu[self.cluster.gpu_node]
         self.gpu_open: NDArray[np.bool_] = on_node < open_gpus[self.cluster.gpu_node]
-        types = len(self.cluster.gpu_types)
-        self.open_by_type: NDArray[np.int64] = np.bincount(
-            self.cluster.gpu_type[self.gpu_open], minlength=types
-        ).astype(np.int64)
+        self.open_by_type: Ints = self._by_type(self.gpu_open)
+        free = self.gpu_open & (self.holders[0] == NOBODY)
+        idle = free & (self.occupants[0] == NOBODY)
+        #: FREE and IDLE open GPUs.
+        self.by_node: Ints = np.array((self._by_node(free), self._by_node(idle)))
+        self.by_type: Ints = np.array((self._by_type(free), self._by_type(idle)))
         #: Changes whenever the set of GPUs that take jobs does.
         self.version = getattr(self, "version", 0) + 1
+
+    def _by_node(self, chosen: NDArray[np.bool_]) -> Ints:
+        """How many GPUs of each node are chosen."""
+        return np.bincount(self.cluster.gpu_node[chosen], minlength=len(self.cluster.nodes)).astype(np.int64)
+
+    def _by_type(self, chosen: NDArray[np.bool_]) -> Ints:
+        """How many GPUs of each type are chosen."""
+        return np.bincount(self.cluster.gpu_type[chosen], minlength=len(self.cluster.gpu_types)).astype(np.int64)
 
 
 def _sit(seats: NDArray[np.int64], row: int, gpu_ids: tuple[int, ...]) -> None:

@@ -39,7 +39,24 @@ def compiled_when_called(function: _F) -> _F:
 def inner_when_called(function: _F) -> _F:
     """The same for a function that only such compiled ones call."""
     decorate = cast(Callable[..., Callable[[_F], _F]], njit)
-    return decorate(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    return decorate(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=True)(function)
+
+
+def lean_when_called(function: _F) -> _F:
+    """Like `lean`, for a function that Python calls."""
+    return cast(Callable[..., Callable[[_F], _F]], njit)(cache=True, _nrt=False)(function)
+
+
+def lean(function: _F) -> _F:
+    """The same for a function that makes no arrays: it needs not count who uses which, and is compiled sooner."""
+    decorate = cast(Callable[..., Callable[[_F], _F]], njit)
+    return decorate(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function)
+
+
+def inlined(function: _F) -> _F:
+    """For a line or two that become part of every compiled function that calls them: a call would cost more."""
+    decorate = cast(Callable[..., Callable[[_F], _F]], njit)
+    return decorate(inline="always")(function)
 
 
 def _compile(result: str, arguments: tuple[str, ...], **options: bool) -> Callable[[_F], _F]:

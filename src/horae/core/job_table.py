@@ -16,30 +16,13 @@ from numpy.typing import NDArray
 from horae.core.arrays import Bytes, Floats, Ints
 from horae.core.cluster import Span
 from horae.core.declared import Column, Rows, Stored, codes, floats, ints
-from horae.core.jit import FLOAT, FLOATS, INTS, compiled
 from horae.core.job import JobSpec
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
 from horae.core.retired_jobs import RetiredJobs
 from horae.core.states import State
+from horae.core.straight_lines import along
 from horae.core.throughputs import Setting, Speeds, closest_span
-
-
-@compiled(FLOATS, FLOAT, INTS, FLOATS, FLOATS, FLOATS, FLOAT)
-def along(
-    now_s: float,
-    rows: NDArray[np.int64],
-    base: NDArray[np.float64],
-    slope: NDArray[np.float64],
-    since_s: NDArray[np.float64],
-    sign: float,
-) -> NDArray[np.float64]:
-    """Value of each row's straight line at `now_s`: base + sign * slope * (now_s - since_s)."""
-    out = np.empty(len(rows))
-    for i in range(len(rows)):
-        row = rows[i]
-        out[i] = base[row] + sign * slope[row] * (now_s - since_s[row])
-    return out
 
 
 class JobTable:

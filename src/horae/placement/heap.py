@@ -1,14 +1,9 @@
-"""Positions in order of their keys, one at a time: most decisions need only the first few."""
+"""A heap of positions by their keys: it gives them in order one at a time, and most decisions need only a few."""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from horae.core.arrays import Floats, Ints
 from horae.core.jit import FLOATS, INT, INTS, inner
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @inner("void", FLOATS, INTS, INT, INT)

@@ -1,296 +1,223 @@
-"""Jobs that have GPUs when a decision is made: what they have, and how they lose it. Compiled."""
+"""Jobs that have GPUs when a decision is made: how they keep, share and lose them. Compiled."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from horae.core.jit import BOOL, FLOAT, FLOATS, INT, INTS, TABLE, inner
-from horae.placement.choose import choose
+from horae.core.arrays import Floats, Ints
+from horae.core.jit import inlined, inner_when_called, lean
 from horae.placement.heap import heapify, pop
-from horae.placement.kernel_args import CLOSED, DISPLACED, MOVES, UNDECIDED, Bools, Floats, Ints
+from horae.placement.kernel_args import (
+    BACK,
+    CLOSED,
+    DISPLACED,
+    FIRST_GPU,
+    FREE,
+    FREE_STAMP,
+    GUEST,
+    LEAD,
+    LEFT,
+    LINED_UP,
+    MARK,
+    MOVES,
+    NONE,
+    PARTNER,
+    POSITION,
+    REACH,
+    SIZE,
+    STATUS,
+    TOUCHED_HOLDERS,
+    UNDECIDED,
+    Floor,
+    Walk,
+)
+from horae.placement.marks import seat, will_mark
 from horae.placement.quotas import affordable, charge, use
 
-#: In `slot`: the second of two jobs that share the GPUs of holder h has GUEST - h.
-GUEST = -(1 << 61)
 
-
-@inner(INT, INT)
-def seat(mark: int) -> int:
-    """The holder whose GPUs a job has, alone or with another, by its mark in `slot`; -1 if it has none."""
-    if mark >= 0:
-        return mark
-    return GUEST - mark if mark <= GUEST else -1
-
-
-@inner(INT, "int64[:, ::1]", INTS, INTS, INTS, INTS, INTS)
-def see_holders(holders: Ints, slot: Ints, rows: Ints, guests: Ints, first: Ints, gpus: Ints) -> int:
-    """Group held GPUs by holder: those of holder h are gpus[first[h]:first[h + 1]]; slot leads from row to h.
-
-    Two jobs that share their GPUs are one holder, `rows[h]` and `guests[h]` (-1 for those that are alone).
-    """
-    holder, second = holders[0], holders[1]
-    total = 0
-    for gpu in range(len(holder)):
-        row = holder[gpu]
-        if row < 0:
-            continue
-        if slot[row] < 0:
-            slot[row] = total
-            rows[total] = row
-            guests[total] = second[gpu]
-            if second[gpu] >= 0:
-                slot[second[gpu]] = GUEST - total
-            first[total + 1] = 0
-            total += 1
-        first[slot[row] + 1] += 1
-    first[0] = 0
-    for h in range(total):
-        first[h + 1] += first[h]
-    filled = first[:total].copy()
-    for gpu in range(len(holder)):
-        if holder[gpu] >= 0:
-            h = slot[holder[gpu]]
-            gpus[filled[h]] = gpu
-            filled[h] += 1
-    return total
-
-
-@inner("void", INT, INTS, INTS, INTS)
-def lead(row: int, slot: Ints, rows: Ints, guests: Ints) -> None:
-    """Of two jobs that share GPUs, make one the first."""
-    h = seat(slot[row])
-    if h >= 0 and rows[h] != row:
-        guests[h], rows[h] = rows[h], row
-        slot[row], slot[guests[h]] = h, GUEST - h
-
-
-@inner(BOOL, INT, INTS, INTS, INTS)
-def part(row: int, slot: Ints, rows: Ints, guests: Ints) -> bool:
-    """A job leaves the GPUs it shares to the other; False if it has none, or has them alone."""
-    h = seat(slot[row])
-    if h < 0 or guests[h] < 0:
-        return False
-    lead(row, slot, rows, guests)
-    rows[h], guests[h] = guests[h], -1
-    slot[rows[h]], slot[row] = h, -1
-    return True
-
-
-@inner("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS)
-def shift(
-    h: int, by: int, first: Ints, gpus: Ints, gpu_pool: Ints, pool_type: Ints, by_pool: Ints, by_type: Ints
-) -> None:
-    """Add a holder's open GPUs to some counts, `by` each."""
-    for at in range(first[h], first[h + 1]):
-        pool = gpu_pool[gpus[at]]
+@lean
+def add_gpus(h: int, by_pool: Ints, by_type: Ints, floor: Floor) -> None:
+    """Add a holder's open GPUs to some counts."""
+    gpu = floor.held[FIRST_GPU, h]
+    while gpu >= 0:
+        pool = floor.gpu_pool[gpu]
         if pool != CLOSED:
-            by_pool[pool] += by
-            by_type[pool_type[pool]] += by
+            by_pool[pool] += 1
+            by_type[floor.pool_type[pool]] += 1
+        gpu = floor.next_gpu[gpu]
 
 
-@inner(FLOAT, INT, INT, FLOATS)
-def guarded_until_s(row: int, guest: int, protected_until_s: Floats) -> float:
-    """Until when a job, or one of two that share GPUs, is protected."""
-    if guest < 0:
-        return float(protected_until_s[row])
-    return float(max(protected_until_s[row], protected_until_s[guest]))
+@inlined
+def protected_until_s(h: int, protected_s: Floats, floor: Floor) -> float:
+    """Until when a holder is protected: the later time of two jobs that share GPUs."""
+    until_s = protected_s[floor.holders[LEAD, h]]
+    if floor.holders[GUEST, h] >= 0:
+        until_s = max(until_s, protected_s[floor.holders[GUEST, h]])
+    return until_s
 
 
-@inner("void", INTS, INTS, FLOATS, INTS, FLOATS, INTS)
-def _rank_holders(job: Ints, partner: Ints, key: Floats, slot: Ints, holder_key: Floats, holder_position: Ints) -> None:
-    """Write down where in the order each holder's first wish stands; no wish is the end of it."""
-    keyed, paired = len(key) > 0, len(partner) > 0
-    for i in range(len(job)):
-        its_key = key[i] if keyed else float(i)
-        for row in (job[i], partner[i] if paired else -1):
-            h = seat(slot[row]) if row >= 0 else -1
-            if h >= 0 and (its_key < holder_key[h] or (its_key == holder_key[h] and i < holder_position[h])):
-                holder_key[h], holder_position[h] = its_key, i
+@lean
+def lead(row: int, floor: Floor) -> None:
+    """Of two jobs that share GPUs, make this one the first."""
+    h = seat(row, floor)
+    if h >= 0 and floor.holders[LEAD, h] != row:
+        floor.holders[GUEST, h], floor.holders[LEAD, h] = floor.holders[LEAD, h], row
 
 
-@inner("void", INTS, INTS, FLOATS, INTS, INT, INTS, INTS)
-def line_up(job: Ints, partner: Ints, key: Floats, slot: Ints, n_holders: int, position: Ints, back: Ints) -> None:
-    """Write down where each holder's first wish stands, and the holders from the last in order to the first."""
-    first_key = np.full(n_holders, np.inf)
-    _rank_holders(job, partner, key, slot, first_key, position)
-    # A heap gives the lowest first, so keys and positions are turned around.
-    turned = np.empty(n_holders, np.int64)
-    for h in range(n_holders):
-        first_key[h] = -first_key[h]
-        turned[h] = (len(job) - position[h]) * n_holders + (n_holders - 1 - h)
-    heapify(first_key, turned)
-    for at in range(n_holders):
-        back[at] = n_holders - 1 - pop(first_key, turned, n_holders - at) % n_holders
+@inlined
+def _touch(h: int, floor: Floor) -> None:
+    """Remember a holder that loses its GPUs, or one of its jobs."""
+    floor.touched[floor.counters[TOUCHED_HOLDERS]] = h
+    floor.counters[TOUCHED_HOLDERS] += 1
 
 
-@inner(BOOL, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS)
-def stay(
-    h: int, slot: Ints, rows: Ints, guests: Ints, status: Ints, first: Ints, held: Ints, gpu_pool: Ints,
-    pool_type: Ints, free: Ints, type_free: Ints, position: Ints, wishless: int, queue: Ints, parent: Ints, top: Ints,
-    used: Ints,
-) -> bool:  # fmt: skip
-    """A wish of a holder came to nothing: it stays where it is until somebody takes its GPUs, and counts until then.
+@lean
+def send_guest_away(h: int, floor: Floor) -> None:
+    """The second of two jobs that share GPUs has them no more."""
+    guest = floor.holders[GUEST, h]
+    will_mark(guest, floor)
+    floor.marks[MARK, guest] = LEFT
+    floor.holders[GUEST, h] = NONE
+    _touch(h, floor)
 
-    Those that its queues cannot have there are displaced. Says whether GPUs came free.
+
+@lean
+def _free_gpus(h: int, floor: Floor) -> None:
+    """A holder's GPUs can be given to others: what found no place before may find one now."""
+    add_gpus(h, floor.counts[FREE], floor.type_counts[FREE], floor)
+    floor.counters[FREE_STAMP] += 1
+    _touch(h, floor)
+
+
+@lean
+def stay(h: int, floor: Floor) -> None:
+    """A wish of a holder came to nothing: it stays until another job takes its GPUs, and counts until then.
+
+    It is displaced if its queues may not have the GPUs; a guest whose queues may not have them is sent away.
     """
-    has = first[h + 1] - first[h]
-    if guests[h] >= 0 and not affordable(rows[h], guests[h], has, 0, queue, parent, top, used):
-        slot[guests[h]], guests[h] = -1, -1
-    if not affordable(rows[h], guests[h], has, 0, queue, parent, top, used):
-        status[h] = DISPLACED
-        shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
-        return True
-    charge(rows[h], guests[h], has, queue, parent, used)
-    position[h] = wishless
-    return False
+    row, has = floor.holders[LEAD, h], floor.held[SIZE, h]
+    if floor.holders[GUEST, h] >= 0 and not affordable(row, floor.holders[GUEST, h], has, floor.queue, floor.quotas):
+        send_guest_away(h, floor)
+    if not affordable(row, floor.holders[GUEST, h], has, floor.queue, floor.quotas):
+        floor.holders[STATUS, h] = DISPLACED
+        _free_gpus(h, floor)
+        return
+    charge(row, floor.holders[GUEST, h], has, floor.queue, floor.quotas)
+    floor.holders[POSITION, h] = floor.wishes
 
 
-@inner(BOOL, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS)
-def depart(
-    row: int, slot: Ints, rows: Ints, guests: Ints, status: Ints, first: Ints, held: Ints, gpu_pool: Ints,
-    pool_type: Ints, free: Ints, type_free: Ints, position: Ints, wishless: int, queue: Ints, parent: Ints, top: Ints,
-    used: Ints,
-) -> bool:  # fmt: skip
-    """A job that gets other GPUs leaves those it has, to the one it shares them with if there is one.
-
-    Says whether GPUs came free. `wishless` is -1 where nobody counts against quotas.
-    """
-    h = seat(slot[row])
+@lean
+def depart(row: int, floor: Floor) -> None:
+    """A job that gets other GPUs leaves those it has, to the job it shares them with if there is one."""
+    h = seat(row, floor)
     if h < 0:
-        return False
-    counted, undecided = position[h] == wishless, status[h] == UNDECIDED
-    if undecided and counted:
-        use(queue[row], first[h] - first[h + 1], parent, used)
-    if part(row, slot, rows, guests):
-        if undecided and not counted and wishless >= 0:
-            return stay(
-                h, slot, rows, guests, status, first, held, gpu_pool, pool_type, free, type_free, position, wishless,
-                queue, parent, top, used,
-            )  # fmt: skip
-        return False
-    status[h] = MOVES
+        return
+    undecided = floor.holders[STATUS, h] == UNDECIDED
+    counts = floor.counted and undecided
+    wishless = counts and floor.holders[POSITION, h] == floor.wishes
+    if wishless:
+        use(floor.queue[row], -floor.held[SIZE, h], floor.quotas)
+    if floor.holders[GUEST, h] >= 0:
+        lead(row, floor)
+        floor.holders[LEAD, h], floor.holders[GUEST, h] = floor.holders[GUEST, h], row
+        send_guest_away(h, floor)
+        if counts and not wishless:
+            stay(h, floor)
+        return
+    floor.holders[STATUS, h] = MOVES
     if undecided:
-        shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
-    return bool(undecided)
+        _free_gpus(h, floor)
 
 
-@inner(INT, INT, INT, INT, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT, INTS, INTS)
-def reach_back(
-    rule: int, gpus: int, gpu_type: int, free: Ints, back: Ints, n_holders: int, status: Ints, first: Ints, held: Ints,
-    gpu_pool: Ints, gpu_types: Ints, capacity: Ints, by_capacity: Ints, pool_type: Ints, pool_rack: Ints, racks: int,
-    out_pool: Ints, out_take: Ints,
-) -> int:  # fmt: skip
-    """Choose pools for a gang from free GPUs and those of undecided holders, as few from the back as will do."""
-    counts, have = free.copy(), 0
-    for pool in range(len(counts)):
-        if pool_type[pool] == gpu_type:
-            have += counts[pool]
-    for at in range(n_holders):
-        h = back[at]
-        if status[h] != UNDECIDED or gpu_types[held[first[h]]] != gpu_type:
-            continue
-        for i in range(first[h], first[h + 1]):
-            pool = gpu_pool[held[i]]
-            if pool != CLOSED:
-                counts[pool] += 1
-                have += 1
-        if have >= gpus:
-            taken = choose(
-                rule, gpus, gpu_type, counts, capacity, by_capacity, pool_type, pool_rack, racks, out_pool, out_take
-            )
-            if taken > 0:
-                return taken
-    return 0
+@lean
+def displace_last(pool: int, floor: Floor) -> None:
+    """Take the GPUs of the undecided holder that comes last in order among those of a pool.
 
-
-@inner("void", INT, INT, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INTS, INT)
-def make_room(
-    pool: int, gpus: int, free: Ints, type_free: Ints, back: Ints, status: Ints, position: Ints, first: Ints,
-    held: Ints, gpu_pool: Ints, pool_type: Ints, rows: Ints, guests: Ints, queue: Ints, parent: Ints, used: Ints,
-    wishless: int,
-) -> None:  # fmt: skip
-    """Take GPUs from undecided holders of a pool, the last in order first, until so many are free.
-
-    Those with no wish of their own (their position is `wishless`) were counted against
-    their quotas from the start, and are no more.
+    It gets them back if they are still there when its turn comes.
     """
-    for h in back:
-        if free[pool] >= gpus:
-            break
-        if status[h] != UNDECIDED:
-            continue
-        here = False
-        for at in range(first[h], first[h + 1]):
-            here = here or gpu_pool[held[at]] == pool
-        if here:
-            status[h] = DISPLACED
-            shift(h, 1, first, held, gpu_pool, pool_type, free, type_free)
-            if position[h] == wishless:
-                charge(rows[h], guests[h], first[h] - first[h + 1], queue, parent, used)
-    assert free[pool] >= gpus
+    for at in range(floor.holder_count):
+        h = floor.holders[BACK, at]
+        gpu = floor.held[FIRST_GPU, h] if floor.holders[STATUS, h] == UNDECIDED else NONE
+        while gpu >= 0 and floor.gpu_pool[gpu] != pool:
+            gpu = floor.next_gpu[gpu]
+        if gpu >= 0:
+            floor.holders[STATUS, h] = DISPLACED
+            _free_gpus(h, floor)
+            if floor.counted and floor.holders[POSITION, h] == floor.wishes:
+                # Holders without a wish were counted from the start.
+                has = floor.held[SIZE, h]
+                charge(floor.holders[LEAD, h], floor.holders[GUEST, h], -has, floor.queue, floor.quotas)
+            return
+    raise AssertionError("no holder of the pool may lose its GPUs")
 
 
-@inner(FLOAT, FLOAT, INTS, INTS, FLOATS, INTS, INT, INT, INTS, INTS, FLOATS)
-def first_unprotected_s(
-    now_s: float, job: Ints, partner: Ints, key: Floats, slot: Ints, n_holders: int, waiting: int, rows: Ints,
-    guests: Ints, protected_until_s: Floats,
-) -> float:  # fmt: skip
-    """When the first holder that comes after a wish (by position) in the order loses its protection."""
-    first_key, position = np.full(n_holders, np.inf), np.full(n_holders, len(job))
-    _rank_holders(job, partner, key, slot, first_key, position)
-    its_key = key[waiting] if len(key) > 0 else float(waiting)
-    soonest_s = np.inf
-    for h in range(n_holders):
-        after = first_key[h] > its_key or (first_key[h] == its_key and position[h] > waiting)
-        until_s = guarded_until_s(rows[h], guests[h], protected_until_s)
-        if after and until_s > now_s:
-            soonest_s = min(soonest_s, until_s)
-    return soonest_s
-
-
-@inner(f"Tuple(({TABLE}, int64[:, ::1]))", INTS, INTS, FLOATS, INTS, INT, "boolean[::1]", INTS, INTS, INTS, INTS, INTS)
-def limits_of_guards(
-    job: Ints, partner: Ints, key: Floats, slot: Ints, n_holders: int, guarded: Bools, first: Ints, held: Ints,
-    gpu_pool: Ints, gpu_type: Ints, free: Ints,
-) -> tuple[Floats, Ints]:  # fmt: skip
-    """For each type and number of GPUs, how far back in the order a wish may stand and still lack only guarded GPUs.
-
-    Guarded holders are added to the free GPUs from the last in order on, until there are so many: the key and position
-    (-1 if there are never enough) of the holder that completes them. A wish before that one would have had them.
-    """
-    first_key, position = np.full(n_holders, np.inf), np.full(n_holders, len(job))
-    _rank_holders(job, partner, key, slot, first_key, position)
-    limit_key, limit_at = np.zeros((len(free), len(gpu_type) + 1)), np.full((len(free), len(gpu_type) + 1), -1)
-    reached = free.copy()
-    turned, back = np.empty(n_holders), np.empty(n_holders, np.int64)
-    for h in range(n_holders):
-        turned[h] = -first_key[h]
-        back[h] = (len(job) - position[h]) * n_holders + (n_holders - 1 - h)
-    heapify(turned, back)
-    for at in range(n_holders):
-        h = n_holders - 1 - pop(turned, back, n_holders - at) % n_holders
-        if not guarded[h]:
-            continue
-        for gpu in held[first[h] : first[h + 1]]:
-            if gpu_pool[gpu] == CLOSED:
-                continue
-            kind = gpu_type[gpu]
-            reached[kind] += 1
-            limit_key[kind, reached[kind]], limit_at[kind, reached[kind]] = first_key[h], position[h]
-    return limit_key, limit_at
-
-
-@inner(BOOL, INT, INTS, INTS, INTS, INTS)
-def fits_back(h: int, first: Ints, gpus: Ints, gpu_pool: Ints, counts: Ints) -> bool:
-    """Whether the pools of a holder's GPUs could give them all back."""
-    fits = True
-    for at in range(first[h], first[h + 1]):
-        pool = gpu_pool[gpus[at]]
+@lean
+def fits_back(h: int, floor: Floor) -> bool:
+    """Whether the pools of a displaced holder's GPUs could give them all back."""
+    fits, gpu = True, floor.held[FIRST_GPU, h]
+    while gpu >= 0:
+        pool = floor.gpu_pool[gpu]
         if pool != CLOSED:
-            counts[pool] -= 1
-            fits = fits and counts[pool] >= 0
-    for at in range(first[h], first[h + 1]):
-        pool = gpu_pool[gpus[at]]
+            floor.counts[REACH, pool] -= 1
+            fits = fits and floor.counts[REACH, pool] >= 0
+        gpu = floor.next_gpu[gpu]
+    gpu = floor.held[FIRST_GPU, h]
+    while gpu >= 0:
+        pool = floor.gpu_pool[gpu]
         if pool != CLOSED:
-            counts[pool] += 1
+            floor.counts[REACH, pool] += 1
+        gpu = floor.next_gpu[gpu]
     return fits
+
+
+@lean
+def take_back(h: int, floor: Floor) -> None:
+    """A displaced holder gets its GPUs back; other holders may have to go for that."""
+    gpu = floor.held[FIRST_GPU, h]
+    while gpu >= 0:
+        pool = floor.gpu_pool[gpu]
+        if pool != CLOSED:
+            if floor.counts[FREE, pool] < 1:
+                displace_last(pool, floor)
+            floor.counts[FREE, pool] -= 1
+            floor.type_counts[FREE, floor.pool_type[pool]] -= 1
+        gpu = floor.next_gpu[gpu]
+
+
+@lean
+def rank_holders(first_key: Floats, position: Ints, floor: Floor, walk: Walk) -> None:
+    """Write down key and position of each holder's first wish; a holder without a wish comes last."""
+    keyed, paired = len(walk.key) > 0, walk.asked.shape[1] > 0
+    for h in range(floor.holder_count):
+        first_key[h], position[h] = np.inf, floor.wishes
+    for i in range(floor.wishes):
+        its_key = walk.key[i] if keyed else float(i)
+        for row in (walk.job[i], walk.asked[PARTNER, i] if paired else NONE):
+            h = seat(row, floor) if row >= 0 else NONE
+            if h >= 0 and (its_key < first_key[h] or (its_key == first_key[h] and i < position[h])):
+                first_key[h], position[h] = its_key, i
+
+
+@inner_when_called
+def list_from_back(first_key: Floats, position: Ints, back: Ints, floor: Floor, walk: Walk) -> None:
+    """List the holders from the last in order to the first; of equals, the one with the highest GPU comes first."""
+    count, wishes, gpus = floor.holder_count, floor.wishes, len(floor.next_gpu)
+    turned_key, turned = np.empty(count), np.empty(count, np.int64)
+    # The heap gives the lowest first, so keys and positions are turned around.
+    for h in range(count):
+        turned_key[h] = -first_key[h]
+        turned[h] = (wishes - position[h]) * gpus + (gpus - 1 - floor.held[FIRST_GPU, h])
+    heapify(turned_key, turned)
+    for at in range(count):
+        gpu = gpus - 1 - pop(turned_key, turned, count - at) % gpus
+        back[at] = floor.holder_of[walk.seats[0, gpu]]
+
+
+@inner_when_called
+def line_up(floor: Floor, walk: Walk) -> None:
+    """Find the order in which holders lose their GPUs, unless it is known."""
+    if floor.counters[LINED_UP] == 0:
+        first_key = np.empty(floor.holder_count)
+        rank_holders(first_key, floor.holders[POSITION], floor, walk)
+        list_from_back(first_key, floor.holders[POSITION], floor.holders[BACK], floor, walk)
+        floor.counters[LINED_UP] = 1

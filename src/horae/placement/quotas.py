@@ -2,58 +2,53 @@
 
 from __future__ import annotations
 
-from horae.core.jit import BOOL, INT, INTS, inner
-from horae.placement.kernel_args import Ints
+from horae.core.arrays import Ints
+from horae.core.jit import lean
+from horae.placement.kernel_args import MAXIMUM, MINIMUM, PARENT, USED
 
 
-@inner(BOOL, INT, INT, INTS, INTS, INTS)
-def within_top(queue: int, gpus: int, parent: Ints, top: Ints, used: Ints) -> bool:
-    """Whether a queue and all above it may have so many GPUs more."""
+@lean
+def within_maximum(queue: int, gpus: int, quotas: Ints) -> bool:
+    """Whether a queue and all above it may have this many GPUs more."""
     while queue >= 0:
-        if used[queue] + gpus > top[queue]:
+        if quotas[USED, queue] + gpus > quotas[MAXIMUM, queue]:
             return False
-        queue = parent[queue]
+        queue = quotas[PARENT, queue]
     return True
 
 
-@inner(BOOL, INT, INT, INTS, INTS, INTS)
-def below_low(queue: int, gpus: int, parent: Ints, low: Ints, used: Ints) -> bool:
-    """Whether a queue or one above it would still be within what it is guaranteed."""
+@lean
+def within_minimum(queue: int, gpus: int, quotas: Ints) -> bool:
+    """Whether a queue or one above it would still be within its guaranteed minimum."""
     while queue >= 0:
-        if used[queue] + gpus <= low[queue]:
+        if quotas[USED, queue] + gpus <= quotas[MINIMUM, queue]:
             return True
-        queue = parent[queue]
+        queue = quotas[PARENT, queue]
     return False
 
 
-@inner("void", INT, INT, INTS, INTS)
-def use(queue: int, gpus: int, parent: Ints, used: Ints) -> None:
-    """Count GPUs given to a queue, and so to all above it."""
+@lean
+def use(queue: int, gpus: int, quotas: Ints) -> None:
+    """Count GPUs given to a queue, and so to all above it; a negative number is given back."""
     while queue >= 0:
-        used[queue] += gpus
-        queue = parent[queue]
+        quotas[USED, queue] += gpus
+        queue = quotas[PARENT, queue]
 
 
-@inner("void", INT, INT, INT, INTS, INTS, INTS)
-def charge(row: int, partner: int, gpus: int, queue: Ints, parent: Ints, used: Ints) -> None:
-    """Count GPUs given to a job, and to the one it shares them with, if any."""
-    use(queue[row], gpus, parent, used)
+@lean
+def charge(row: int, partner: int, gpus: int, queue: Ints, quotas: Ints) -> None:
+    """Count GPUs given to a job, and to the job it shares them with (-1 for none); `queue` is by row."""
+    use(queue[row], gpus, quotas)
     if partner >= 0:
-        use(queue[partner], gpus, parent, used)
+        use(queue[partner], gpus, quotas)
 
 
-@inner(BOOL, INT, INT, INT, INT, INTS, INTS, INTS, INTS)
-def affordable(row: int, partner: int, gpus: int, back: int, queue: Ints, parent: Ints, top: Ints, used: Ints) -> bool:
-    """Whether the queues of a job, and of the one it is to share with, may have so many GPUs more.
-
-    `back` is what the partner has now, and gives back.
-    """
-    if partner < 0:
-        return within_top(queue[row], gpus, parent, top, used)
-    use(queue[partner], -back, parent, used)
-    fits = within_top(queue[row], gpus, parent, top, used)
-    use(queue[row], gpus, parent, used)
-    fits = fits and within_top(queue[partner], gpus, parent, top, used)
-    use(queue[row], -gpus, parent, used)
-    use(queue[partner], back, parent, used)
+@lean
+def affordable(row: int, partner: int, gpus: int, queue: Ints, quotas: Ints) -> bool:
+    """Whether the queues of a job, and of the job it is to share with (-1 for none), may have this many GPUs more."""
+    fits = within_maximum(queue[row], gpus, quotas)
+    if partner >= 0:
+        use(queue[row], gpus, quotas)
+        fits = fits and within_maximum(queue[partner], gpus, quotas)
+        use(queue[row], -gpus, quotas)
     return fits

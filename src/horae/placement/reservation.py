@@ -1,67 +1,95 @@
-"""Reservations: when a large gang could start, and what may run meanwhile. Compiled."""
+"""Reservations: when a large gang could start, and what may run meanwhile. Compiled.
+
+No holder loses its GPUs in a walk with a reservation.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from horae.core.jit import FLOAT, FLOATS, INT, INTS, inner
-from horae.placement.choose import choose
+from horae.core.arrays import Floats, Ints
+from horae.core.jit import inner_when_called, lean
+from horae.placement.choose import Gang, choose
 from horae.placement.heap import heapify, pop
-from horae.placement.holders import shift
-from horae.placement.kernel_args import DISPLACED, Floats, Ints
+from horae.placement.holders import add_gpus
+from horae.placement.kernel_args import (
+    CHOSEN_GPUS,
+    CHOSEN_POOL,
+    FIRST_GPU,
+    FIRST_PIECE,
+    FREE,
+    GRANTS,
+    GUEST,
+    LATE,
+    LEAD,
+    PIECE_GPUS,
+    PIECE_POOL,
+    ROW,
+    Floor,
+    JobColumns,
+    Pools,
+    Walk,
+)
 
 
-@inner(FLOAT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS)
-def _seconds_left(row: int, now_s: float, work_left: Floats, rate: Floats, since_s: Floats, best_rate: Floats) -> float:
-    """How long a job would still run, by what is known."""
-    speed = rate[row] if rate[row] > 0 else best_rate[row]
-    left = work_left[row] - rate[row] * (now_s - since_s[row])
-    return max(left, 0.0) / speed if speed > 0 else np.inf
+@lean
+def _end_s(row: int, now_s: float, jobs: JobColumns) -> float:
+    """When a job will end if it runs on, by what is known."""
+    speed = jobs.rate[row] if jobs.rate[row] > 0 else jobs.best_rate[row]
+    left = jobs.work_left[row] - jobs.rate[row] * (now_s - jobs.since_s[row])
+    return now_s + (max(left, 0.0) / speed if speed > 0 else np.inf)
 
 
-@inner(
-    FLOAT, INT, INT, INT, FLOAT, FLOATS, FLOATS, FLOATS, FLOATS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS, INT,
-    INTS, INTS, INTS, INTS, INT, INTS, INTS, INTS, INT, INTS, INTS, INTS, INTS, INTS,
-)  # fmt: skip
-def reserve(
-    row: int, gpus: int, mask: int, now_s: float, work_left: Floats, rate: Floats, since_s: Floats, best_rate: Floats,
-    free: Ints, late: Ints, n_holders: int, rows: Ints, guests: Ints, first: Ints, held: Ints, status: Ints,
-    n_given: int, given_row: Ints, given_first: Ints, given_pool: Ints, given_take: Ints, rule: int, gpu_pool: Ints,
-    pool_type: Ints, pool_rack: Ints, racks: int, capacity: Ints, by_capacity: Ints, type_free: Ints, out_pool: Ints,
-    out_take: Ints,
-) -> float:  # fmt: skip
-    """Find the earliest time a job could start if nobody new did; what it does not need then is `late`.
+@inner_when_called
+def _expected_ends(floor: Floor, walk: Walk, jobs: JobColumns) -> tuple[Floats, Ints]:
+    """A heap of the times at which GPUs come back: by first GPU of each holder, then by grant."""
+    count, grants = floor.holder_count, floor.counters[GRANTS]
+    ends_s, who = np.empty(count + grants), np.empty(count + grants, np.int64)
+    for h in range(count):
+        ends_s[h], who[h] = _end_s(floor.held[LEAD, h], walk.now_s, jobs), floor.held[FIRST_GPU, h]
+        if floor.held[GUEST, h] >= 0:
+            ends_s[h] = max(ends_s[h], _end_s(floor.held[GUEST, h], walk.now_s, jobs))
+    for p in range(grants):
+        ends_s[count + p] = _end_s(walk.grants[ROW, p], walk.now_s, jobs)
+        who[count + p] = len(floor.next_gpu) + p
+    heapify(ends_s, who)
+    return ends_s, who
+
+
+@lean
+def _give_back(which: int, counts: Ints, by_type: Ints, floor: Floor, walk: Walk) -> None:
+    """Add the GPUs of a holder (by its first GPU) or of a grant to some counts."""
+    p = which - len(floor.next_gpu)
+    if p < 0:
+        add_gpus(floor.holder_of[walk.seats[0, which]], counts, by_type, floor)
+        return
+    for piece in range(walk.grants[FIRST_PIECE, p], walk.grants[FIRST_PIECE, p + 1]):
+        pool, gpus = walk.grants[PIECE_POOL, piece], walk.grants[PIECE_GPUS, piece]
+        counts[pool] += gpus
+        by_type[floor.pool_type[pool]] += gpus
+
+
+@inner_when_called
+def reserve(rule: int, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> float:
+    """Find the earliest time the job could start if no other job did; what it does not need then is LATE.
 
     GPUs come free in order of expected ends: the reservation of backfill scheduling.
     """
-    ends, who = np.empty(n_holders + n_given), np.arange(n_holders + n_given)
-    for at in range(n_holders + n_given):
-        its_row = rows[at] if at < n_holders else given_row[at - n_holders]
-        ends[at] = now_s + _seconds_left(its_row, now_s, work_left, rate, since_s, best_rate)
-        if at < n_holders and guests[at] >= 0:
-            ends[at] = max(ends[at], now_s + _seconds_left(guests[at], now_s, work_left, rate, since_s, best_rate))
-    heapify(ends, who)
-    counts, by_type = free.copy(), type_free.copy()
+    gpus, types = jobs.gpus_min[walk.head], jobs.types[walk.head]
+    counts, by_type = floor.counts[FREE].copy(), floor.type_counts[FREE].copy()
+    ends_s, who = _expected_ends(floor, walk, jobs)
     start_s, taken = np.inf, 0
     for size in range(len(who), 0, -1):
-        end_s = ends[0]
-        at = pop(ends, who, size)
-        if at >= n_holders:
-            for pair in range(given_first[at - n_holders], given_first[at - n_holders + 1]):
-                counts[given_pool[pair]] += given_take[pair]
-                by_type[pool_type[given_pool[pair]]] += given_take[pair]
-        elif status[at] < DISPLACED:
-            shift(at, 1, first, held, gpu_pool, pool_type, counts, by_type)
+        end_s = ends_s[0]
+        _give_back(pop(ends_s, who, size), counts, by_type, floor, walk)
         for gpu_type in range(len(by_type)):
-            if taken == 0 and mask >> gpu_type & 1 and by_type[gpu_type] >= gpus:
-                taken = choose(
-                    rule, gpus, gpu_type, counts, capacity, by_capacity, pool_type, pool_rack, racks, out_pool, out_take
-                )
+            if taken == 0 and types >> gpu_type & 1 and by_type[gpu_type] >= gpus:
+                taken = choose(Gang(rule, gpus, gpu_type), counts, pools, walk.chosen)
         if taken > 0:
             start_s = end_s
             break
     for at in range(taken):
-        counts[out_pool[at]] -= out_take[at]
+        counts[walk.chosen[CHOSEN_POOL, at]] -= walk.chosen[CHOSEN_GPUS, at]
     for pool in range(len(counts)):
-        late[pool] = max(0, min(free[pool], counts[pool]))
+        floor.counts[LATE, pool] = max(0, min(floor.counts[FREE, pool], counts[pool]))
     return start_s

@@ -1,0 +1,418 @@
+"""One wish's turn: its job keeps its GPUs, gets others, or waits. Compiled."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from horae.core.arrays import Floats, Ints
+from horae.core.jit import inlined, inner_when_called, lean
+from horae.core.reasons import Reason
+from horae.placement.choose import BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION, Gang, choose
+from horae.placement.holders import depart, displace_last, fits_back, lead, line_up, send_guest_away, stay, take_back
+from horae.placement.kernel_args import (
+    BACK,
+    BLOCKED,
+    CHOSEN_GPUS,
+    CHOSEN_POOL,
+    CLOSED,
+    DISPLACED,
+    FIRST_GPU,
+    FIRST_PIECE,
+    FIRST_TO_WAIT,
+    FREE,
+    FREE_STAMP,
+    GPU_TYPE,
+    GRANT,
+    GRANTED,
+    GRANTED_WISH,
+    GRANTS,
+    GUEST,
+    HOST,
+    HOST_GRANT,
+    IDLE,
+    JOINED,
+    KEEPS,
+    LATE,
+    LEAST,
+    LOOKED_AT,
+    MARK,
+    MOST,
+    MOST_GPUS,
+    NO_HOST,
+    NONE,
+    PARTNER,
+    PIECE_GPUS,
+    PIECE_POOL,
+    PIECES,
+    POSITION,
+    REACH,
+    REACH_STAMP,
+    RESERVED,
+    ROW,
+    SIZE,
+    STATUS,
+    UNDECIDED,
+    Floor,
+    JobColumns,
+    Pools,
+    Walk,
+)
+from horae.placement.marks import is_served, seat, will_mark
+from horae.placement.quotas import affordable, charge, use, within_minimum
+
+_NO_FREE_GPUS, _FRAGMENTED = int(Reason.NO_FREE_GPUS), int(Reason.FRAGMENTED)
+_OVER_QUOTA, _RESERVED = int(Reason.OVER_QUOTA), int(Reason.RESERVED_FOR_LARGER)
+_TOO_SMALL = int(Reason.CLUSTER_TOO_SMALL)
+
+#: Whose turn it is: queues below their minimum, then jobs that waited at least as long as the one with a
+#: reservation, then everybody.
+GUARANTEED, LONGER_WAITING, EVERYBODY = 0, 1, 2
+
+
+class Wish(NamedTuple):
+    """A wish whose turn has come."""
+
+    #: Its position.
+    i: int
+    row: int
+    #: Row of the job that is to share the GPUs, -1 for none; and the GPUs that it gives back for that.
+    partner: int
+    returned: int
+    #: The holder of the job's present GPUs, -1 for none.
+    holder: int
+    least: int
+    most: int
+    #: GPU types that will do, as bits.
+    types: int
+
+
+@lean
+def most_of_one_type(types: int, by_type: Ints) -> int:
+    """The most GPUs of one type, among some types."""
+    most = 0
+    for gpu_type in range(len(by_type)):
+        if types >> gpu_type & 1 and by_type[gpu_type] > most:
+            most = by_type[gpu_type]
+    return most
+
+
+@inlined
+def least_gpus(i: int, walk: Walk, jobs: JobColumns) -> int:
+    """The GPU count that a wish needs at least."""
+    if walk.asked.shape[1] > 0 and walk.asked[LEAST, i] >= 0:
+        return walk.asked[LEAST, i]
+    return jobs.gpus_min[walk.job[i]]
+
+
+@lean
+def rule_for(row: int, pools: Pools, skew: Floats) -> int:
+    """The rule for one job: where it goes by skew, only models that would suffer are consolidated."""
+    if pools.rule != BY_SKEW:
+        return pools.rule
+    return CONSOLIDATED if skew[row] > pools.pack_limit else LEAST_FRAGMENTATION
+
+
+@lean
+def _read_wish(i: int, walk: Walk, jobs: JobColumns) -> Wish:
+    """What a wish says, or its job where the wish says nothing."""
+    row, partner = walk.job[i], NONE
+    most, types = jobs.gpus_max[row], jobs.types[row]
+    if walk.asked.shape[1] > 0:
+        partner = walk.asked[PARTNER, i]
+        if walk.asked[MOST, i] >= 0:
+            most = walk.asked[MOST, i]
+        if walk.asked[GPU_TYPE, i] >= 0:
+            types &= 1 << walk.asked[GPU_TYPE, i]
+    return Wish(i, row, partner, 0, NONE, least_gpus(i, walk, jobs), most, types)
+
+
+@lean
+def _suits(row: int, wish: Wish, floor: Floor) -> bool:
+    """Whether a job has GPUs of the types and number wished."""
+    h = seat(row, floor)
+    if h < 0:
+        return False
+    has, gpu_type = floor.held[SIZE, h], floor.gpu_type[floor.held[FIRST_GPU, h]]
+    return (wish.types >> gpu_type & 1) == 1 and wish.least <= has and has <= wish.most
+
+
+@lean
+def _stays_for_now(row: int, floor: Floor) -> None:
+    """A job's first wish is dealt with and it has not moved: it counts where it is."""
+    h = seat(row, floor)
+    if h >= 0 and floor.holders[STATUS, h] == UNDECIDED and floor.holders[POSITION, h] < floor.wishes:
+        stay(h, floor)
+
+
+@lean
+def _with_seat(wish: Wish, floor: Floor) -> Wish:
+    """The wish with the job first that has such GPUs already, where two are to share, and with what they have now."""
+    row, partner, returned = wish.row, wish.partner, wish.returned
+    if partner >= 0 and not _suits(row, wish, floor) and _suits(partner, wish, floor):
+        row, partner = partner, row
+    lead(row, floor)
+    holder = seat(row, floor)
+    if floor.counted and partner >= 0:
+        # The partner counts where it is, until it gets something better.
+        other = seat(partner, floor)
+        if other >= 0 and other != holder and floor.holders[STATUS, other] == UNDECIDED:
+            _stays_for_now(partner, floor)
+            returned = floor.held[SIZE, other] if floor.holders[STATUS, other] == UNDECIDED else 0
+    undecided = floor.counted and holder >= 0 and floor.holders[STATUS, holder] == UNDECIDED
+    if undecided and floor.holders[POSITION, holder] == floor.wishes:
+        # An earlier wish came to nothing, and the job was counted where it is: look at it anew.
+        charge(row, floor.holders[GUEST, holder], -floor.held[SIZE, holder], floor.queue, floor.quotas)
+        floor.holders[POSITION, holder] = wish.i
+    return Wish(wish.i, row, partner, returned, holder, wish.least, wish.most, wish.types)
+
+
+@lean
+def _add_grant(row: int, most: int, floor: Floor, walk: Walk) -> int:
+    """A job leaves the GPUs it has, if any, and gets the pieces that were added last; gives the grant's number."""
+    depart(row, floor)
+    p = floor.counters[GRANTS]
+    walk.grants[ROW, p], walk.grants[MOST_GPUS, p], walk.grants[HOST, p] = row, most, NO_HOST
+    walk.grants[FIRST_PIECE, p + 1] = floor.counters[PIECES]
+    floor.counters[GRANTS] = p + 1
+    if seat(row, floor) < 0:
+        will_mark(row, floor)
+        floor.marks[MARK, row], floor.marks[GRANT, row] = GRANTED, p
+    return p
+
+
+@lean
+def _keep(wish: Wish, floor: Floor, walk: Walk) -> None:
+    """The job keeps its GPUs, or gets them back, alone or with its partner."""
+    h, partner, has = wish.holder, wish.partner, floor.held[SIZE, wish.holder]
+    if floor.holders[STATUS, h] == DISPLACED:
+        take_back(h, floor)
+    gpu = floor.held[FIRST_GPU, h]
+    while gpu >= 0:
+        pool = floor.gpu_pool[gpu]
+        if pool != CLOSED:
+            floor.counts[REACH, pool] -= 1
+            floor.type_counts[REACH, floor.pool_type[pool]] -= 1
+        gpu = floor.next_gpu[gpu]
+    floor.holders[STATUS, h] = KEEPS
+    if floor.counted:
+        charge(wish.row, partner, has, floor.queue, floor.quotas)
+    if floor.holders[GUEST, h] >= 0 and floor.holders[GUEST, h] != partner:
+        send_guest_away(h, floor)
+    if partner >= 0 and floor.holders[GUEST, h] != partner:
+        p = _add_grant(partner, has, floor, walk)
+        walk.grants[HOST, p], floor.holders[JOINED, h] = h, partner
+
+
+@lean
+def _within_quota(wish: Wish, claimed: int, floor: Floor) -> bool:
+    """Whether the queues of the job, and of its partner, which gives back what it has, may have the GPUs."""
+    if wish.partner >= 0:
+        use(floor.queue[wish.partner], -wish.returned, floor.quotas)
+    fits = affordable(wish.row, wish.partner, claimed, floor.queue, floor.quotas)
+    if wish.partner >= 0:
+        use(floor.queue[wish.partner], wish.returned, floor.quotas)
+    return fits
+
+
+@lean
+def _keeps_or_may_not(wish: Wish, floor: Floor, walk: Walk) -> bool:
+    """Whether the wish is dealt with before any GPUs are looked for: the job keeps its own, or is over its quota."""
+    h, suits = wish.holder, _suits(wish.row, wish, floor)
+    if walk.limited and not _within_quota(wish, floor.held[SIZE, h] if suits else wish.least, floor):
+        walk.codes[wish.i] = _OVER_QUOTA
+        if h >= 0 and floor.holders[STATUS, h] == UNDECIDED:
+            stay(h, floor)
+        return True
+    if suits and (floor.holders[STATUS, h] == UNDECIDED or fits_back(h, floor)):
+        _keep(wish, floor, walk)
+        return True
+    return False
+
+
+@inner_when_called
+def _reach_back(gang: Gang, floor: Floor, walk: Walk, pools: Pools) -> int:
+    """Choose pools for a gang from free GPUs and those of undecided holders, as few from the back as will do."""
+    line_up(floor, walk)
+    counts, have = floor.counts[FREE].copy(), floor.type_counts[FREE, gang.gpu_type]
+    for at in range(floor.holder_count):
+        h = floor.holders[BACK, at]
+        gpu = floor.held[FIRST_GPU, h]
+        if floor.holders[STATUS, h] != UNDECIDED or floor.gpu_type[gpu] != gang.gpu_type:
+            continue
+        while gpu >= 0:
+            if floor.gpu_pool[gpu] != CLOSED:
+                counts[floor.gpu_pool[gpu]] += 1
+                have += 1
+            gpu = floor.next_gpu[gpu]
+        taken = choose(gang, counts, pools, walk.chosen) if have >= gang.gpus else 0
+        if taken > 0:
+            return taken
+    return 0
+
+
+@inlined
+def _runs_into_reservation(row: int, gpu_type: int, floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
+    """Whether a job that started now on GPUs of a type would still run when a reservation begins."""
+    if floor.counters[RESERVED] == 0:
+        return False
+    return walk.reserved_s[0] < walk.now_s + jobs.work_left[row] / jobs.rates[row, gpu_type]
+
+
+@lean
+def _look_on_type(source: int, gang: Gang, row: int, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> int:
+    """Choose pools of one type for a gang: among IDLE or FREE GPUs, or among those in REACH."""
+    # Where only some jobs are consolidated, these have the second half of the sizes.
+    consolidated = pools.rule == BY_SKEW and gang.rule == CONSOLIDATED
+    size = gang.gpus + (len(floor.next_gpu) + 1 if consolidated else 0)
+    tried = walk.tried[1 if source == REACH else 0]
+    stamp = floor.counters[REACH_STAMP if source == REACH else FREE_STAMP]
+    if tried[gang.gpu_type, size] == stamp:
+        return 0
+    if source == REACH:
+        taken = _reach_back(gang, floor, walk, pools)
+    elif _runs_into_reservation(row, gang.gpu_type, floor, walk, jobs):
+        return choose(gang, floor.counts[LATE], pools, walk.chosen)
+    else:
+        taken = choose(gang, floor.counts[source], pools, walk.chosen)
+    if taken == 0 and source != IDLE:
+        tried[gang.gpu_type, size] = stamp
+    return taken
+
+
+@lean
+def _look_for(source: int, wish: Wish, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> int:
+    """Choose pools for a wish, the job's fastest type first; gives how many."""
+    by_type = floor.type_counts[REACH if source == REACH else FREE]
+    rule, types, taken = rule_for(wish.row, pools, jobs.skew), wish.types, 0
+    while taken == 0 and most_of_one_type(types, by_type) >= wish.least:
+        fastest = -1
+        for gpu_type in range(len(by_type)):
+            if types >> gpu_type & 1 and (
+                fastest < 0 or jobs.rates[wish.row, gpu_type] > jobs.rates[wish.row, fastest]
+            ):
+                fastest = gpu_type
+        types &= ~(1 << fastest)
+        if by_type[fastest] >= wish.least:
+            taken = _look_on_type(source, Gang(rule, wish.least, fastest), wish.row, floor, walk, jobs, pools)
+    return taken
+
+
+@lean
+def _find_gpus(wish: Wish, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> int:
+    """Choose free GPUs for a job, or else GPUs of jobs after it, which then lose them; gives the number of pools."""
+    occupied = 0
+    for gpu_type in range(walk.by_type.shape[1]):
+        occupied += walk.by_type[FREE, gpu_type] - walk.by_type[IDLE, gpu_type]
+    for step in range(3):
+        source = IDLE if step == 0 else (FREE if step == 1 else REACH)
+        if (source == IDLE and occupied == 0) or (source == REACH and not walk.preempt):
+            continue
+        taken = _look_for(source, wish, floor, walk, jobs, pools)
+        if taken > 0:
+            for at in range(taken if source == REACH else 0):
+                while floor.counts[FREE, walk.chosen[CHOSEN_POOL, at]] < walk.chosen[CHOSEN_GPUS, at]:
+                    displace_last(walk.chosen[CHOSEN_POOL, at], floor)
+            return taken
+    return 0
+
+
+@inlined
+def what_is_lacking(walk: Walk) -> int:
+    """The reason of a job for which too few GPUs are left: free ones, where jobs do not lose GPUs to others."""
+    return walk.waiting if walk.preempt or walk.head >= 0 else _NO_FREE_GPUS
+
+
+@lean
+def _why_it_waits(wish: Wish, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> int:
+    """Why a job whose turn came found no GPUs."""
+    free = floor.type_counts[FREE]
+    if most_of_one_type(jobs.types[wish.row], pools.type_capacity) < wish.least:
+        return _TOO_SMALL
+    if most_of_one_type(wish.types, free) < wish.least:
+        return what_is_lacking(walk)
+    if floor.counters[RESERVED] == 0 or wish.row == walk.head:
+        return _FRAGMENTED
+    # Is it the reservation that is in the way, or would the free GPUs not do without it, either?
+    rule = rule_for(wish.row, pools, jobs.skew)
+    for gpu_type in range(len(free)):
+        fits = wish.types >> gpu_type & 1 and free[gpu_type] >= wish.least
+        if fits and choose(Gang(rule, wish.least, gpu_type), floor.counts[FREE], pools, walk.chosen) > 0:
+            return _RESERVED
+    return _FRAGMENTED
+
+
+@lean
+def _wait(wish: Wish, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+    """The job waits: say why. A job with several wishes has the reason of the first."""
+    if floor.counted and wish.holder >= 0 and floor.holders[STATUS, wish.holder] == UNDECIDED:
+        stay(wish.holder, floor)
+    if floor.marks[MARK, wish.row] == LOOKED_AT:
+        return
+    code = _why_it_waits(wish, floor, walk, jobs, pools)
+    walk.codes[wish.i] = code
+    if code != _TOO_SMALL:
+        if walk.blocking:
+            floor.counters[BLOCKED] = 1
+        if floor.counters[FIRST_TO_WAIT] < 0:
+            floor.counters[FIRST_TO_WAIT] = wish.i
+    if walk.several and wish.holder < 0:
+        will_mark(wish.row, floor)
+        floor.marks[MARK, wish.row] = LOOKED_AT
+
+
+@lean
+def _grant(wish: Wish, taken: int, floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+    """The job gets GPUs of the pools that were chosen, and its partner with it."""
+    gpu_type = floor.pool_type[walk.chosen[CHOSEN_POOL, 0]]
+    late = _runs_into_reservation(wish.row, gpu_type, floor, walk, jobs)
+    for at in range(taken):
+        pool, gpus, piece = walk.chosen[CHOSEN_POOL, at], walk.chosen[CHOSEN_GPUS, at], floor.counters[PIECES]
+        walk.grants[PIECE_POOL, piece], walk.grants[PIECE_GPUS, piece] = pool, gpus
+        floor.counters[PIECES] = piece + 1
+        floor.counts[FREE, pool] -= gpus
+        floor.counts[REACH, pool] -= gpus
+        floor.counts[IDLE, pool] = max(0, floor.counts[IDLE, pool] - gpus)
+        floor.counts[LATE, pool] = min(floor.counts[LATE, pool] - (gpus if late else 0), floor.counts[FREE, pool])
+    floor.type_counts[FREE, gpu_type] -= wish.least
+    floor.type_counts[REACH, gpu_type] -= wish.least
+    walk.codes[wish.i] = GRANTED_WISH
+    if floor.counted:
+        charge(wish.row, wish.partner, wish.least, floor.queue, floor.quotas)
+    # Two jobs that share GPUs must have the same number of them: they do not grow.
+    most = wish.most if wish.partner < 0 else wish.least
+    first = _add_grant(wish.row, most, floor, walk)
+    if wish.partner >= 0:
+        second = _add_grant(wish.partner, most, floor, walk)
+        walk.grants[HOST, second] = HOST_GRANT - first
+
+
+@lean
+def _waited_longer(row: int, walk: Walk, jobs: JobColumns) -> bool:
+    """Whether a job has waited at least as long as the one with a reservation; of equals the first row has."""
+    since_s, heads_s = jobs.waiting_since_s[row], jobs.waiting_since_s[walk.head]
+    return since_s < heads_s or (since_s == heads_s and row <= walk.head)
+
+
+@lean
+def take_turn(i: int, sweep: int, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+    """Deal with one wish: its job keeps its GPUs, gets others, or waits."""
+    asked = _read_wish(i, walk, jobs)
+    if is_served(asked.row, floor) or (asked.partner >= 0 and is_served(asked.partner, floor)):
+        if floor.counted:
+            # Of two jobs that were to share one has been served otherwise: the other stays where it is, for now.
+            _stays_for_now(asked.row, floor)
+            if asked.partner >= 0:
+                _stays_for_now(asked.partner, floor)
+        return
+    if sweep == LONGER_WAITING and not _waited_longer(asked.row, walk, jobs):
+        return
+    if sweep == GUARANTEED and not within_minimum(floor.queue[asked.row], asked.least, floor.quotas):
+        return
+    wish = _with_seat(asked, floor)
+    if _keeps_or_may_not(wish, floor, walk) or floor.counters[BLOCKED]:
+        return
+    taken = _find_gpus(wish, floor, walk, jobs, pools)
+    if taken > 0:
+        _grant(wish, taken, floor, walk, jobs)
+    else:
+        _wait(wish, floor, walk, jobs, pools)

@@ -1,0 +1,234 @@
+"""Why jobs wait after a decision; only reasons that change are listed. Compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from horae.core.arrays import Floats, Ints
+from horae.core.jit import inner_when_called, lean
+from horae.core.reasons import Reason
+from horae.core.states import State
+from horae.placement.holders import list_from_back, protected_until_s, rank_holders
+from horae.placement.kernel_args import (
+    CLOSED,
+    CONTESTED,
+    DISPLACED,
+    FIRST_GPU,
+    FIRST_TO_WAIT,
+    GRANT,
+    GRANTED,
+    GUARDED,
+    GUEST,
+    HELD_BACK,
+    LEAD,
+    LOOKED_AT,
+    MARK,
+    MOVES,
+    PARTNER,
+    RENAMED,
+    RENAMED_WISH,
+    STATUS,
+    TURNS,
+    UNMARKED,
+    UNREACHED_WISH,
+    WALK_STAMP,
+    WISH,
+    WISHED,
+    Answer,
+    Floor,
+    JobColumns,
+    Pools,
+    Walk,
+)
+from horae.placement.marks import has_nothing, will_mark
+from horae.placement.quotas import within_maximum
+from horae.placement.turns import least_gpus, most_of_one_type, what_is_lacking
+
+_PLACED, _RUNNING, _STOPPING = int(State.PLACED), int(State.RUNNING), int(State.STOPPING)
+_NONE, _VACATING = int(Reason.NONE), int(Reason.VACATING)
+_NO_FREE_GPUS, _FRAGMENTED = int(Reason.NO_FREE_GPUS), int(Reason.FRAGMENTED)
+_OVER_QUOTA, _RESERVED = int(Reason.OVER_QUOTA), int(Reason.RESERVED_FOR_LARGER)
+_TOO_SMALL, _LEASED, _TURN = int(Reason.CLUSTER_TOO_SMALL), int(Reason.LEASED), int(Reason.BEHIND_TURN)
+
+
+@lean
+def _correct_codes(left: Ints, floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+    """Look again at wishes whose turn came: since then other jobs have taken what was free, or their queue's quota."""
+    lacking, turns, codes = what_is_lacking(walk), walk.turns, walk.codes
+    for turn in range(floor.counters[TURNS]):
+        i = turns[WISH, turn]
+        held_up = codes[i] == _FRAGMENTED or codes[i] == _RESERVED
+        if not held_up and (not walk.limited or codes[i] != lacking):
+            continue
+        row, gpus = walk.job[i], least_gpus(i, walk, jobs)
+        if held_up and most_of_one_type(jobs.types[row], left) < gpus:
+            walk.codes[i] = lacking
+        # Where jobs are preempted, the job would have their part of the quota.
+        if walk.limited and not walk.takes and not within_maximum(floor.queue[row], gpus, floor.quotas):
+            walk.codes[i] = _OVER_QUOTA
+
+
+@lean
+def _some_guarded(floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
+    """Whether any holder may not lose its GPUs, where jobs lose GPUs to others at all."""
+    if not walk.takes or walk.waiting == _TURN:
+        return False
+    # If holders may lose GPUs, the walk has seen who is protected; with a reservation, all are.
+    seen, guarded = floor.counters[CONTESTED] > 0 or not walk.preempt, False
+    for h in range(floor.holder_count):
+        if seen:
+            guarded = guarded or floor.holders[GUARDED, h] > 0
+        else:
+            guarded = guarded or jobs.protected_until_s[floor.held[LEAD, h]] > walk.now_s
+            guest = floor.held[GUEST, h]
+            guarded = guarded or (guest >= 0 and jobs.protected_until_s[guest] > walk.now_s)
+    return guarded
+
+
+@inner_when_called
+def _limits_of_guards(left: Ints, sizes: int, floor: Floor, walk: Walk) -> tuple[Floats, Ints]:
+    """For each type and GPU count, how far back in the order a wish may stand and still lack only guarded GPUs.
+
+    Guarded holders are added to the free GPUs from the last in order on, until the count is reached: the key and
+    position (-1 if it never is) of the holder that completes it. A wish before that one would have had the GPUs.
+    """
+    count, reached = floor.holder_count, left.copy()
+    first_key, position, back = np.empty(count), np.empty(count, np.int64), np.empty(count, np.int64)
+    rank_holders(first_key, position, floor, walk)
+    list_from_back(first_key, position, back, floor, walk)
+    limit_key, limit_at = np.zeros((len(left), sizes)), np.zeros((len(left), sizes), np.int64)
+    limit_at.fill(-1)
+    for h in back:
+        gpu = floor.held[FIRST_GPU, h] if floor.holders[GUARDED, h] else -1
+        while gpu >= 0:
+            gpu_type = floor.gpu_type[gpu]
+            if floor.gpu_pool[gpu] != CLOSED:
+                reached[gpu_type] += 1
+                if reached[gpu_type] < sizes:
+                    limit_key[gpu_type, reached[gpu_type]] = first_key[h]
+                    limit_at[gpu_type, reached[gpu_type]] = position[h]
+            gpu = floor.next_gpu[gpu]
+    return limit_key, limit_at
+
+
+@lean
+def _is_held_back(i: int, limit_key: Floats, limit_at: Ints, floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
+    """Whether a wish would be granted if guarded holders after it could lose their GPUs."""
+    row, gpus = walk.job[i], least_gpus(i, walk, jobs)
+    if gpus >= limit_at.shape[1] or (walk.limited and not within_maximum(floor.queue[row], gpus, floor.quotas)):
+        return False
+    its_key, held_back = walk.key[i] if len(walk.key) > 0 else float(i), False
+    for gpu_type in range(len(limit_at)):
+        key, position = limit_key[gpu_type, gpus], limit_at[gpu_type, gpus]
+        after = key > its_key or (key == its_key and position > i)
+        held_back = held_back or (jobs.types[row] >> gpu_type & 1 == 1 and position >= 0 and after)
+    return held_back
+
+
+@inner_when_called
+def _mark_held_back(left: Ints, floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+    """Mark the jobs that only wait because holders after them are guarded, or because of a reservation."""
+    largest = 0
+    for turn in range(floor.counters[TURNS]):
+        largest = max(largest, least_gpus(walk.turns[WISH, turn], walk, jobs))
+    sizes = min(largest, len(floor.next_gpu)) + 1
+    limit_key, limit_at = _limits_of_guards(left, sizes, floor, walk)
+    for turn in range(floor.counters[TURNS]):
+        i = walk.turns[WISH, turn]
+        row, code = walk.job[i], walk.codes[i]
+        mark = floor.marks[MARK, row]
+        looked_at = code == walk.waiting or (code == UNREACHED_WISH and mark != LOOKED_AT)
+        if not looked_at or mark == HELD_BACK or not has_nothing(row, floor):
+            continue
+        if _is_held_back(i, limit_key, limit_at, floor, walk, jobs):
+            will_mark(row, floor)
+            floor.marks[MARK, row] = HELD_BACK
+
+
+@lean
+def _unreached_code(i: int, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> int:
+    """The reason of a job whose turn never came."""
+    row = walk.job[i]
+    gpus = jobs.gpus_min[row]
+    if most_of_one_type(jobs.types[row], pools.type_capacity) < gpus:
+        return _TOO_SMALL
+    if walk.limited and not within_maximum(floor.queue[row], gpus, floor.quotas):
+        return _OVER_QUOTA
+    if walk.blocking and floor.counters[FIRST_TO_WAIT] < 0:
+        # No job that waits is before it: what it lacks is GPUs.
+        floor.counters[FIRST_TO_WAIT] = i
+        return _NO_FREE_GPUS
+    return walk.waiting
+
+
+@lean
+def list_reasons(left: Ints, floor: Floor, walk: Walk, answer: Answer, jobs: JobColumns, pools: Pools) -> int:
+    """List the reasons of jobs with wishes that change; gives how many. `left` has the free GPUs by type."""
+    _correct_codes(left, floor, walk, jobs)
+    count, turns = 0, floor.counters[TURNS]
+    some_wait = turns > 0 and (floor.counters[CONTESTED] > 0 or not walk.preempt)
+    guarded = (some_wait or floor.counters[RENAMED] > 0) and _some_guarded(floor, walk, jobs)
+    if some_wait and guarded:
+        _mark_held_back(left, floor, walk, jobs)
+    # Then jobs whose turn never came wait as before.
+    plain = not (walk.limited or pools.shrunk or walk.blocking or walk.head >= 0 or guarded)
+    job, codes, listed = walk.job, walk.codes, walk.turns
+    marks, holder_of, reason = floor.marks, floor.holder_of, jobs.reason
+    for turn in range(turns + floor.counters[RENAMED]):
+        i = listed[WISH, turn] if turn < turns else listed[RENAMED_WISH, turn - turns]
+        row, code = job[i], codes[i] + 0
+        mark = marks[MARK, row]
+        h = holder_of[row] if mark == UNMARKED else -1
+        unreached = turn >= turns or code == UNREACHED_WISH
+        if unreached and (mark == LOOKED_AT or (plain and reason[row] == walk.waiting)):
+            # Another wish of the job says it; or it waits as before.
+            continue
+        if h >= 0 and floor.holders[STATUS, h] != DISPLACED:
+            vacating = jobs.state[row] == _PLACED or jobs.state[row] == _STOPPING
+            code = _VACATING if vacating or floor.holders[STATUS, h] == MOVES else _NONE
+        elif mark == GRANTED:
+            code = _NONE if answer.ready[floor.marks[GRANT, row]] else _VACATING
+        elif unreached:
+            code = _unreached_code(i, floor, walk, jobs, pools)
+        if code == walk.waiting and row == walk.head:
+            code = _NO_FREE_GPUS
+        elif mark == HELD_BACK:
+            code = _LEASED if walk.preempt else _RESERVED
+        if code != reason[row]:
+            answer.reason_rows[count], answer.reason_codes[count] = row, code
+            count += 1
+    return count
+
+
+@lean
+def list_wishless(count: int, floor: Floor, walk: Walk, answer: Answer, jobs: JobColumns, pools: Pools) -> int:
+    """List the reasons of jobs without GPUs that the policy wished nothing for, after `count` others."""
+    for i in range(floor.wishes):
+        floor.marks[WISHED, walk.job[i]] = floor.counters[WALK_STAMP]
+        if walk.asked.shape[1] > 0 and walk.asked[PARTNER, i] >= 0:
+            floor.marks[WISHED, walk.asked[PARTNER, i]] = floor.counters[WALK_STAMP]
+    for row in walk.shown:
+        has_gpus = jobs.state[row] >= _PLACED and jobs.state[row] <= _RUNNING
+        if has_gpus or floor.marks[WISHED, row] == floor.counters[WALK_STAMP]:
+            continue
+        too_small = most_of_one_type(jobs.types[row], pools.type_capacity) < jobs.gpus_min[row]
+        code = _TOO_SMALL if too_small else walk.waiting
+        if code != jobs.reason[row]:
+            answer.reason_rows[count], answer.reason_codes[count] = row, code
+            count += 1
+    return count
+
+
+@inner_when_called
+def first_unprotected_s(floor: Floor, walk: Walk, jobs: JobColumns) -> float:
+    """When the first holder that comes after the first waiting wish loses its protection."""
+    count, waiting, soonest_s = floor.holder_count, floor.counters[FIRST_TO_WAIT], np.inf
+    first_key, position = np.empty(count), np.empty(count, np.int64)
+    rank_holders(first_key, position, floor, walk)
+    its_key = walk.key[waiting] if len(walk.key) > 0 else float(waiting)
+    for h in range(count):
+        after = first_key[h] > its_key or (first_key[h] == its_key and position[h] > waiting)
+        until_s = protected_until_s(h, jobs.protected_until_s, floor)
+        if after and until_s > walk.now_s:
+            soonest_s = min(soonest_s, until_s)
+    return soonest_s

@@ -1,0 +1,353 @@
+"""The hot loop: wishes in order, each kept, placed or left waiting. Compiled.
+
+One walk serves every policy and every placement rule:
+
+1. See which jobs have GPUs now, and which of them may lose them (`_see_holders`).
+2. Give each wish its turn, in order (`_take_turns`; queues below their minimum first, where there are any):
+   - a job that has GPUs keeps them, unless a job before it took them;
+   - a job that has none takes free GPUs, or else GPUs of jobs that come after it, the last of those first.
+     No job loses GPUs unless the taker is placed;
+   - where a job that waited too long has a reservation, jobs that waited longer go first, and
+     all others may only use what does not delay it.
+3. Let elastic jobs that were placed grow into what is left (`_grow_elastic`).
+4. Give out GPU numbers (`gpu_numbers`), and say why all other jobs wait (`waiting_reasons`).
+
+Two jobs that share GPUs are one holder. A wish for two is placed like one for one of them, whose GPUs the other
+then joins; a job that wishes for itself alone what it shares sends the other away.
+
+A job that lost its GPUs to an earlier wish gets them back when its own turn comes, if they are still there: then
+nothing happens to it at all. Where every job that waits fits into what is free, holders are not even looked at.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from horae.core.arrays import Floats, Ints
+from horae.core.jit import lean, lean_when_called
+from horae.core.reasons import Reason
+from horae.core.states import State
+from horae.placement.choose import BEST_EFFORT, BY_SKEW, LEAST_FRAGMENTATION
+from horae.placement.gpu_numbers import count_free, list_renewed, list_stopped, number_grants, wipe_owners
+from horae.placement.heap import heapify, pop
+from horae.placement.holders import line_up, protected_until_s
+from horae.placement.kernel_args import (
+    BLOCKED,
+    CLOSED,
+    CONTESTED,
+    COUNTERS,
+    FIRST_GPU,
+    FIRST_PIECE,
+    FIRST_TO_WAIT,
+    FREE,
+    FREE_STAMP,
+    GRANTED,
+    GRANTS,
+    GUARDED,
+    GUEST,
+    HEAP,
+    IDLE,
+    JOINED,
+    KEEPS,
+    LATE,
+    LEAD,
+    LOOKED_AT,
+    MARK,
+    MOST_GPUS,
+    NONE,
+    ORDER,
+    PIECE_GPUS,
+    PIECE_POOL,
+    POPPED,
+    POSITION,
+    PROTECTED,
+    REACH,
+    REACH_STAMP,
+    RENAMED,
+    RENAMED_WISH,
+    RESERVED,
+    ROW,
+    SIZE,
+    STATUS,
+    TURNS,
+    UNDECIDED,
+    UNMARKED,
+    UNREACHED_WISH,
+    WISH,
+    Answer,
+    Floor,
+    JobColumns,
+    Nodes,
+    Pools,
+    Totals,
+    Walk,
+)
+from horae.placement.marks import has_nothing, wipe_marks
+from horae.placement.quotas import charge, use, within_maximum
+from horae.placement.reservation import reserve
+from horae.placement.turns import (
+    EVERYBODY,
+    GUARANTEED,
+    LONGER_WAITING,
+    most_of_one_type,
+    rule_for,
+    take_turn,
+    what_is_lacking,
+)
+from horae.placement.waiting_reasons import first_unprotected_s, list_reasons, list_wishless
+
+_PLACED, _STOPPING = int(State.PLACED), int(State.STOPPING)
+_NONE, _VACATING, _FRAGMENTED = int(Reason.NONE), int(Reason.VACATING), int(Reason.FRAGMENTED)
+
+
+@lean
+def _list_turns(floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+    """Part the wishes that need a turn from those of jobs that keep their GPUs anyway.
+
+    Of the latter all that can change is the reason: that the GPUs are still occupied, or that they are no more.
+    """
+    job, turns, codes, holder_of, holders = walk.job, walk.turns, walk.codes, floor.holder_of, floor.holders
+    state, reason, count, renamed = jobs.state, jobs.reason, 0, 0
+    for i in range(floor.wishes):
+        row = job[i]
+        h = holder_of[row]
+        if h < 0 or holders[STATUS, h] != KEEPS:
+            turns[WISH, count], codes[i] = i, UNREACHED_WISH
+            count += 1
+            continue
+        vacating = state[row] == _PLACED or state[row] == _STOPPING
+        if reason[row] != (_VACATING if vacating else _NONE):
+            turns[RENAMED_WISH, renamed] = i
+            renamed += 1
+    floor.counters[TURNS], floor.counters[RENAMED] = count, renamed
+
+
+@lean
+def _is_contested(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> bool:
+    """Whether holders may lose GPUs: not if all jobs that wait fit into the free GPUs of each type they may use."""
+    if not walk.preempt:
+        return False
+    anywhere = pools.flat or pools.rule == BEST_EFFORT or pools.rule == LEAST_FRAGMENTATION
+    if floor.counted or not walk.as_jobs_say or not anywhere:
+        return True
+    wanted, types, some_free = 0, 0, False
+    for turn in range(floor.counters[TURNS]):
+        row = walk.job[walk.turns[WISH, turn]]
+        wanted += jobs.gpus_min[row]
+        types |= jobs.types[row]
+        for gpu_type in range(walk.by_type.shape[1]):
+            free = walk.by_type[FREE, gpu_type]
+            some_free = some_free or free > 0
+            if types >> gpu_type & 1 and free < wanted:
+                return True
+    # Jobs that can run nowhere get no turn if nothing is free: that is for the full walk.
+    return wanted > 0 and not some_free
+
+
+@lean
+def _see_holders(floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+    """Find the holders that may lose their GPUs; protected ones keep them."""
+    for h in range(floor.holder_count):
+        floor.holders[LEAD, h], floor.holders[GUEST, h] = floor.held[LEAD, h], floor.held[GUEST, h]
+        if protected_until_s(h, jobs.protected_until_s, floor) > walk.now_s:
+            floor.counters[PROTECTED] = 1
+            continue
+        floor.holders[STATUS, h], floor.holders[GUARDED, h] = UNDECIDED, 0
+        gpu = floor.held[FIRST_GPU, h]
+        while gpu >= 0:
+            pool = floor.gpu_pool[gpu]
+            if pool != CLOSED:
+                floor.counts[REACH, pool] += 1
+                floor.type_counts[REACH, floor.pool_type[pool]] += 1
+            gpu = floor.next_gpu[gpu]
+
+
+@lean
+def _charge_holders(floor: Floor, walk: Walk) -> None:
+    """Count the GPUs of holders that keep them, and of holders without a wish: until another job takes those."""
+    if floor.counters[CONTESTED]:
+        line_up(floor, walk)
+    for h in range(floor.holder_count):
+        if floor.holders[STATUS, h] == KEEPS or floor.holders[POSITION, h] == floor.wishes:
+            charge(floor.held[LEAD, h], floor.held[GUEST, h], floor.held[SIZE, h], floor.queue, floor.quotas)
+
+
+@lean
+def _prepare(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+    """Step 1: what is free, which holders may lose their GPUs, and which wishes need a turn."""
+    before = walk.by_type if pools.flat else walk.by_node
+    for pool in range(before.shape[1]):
+        floor.counts[FREE, pool] = floor.counts[REACH, pool] = before[FREE, pool]
+        floor.counts[IDLE, pool] = before[IDLE, pool]
+    for gpu_type in range(walk.by_type.shape[1]):
+        floor.type_counts[FREE, gpu_type] = floor.type_counts[REACH, gpu_type] = walk.by_type[FREE, gpu_type]
+    if floor.counters[CONTESTED]:
+        _see_holders(floor, walk, jobs)
+        _list_turns(floor, walk, jobs)
+    if floor.counted:
+        _charge_holders(floor, walk)
+    count = floor.counters[TURNS]
+    for turn in range(count if len(walk.key) > 0 else 0):
+        i = walk.turns[WISH, turn]
+        walk.turns[HEAP, turn], walk.heap_key[turn] = i, walk.key[i]
+    if len(walk.key) > 0:
+        heapify(walk.heap_key[:count], walk.turns[HEAP][:count])
+
+
+@lean
+def _next_wish(turn: int, turns: Ints, heap_key: Floats, counters: Ints) -> int:
+    """The wish that comes at a turn, by its key."""
+    if turn == counters[POPPED]:
+        turns[ORDER, turn] = pop(heap_key, turns[HEAP], counters[TURNS] - turn)
+        counters[POPPED] += 1
+    return turns[ORDER, turn]
+
+
+@lean
+def _nothing_left(by_type: Ints) -> bool:
+    """Whether no GPU of any type can be given."""
+    left = 0
+    for gpu_type in range(len(by_type)):
+        left = max(left, by_type[gpu_type])
+    return left == 0
+
+
+@lean
+def _is_stuck(least: int, types: int, size: int, preempt: bool, type_counts: Ints, tried: Ints, counters: Ints) -> int:
+    """How a gang without GPUs finds none: 1 if too few are left, 2 if one like it found no place; 0 if it may."""
+    stuck = 1
+    for gpu_type in range(tried.shape[1] if size < tried.shape[2] else 0):
+        if types >> gpu_type & 1:
+            free, reach = type_counts[FREE, gpu_type] >= least, preempt and type_counts[REACH, gpu_type] >= least
+            if free and tried[0, gpu_type, size] != counters[FREE_STAMP]:
+                return 0
+            if reach and tried[1, gpu_type, size] != counters[REACH_STAMP]:
+                return 0
+            stuck = 2 if free else stuck
+    return stuck
+
+
+@lean
+def _take_plain_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+    """Step 2 where wishes say nothing but their jobs, and neither quotas nor reservations count.
+
+    Jobs that keep their GPUs, and jobs for which too few are left, are dealt with here: in a long queue that is
+    nearly all of them. Arrays have names of their own, for taking one out of a record costs as much as a turn.
+    """
+    counters, job, turns, type_counts, counts = floor.counters, walk.job, walk.turns, floor.type_counts, floor.counts
+    holder_of, held, holders, marks = floor.holder_of, floor.held, floor.holders, floor.marks
+    next_gpu, gpu_pool, gpu_type, pool_type = floor.next_gpu, floor.gpu_pool, floor.gpu_type, floor.pool_type
+    gpus_min, gpus_max, types, skew = jobs.gpus_min, jobs.gpus_max, jobs.types, jobs.skew
+    codes, tried, capacity, heap_key = walk.codes, walk.tried, pools.type_capacity, walk.heap_key
+    keyed, lacking, all_gpus, everybody = len(walk.key) > 0, what_is_lacking(walk), len(next_gpu), EVERYBODY + 0
+    for turn in range(counters[TURNS]):
+        over = _nothing_left(type_counts[REACH]) or (counters[BLOCKED] > 0 and not walk.preempt)
+        if over and (counters[FIRST_TO_WAIT] >= 0 or counters[PROTECTED] == 0):
+            break
+        i = _next_wish(turn, turns, heap_key, counters) if keyed else turns[WISH, turn]
+        row = job[i]
+        h = holder_of[row] if marks[MARK, row] == UNMARKED else NONE
+        if over:
+            # Only the first that has to wait is still of interest: which protected holders are in its way?
+            if h < 0 and marks[MARK, row] != GRANTED:
+                counters[FIRST_TO_WAIT] = i
+            continue
+        least, stuck = gpus_min[row], 0
+        if h >= 0 and holders[STATUS, h] == UNDECIDED and holders[GUEST, h] < 0:
+            gpu, has = held[FIRST_GPU, h], held[SIZE, h]
+            if types[row] >> gpu_type[gpu] & 1 and least <= has and has <= gpus_max[row]:
+                holders[STATUS, h] = KEEPS
+                while gpu >= 0:
+                    pool = gpu_pool[gpu]
+                    if pool != CLOSED:
+                        counts[REACH, pool] -= 1
+                        type_counts[REACH, pool_type[pool]] -= 1
+                    gpu = next_gpu[gpu]
+                continue
+        if h < 0 and marks[MARK, row] == UNMARKED and counters[BLOCKED] == 0:
+            consolidated = pools.rule == BY_SKEW and skew[row] > pools.pack_limit
+            size = least + (all_gpus + 1 if consolidated else 0)
+            stuck = _is_stuck(least, types[row], size, walk.preempt, type_counts, tried, counters)
+        if stuck > 0 and most_of_one_type(types[row], capacity) >= least:
+            codes[i] = _FRAGMENTED if stuck == 2 else lacking
+            counters[BLOCKED] = 1 if walk.blocking else counters[BLOCKED]
+            counters[FIRST_TO_WAIT] = i if counters[FIRST_TO_WAIT] < 0 else counters[FIRST_TO_WAIT]
+        else:
+            take_turn(i, everybody, floor, walk, jobs, pools)
+
+
+@lean
+def _take_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+    """Step 2: every wish has its turn, as long as there is anything to give."""
+    counters = floor.counters
+    for sweep in range(GUARANTEED, EVERYBODY + 1):
+        if (sweep == GUARANTEED and not walk.guaranteed) or (sweep == LONGER_WAITING and walk.head < 0):
+            continue
+        if sweep == EVERYBODY and walk.head >= 0 and has_nothing(walk.head, floor):
+            counters[RESERVED] = 1
+            walk.reserved_s[0] = reserve(rule_for(walk.head, pools, jobs.skew), floor, walk, jobs, pools)
+            counters[FREE_STAMP] += 1
+        for turn in range(counters[TURNS]):
+            nothing_left = not walk.limited and _nothing_left(floor.type_counts[REACH])
+            over = nothing_left or (counters[BLOCKED] > 0 and not walk.preempt)
+            if over and (counters[FIRST_TO_WAIT] >= 0 or counters[PROTECTED] == 0):
+                break
+            i = walk.turns[WISH, turn]
+            if len(walk.key) > 0:
+                i = _next_wish(turn, walk.turns, walk.heap_key, counters)
+            if not over:
+                take_turn(i, sweep, floor, walk, jobs, pools)
+            elif has_nothing(walk.job[i], floor) and floor.marks[MARK, walk.job[i]] != LOOKED_AT:
+                counters[FIRST_TO_WAIT] = i
+
+
+@lean
+def _grow_elastic(floor: Floor, walk: Walk) -> None:
+    """Step 3: elastic jobs that were placed grow within their pools into what is left, in order."""
+    spare = floor.counts[LATE if floor.counters[RESERVED] else FREE]
+    for p in range(floor.counters[GRANTS]):
+        queue, room = floor.queue[walk.grants[ROW, p]], walk.grants[MOST_GPUS, p]
+        first, last = walk.grants[FIRST_PIECE, p], walk.grants[FIRST_PIECE, p + 1]
+        for piece in range(first, last):
+            room -= walk.grants[PIECE_GPUS, piece]
+        for piece in range(first, last):
+            pool, more = walk.grants[PIECE_POOL, piece], 0
+            while more < min(room, spare[pool]):
+                if walk.limited and not within_maximum(queue, more + 1, floor.quotas):
+                    break
+                more += 1
+            use(queue, more, floor.quotas)
+            walk.grants[PIECE_GPUS, piece] += more
+            spare[pool] -= more
+            room -= more
+
+
+@lean_when_called
+def fit(floor: Floor, walk: Walk, answer: Answer, jobs: JobColumns, pools: Pools, nodes: Nodes) -> Totals:
+    """Walk the wishes; the answer says which jobs get, keep and lose which GPUs, and why others wait."""
+    for at in range(COUNTERS):
+        floor.counters[at] = floor.counters[at] + 1 if at >= FREE_STAMP else 0
+    floor.counters[FIRST_TO_WAIT], walk.grants[FIRST_PIECE, 0] = NONE, 0
+    _list_turns(floor, walk, jobs)
+    floor.counters[CONTESTED] = _is_contested(floor, walk, jobs, pools)
+    if floor.counters[TURNS] > 0 or floor.counters[CONTESTED]:
+        _prepare(floor, walk, jobs, pools)
+        if walk.asked.shape[1] == 0 and not floor.counted and walk.head < 0:
+            _take_plain_turns(floor, walk, jobs, pools)
+        else:
+            _take_turns(floor, walk, jobs, pools)
+        _grow_elastic(floor, walk)
+    number_grants(floor, walk, answer, jobs, nodes)
+    stopped, renewed = list_stopped(floor, walk, answer), list_renewed(floor, walk, answer, jobs)
+    count_free(floor, walk, answer, nodes)
+    unprotected_s = np.inf
+    if floor.counters[PROTECTED] > 0 and floor.counters[FIRST_TO_WAIT] >= 0:
+        unprotected_s = first_unprotected_s(floor, walk, jobs)
+    reasons = list_reasons(answer.free_by_type, floor, walk, answer, jobs, pools)
+    all_reasons = reasons if walk.complete else list_wishless(reasons, floor, walk, answer, jobs, pools)
+    # Leave the records as the next walk wants to find them.
+    wipe_marks(floor)
+    wipe_owners(floor, answer)
+    for h in range(floor.holder_count if floor.counters[CONTESTED] else 0):
+        floor.holders[STATUS, h], floor.holders[GUARDED, h], floor.holders[JOINED, h] = KEEPS, 1, NONE
+    return Totals(stopped, floor.counters[GRANTS], renewed, reasons, all_reasons, unprotected_s)
