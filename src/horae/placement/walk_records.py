@@ -56,6 +56,7 @@ class WalkRecords:
         self._rule, self._flat, self._pack_limit = rule, flat, pack_limit
         self._counters, self._reserved_s = np.zeros(COUNTERS, np.int64), np.zeros(1)
         self._marks = np.zeros((4, 64), np.int64)
+        self._queue_columns: Ints = np.zeros((4, 0), np.int64)
         self._seen: tuple[GpuLedger, int] | None = None
         self._table: JobTable | None = None
         self._make_room_for_wishes(64)
@@ -80,7 +81,7 @@ class WalkRecords:
         return Floor(
             wishes=len(wishes.job),
             counted=queues.has_minimum or queues.has_maximum,
-            quotas=_quotas(queues),
+            quotas=self._quotas(queues),
             queue=now.table.queue,
             gpu_pool=self._gpu_pool,
             gpu_type=now.cluster.gpu_type,
@@ -129,6 +130,13 @@ class WalkRecords:
             tried=self._tried,
             reserved_s=self._reserved_s,
         )
+
+    def _quotas(self, queues: QueueTree) -> Ints:
+        """Queue above, minimum, maximum and GPUs given, by queue; made anew where a walk counts what it gives."""
+        parent, low, top = queues.columns()
+        if queues.has_minimum or queues.has_maximum or self._queue_columns.shape[1] != len(parent):
+            self._queue_columns = np.array((parent, low, top, np.zeros(len(parent), np.int64)))
+        return self._queue_columns
 
     def granted_rows(self, count: int) -> Ints:
         """Rows of the first `count` grants."""
@@ -195,12 +203,6 @@ def _asked(wishes: Wishes) -> Ints:
         if len(values):
             asked[column] = values
     return asked
-
-
-def _quotas(queues: QueueTree) -> Ints:
-    """Queue above, minimum, maximum and GPUs given, by queue."""
-    parent, low, top = queues.columns()
-    return np.array((parent, low, top, np.zeros(len(parent), np.int64)))
 
 
 def _pools(cluster: Cluster, gpu_pool: Ints, rule: int, pack_limit: float, flat: bool) -> Pools:
