@@ -85,7 +85,7 @@ class AllocationPolicy(ABC):
         shares = self._shares(now, memory, runnable) if runnable.any() else TimeShares(np.zeros_like(owed_s))
         remember(now, memory, shares, owed_s)
         wishes = next_round(now, shares, self.claims(now, shares, owed_s), self.round, self.stay)
-        return replace(wishes, wake_s=min(wishes.wake_s, self.next_claim_s(now, shares)))
+        return wishes._replace(wake_s=min(wishes.wake_s, self.next_claim_s(now, shares)))
 
     def claims(self, now: Snapshot, shares: TimeShares, owed_s: Floats) -> Floats:
         """Claim of each job (rows) to each GPU type (columns), in seconds; the time owed, by default."""
