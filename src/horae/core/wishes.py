@@ -61,4 +61,4 @@ class Wishes(NamedTuple):
         wishes = len(self.job)
         for column in (self.key, self.gpu_type, self.gpus_min, self.gpus_max, self.partner, self.wake_if_stopped_s):
             assert len(column) in (0, wishes), f"a column of {len(column)} for {wishes} wishes"
-        assert self.pins is None or len(self.pins) == wishes, f"{self.pins} for {wishes} wishes"
+        assert self.pins is None or len(self.pins) == wishes, f"{len(self.pins)} pins for {wishes} wishes"

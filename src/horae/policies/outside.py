@@ -93,7 +93,9 @@ class CheckedPolicy:
             floats: dict[str, Any] = {name: np.asarray(getattr(wishes, name), np.float64) for name in _FLOATS}
             typed = wishes._replace(**ints, **floats)
             typed.check_lengths()
-        except (TypeError, ValueError, AssertionError) as error:
+        except AssertionError as error:
+            raise BadPolicy(f"Policy {self.name!r} returned wishes with {error}.") from error
+        except (TypeError, ValueError) as error:
             raise BadPolicy(f"Policy {self.name!r} returned wishes that are no columns of numbers: {error}.") from error
         if problem := _problem(now, typed):
             raise BadPolicy(f"Policy {self.name!r} returned wishes that {problem}.")

@@ -125,8 +125,7 @@ def _lower(jobs: Jobs, capacity: Floats, demand: PriceDemand, price: Floats, abo
 
 def _solver() -> Any:
     highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    # The program has a handful of columns: to simplify it first takes longer than to solve it.
-    options = {"output_flag": False, "threads": 1, "presolve": "off"}
+    options = {"output_flag": False, "threads": 1}
     tolerances = {f"{side}_feasibility_tolerance": TOLERANCE / 10 for side in ("primal", "dual")}
     for name, value in {**options, **tolerances}.items():
         highs.setOptionValue(name, value)
