@@ -175,7 +175,7 @@ class World:
         self._counter += 1
         heapq.heappush(self._coming, (event.at_s, PRECEDENCE[type(event)], self._counter, event, process, fresh))
 
-    def heed(self, event: Event) -> None:
+    def take_note_of(self, event: Event) -> None:
         """Take an operator's event about nodes: a new node joins, or the processes of a lost node die."""
         if isinstance(event, NodeJoined) and event.node.name not in self._cluster.node_numbers:
             self._cluster = self._cluster.with_node(event.node)

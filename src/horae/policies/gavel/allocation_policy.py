@@ -103,7 +103,7 @@ class AllocationPolicy(ABC):
         """Solve for the jobs that can run now; the others have no share."""
         problem = problem_of(now, self._isolated_s(now, memory))
         if self.space_sharing:
-            problem = replace(problem, sharing=Sharing(now.kind, now.beside))
+            problem = replace(problem, sharing=Sharing(now.job_kind, now.pair_rates))
         problem = problem.only(runnable)
         solution = self._solve(problem if self.aware else problem.agnostic())
         self.note(now, memory, now.rows[runnable], solution)
