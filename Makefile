@@ -6,6 +6,9 @@ INSTALLED := $(VENV)/.installed
 # The test suite stays under ten minutes on two cores.
 TEST_WORKERS ?= 2
 
+# Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test torch soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 

@@ -60,12 +60,10 @@ def test_another_seed_gives_other_bytes() -> None:
     assert troubled("srtf", seed=3) != troubled("srtf", seed=4)
 
 
-def test_other_processes_with_other_hash_seeds_give_the_same_bytes() -> None:
+def test_another_process_with_another_hash_seed_gives_the_same_bytes() -> None:
     ask = "from policies.test_determinism import *\nfor policy in POLICIES: print(troubled(policy))"
-    answers = set()
-    for hash_seed in ("1", "4242"):
-        path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
-        env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
-        done = subprocess.run([sys.executable, "-c", ask], env=env, capture_output=True, text=True, check=True)
-        answers.add(done.stdout)
-    assert answers == {"".join(f"{troubled(policy)}\n" for policy in POLICIES)}
+    hash_seed = "4242" if os.environ.get("PYTHONHASHSEED") != "4242" else "1"
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", ask], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "".join(f"{troubled(policy)}\n" for policy in POLICIES)
