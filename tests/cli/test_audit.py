@@ -88,8 +88,8 @@ def test_a_generated_workload_is_audited_and_a_seed_repeats_it(horae: Horae) -> 
 
 def test_speeds_that_the_policy_does_not_know_are_judged_by_the_truth(horae: Horae, shared_data: Path) -> None:
     gavel = shared_data / "gavel"
-    words = ["--throughputs", gavel / "simulation_throughputs.json", "--generate", "gavel-single", "--jobs", "8"]
-    words += ["--cluster", "v100:1x2,p100:1x2,k80:1x2", "--policy", "max-min", "--samples", "3", "-o", "json"]
+    words = ["--throughputs", gavel / "simulation_throughputs.json", "--generate", "gavel-single", "--jobs", "20"]
+    words += ["--cluster", "v100:1x4,p100:1x4,k80:1x4", "--policy", "max-min", "--samples", "3", "-o", "json"]
     hidden = horae("audit", *words, "--profile-share", "0.3", "--set", "space-sharing=true")
     assert hidden.code == 0, hidden.err
     assert [verdict["name"] for verdict in hidden.json["verdicts"]] == NAMES

@@ -155,7 +155,7 @@ def test_with_pairs_throughputs_are_those_of_explicit_rounds(p: AllocationProble
 
 
 def test_a_fixed_job_whose_demand_rises_by_a_rounding_error_stops_nobody() -> None:
-    """Jobs of queue x rest at 5 and 3.4; then the second job of y/v rests, and the first of y/u must still rise to 4."""
+    """Jobs of queue x rest, then the second job of y/v; the first of y/u must still rise to 4."""
     slow, fast, third = [2.0, 5.0, 4.0], [3.0, 5.0, 2.0], [4.0, 3.0, 1.0]
     p = problem([slow, third, fast, fast, slow, slow], [3, 4, 1], gpus=[2, 1, 1, 1, 1, 1], weight=[1, 5, 5, 1, 1, 1])
     beside = np.zeros((2, 2, 3))
