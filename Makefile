@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The test suite stays under ten minutes on two cores.
+# The test suite takes at most six minutes on two cores.
 TEST_WORKERS ?= 2
 
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
@@ -28,7 +28,7 @@ demo: $(INSTALLED)
 
 ## The whole test suite; what could not run is listed with its reason. Then, alone, the gate: Horae is as fast as it was.
 test: $(INSTALLED)
-	$(BIN)/pytest -n $(TEST_WORKERS) --ignore=tests/gate
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal --ignore=tests/gate
 	$(BIN)/pytest -p no:xdist tests/gate
 
 ## PyTorch, for the tests that train with it; `make test` runs them where it is installed.
