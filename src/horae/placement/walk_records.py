@@ -102,7 +102,8 @@ class WalkRecords:
         """What the policy wishes, and room for what becomes of it."""
         ledger, queues = now.gpu_ledger, now.queues
         return Walk(
-            now_s=now.now_s,
+            # Whole seconds given as an integer would have the whole walk compiled again for them.
+            now_s=float(now.now_s),
             preempt=preempt,
             takes=wishes.preempt,
             blocking=wishes.blocking,
