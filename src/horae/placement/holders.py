@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from horae.core.arrays import Floats, Ints
-from horae.core.jit import inlined, inner_when_called, lean
+from horae.core.jit import inlined, lean
 from horae.placement.heap import heapify, pop
 from horae.placement.kernel_args import (
     BACK,
     CLOSED,
     DISPLACED,
     FIRST_GPU,
+    FIRST_KEY,
     FREE,
     FREE_STAMP,
     GUEST,
@@ -27,6 +28,8 @@ from horae.placement.kernel_args import (
     SIZE,
     STATUS,
     TOUCHED_HOLDERS,
+    TURNED,
+    TURNED_KEY,
     UNDECIDED,
     Floor,
     Walk,
@@ -185,9 +188,10 @@ def take_back(h: int, floor: Floor) -> None:
 
 
 @lean
-def rank_holders(first_key: Floats, position: Ints, floor: Floor, walk: Walk) -> None:
+def rank_holders(floor: Floor, walk: Walk) -> None:
     """Write down key and position of each holder's first wish; a holder without a wish comes last."""
     keyed, paired = len(walk.key) > 0, walk.asked.shape[1] > 0
+    first_key, position = walk.times[FIRST_KEY], floor.holders[POSITION]
     for h in range(floor.holder_count):
         first_key[h], position[h] = np.inf, floor.wishes
     for i in range(floor.wishes):
@@ -198,11 +202,12 @@ def rank_holders(first_key: Floats, position: Ints, floor: Floor, walk: Walk) ->
                 first_key[h], position[h] = its_key, i
 
 
-@inner_when_called
-def list_from_back(first_key: Floats, position: Ints, back: Ints, floor: Floor, walk: Walk) -> None:
-    """List the holders from the last in order to the first; of equals, the one with the highest GPU comes first."""
+@lean
+def list_from_back(floor: Floor, walk: Walk) -> None:
+    """List the ranked holders from the last in order to the first; of equals, the one with the highest GPU first."""
     count, wishes, gpus = floor.holder_count, floor.wishes, len(floor.next_gpu)
-    turned_key, turned = np.empty(count), np.empty(count, np.int64)
+    first_key, position, back = walk.times[FIRST_KEY], floor.holders[POSITION], floor.holders[BACK]
+    turned_key, turned = walk.times[TURNED_KEY][:count], floor.holders[TURNED][:count]
     # The heap gives the lowest first, so keys and positions are turned around.
     for h in range(count):
         turned_key[h] = -first_key[h]
@@ -213,11 +218,10 @@ def list_from_back(first_key: Floats, position: Ints, back: Ints, floor: Floor, 
         back[at] = floor.holder_of[walk.seats[0, gpu]]
 
 
-@inner_when_called
+@lean
 def line_up(floor: Floor, walk: Walk) -> None:
     """Find the order in which holders lose their GPUs, unless it is known."""
     if floor.counters[LINED_UP] == 0:
-        first_key = np.empty(floor.holder_count)
-        rank_holders(first_key, floor.holders[POSITION], floor, walk)
-        list_from_back(first_key, floor.holders[POSITION], floor.holders[BACK], floor, walk)
+        rank_holders(floor, walk)
+        list_from_back(floor, walk)
         floor.counters[LINED_UP] = 1

@@ -23,9 +23,10 @@ PARENT, MINIMUM, MAXIMUM, USED = 0, 1, 2, 3
 #: Columns of `Floor.held`, by holder: its job, the job that shares the GPUs, GPU count, first GPU.
 LEAD, GUEST, SIZE, FIRST_GPU = 0, 1, 2, 3
 #: Columns of `Floor.holders`, by holder, after LEAD and GUEST: what becomes of the holder, position of its first
-#: wish, the holders from the last in order to the first, the row that comes to share its GPUs, and whether it was
-#: KEEPS before the first turn. Before and after a walk all holders are KEEPS and guarded, and nothing has joined.
-STATUS, POSITION, BACK, JOINED, GUARDED = 2, 3, 4, 5, 6
+#: wish, the holders from the last in order to the first, the row that comes to share its GPUs, whether it was
+#: KEEPS before the first turn, and a heap. Before and after a walk all holders are KEEPS and guarded, and nothing
+#: has joined.
+STATUS, POSITION, BACK, JOINED, GUARDED, TURNED = 2, 3, 4, 5, 6, 7
 #: A holder's turn has not come; it keeps its GPUs; it lost them; it got others instead.
 UNDECIDED, KEEPS, DISPLACED, MOVES = 0, 1, 2, 3
 #: Columns of `Floor.marks`, by row: the mark, the number of a grant, the list of marked rows, and the last walk with a
@@ -35,10 +36,18 @@ MARK, GRANT, MARKED, WISHED = 0, 1, 2, 3
 #: it waits for GPUs that jobs after it are not to lose now.
 UNMARKED, LEFT, GRANTED, LOOKED_AT, HELD_BACK = 0, 1, 2, 3, 4
 #: Columns of counts, by pool, node or type: GPUs without a holder; those of them without an occupant; free GPUs and
-#: those of holders that may lose them; and the part of the free GPUs that may be used beyond a reservation.
-FREE, IDLE, REACH, LATE = 0, 1, 2, 3
-#: Columns of `Walk.grants`. By grant p: row, most GPUs, host, and its first piece; by piece: pool and GPU count.
-ROW, MOST_GPUS, HOST, FIRST_PIECE, PIECE_POOL, PIECE_GPUS = 0, 1, 2, 3, 4, 5
+#: those of holders that may lose them; the part of the free GPUs that may be used beyond a reservation; and room to
+#: try what would be free if other jobs left.
+FREE, IDLE, REACH, LATE, TRIAL = 0, 1, 2, 3, 4
+#: Columns of `Walk.grants`. By grant p: row, most GPUs, host, and its first piece; by piece: pool and GPU count; and a
+#: heap of holders, by their first GPU, and grants, by GPU count and number.
+ROW, MOST_GPUS, HOST, FIRST_PIECE, PIECE_POOL, PIECE_GPUS, ENDING = 0, 1, 2, 3, 4, 5, 6
+#: Columns of `Walk.times`. By holder: key of its first wish, and that key in a heap; the times of ENDING; and when the
+#: job with a reservation could start: one number.
+FIRST_KEY, TURNED_KEY, END_S, RESERVED_S = 0, 1, 2, 3
+#: Parts of `Walk.tried`, by GPU type and gang size. The stamps of the moments when such a gang found no place among
+#: FREE and among REACH GPUs; and the holder that limits which wishes lack only guarded GPUs.
+TRIED_FREE, TRIED_REACH, LIMIT = 0, 1, 2
 #: The host of a grant is the holder whose GPUs the job comes to share, or HOST_GRANT less the number of a grant.
 NO_HOST, HOST_GRANT = -1, -2
 #: Columns of `Walk.chosen`: the pools that a gang takes GPUs from, and how many from each.
@@ -52,7 +61,7 @@ UNREACHED_WISH, GRANTED_WISH = 255, 254
 #: Positions in `Floor.counters`. How many are used: holders touched, marked rows, grants, pieces of grants, wishes
 #: that need a turn, wishes taken from the heap, and wishes of RENAMED_WISH.
 TOUCHED_HOLDERS, MARKED_ROWS, GRANTS, PIECES, TURNS, POPPED, RENAMED = 0, 1, 2, 3, 4, 5, 6
-#: Whether holders may lose GPUs; whether their order is known; whether a wish blocks all behind it; whether GPUs are
+#: Whether holders have to be looked at; whether their order is known; whether a wish blocks all behind it; whether GPUs are
 #: reserved; whether some holders are protected; and the first wish that has to wait.
 CONTESTED, LINED_UP, BLOCKED, RESERVED, PROTECTED, FIRST_TO_WAIT = 7, 8, 9, 10, 11, 12
 #: Numbers that only grow: an entry of `tried`, of WISHED or of `Answer.freed` counts if it has the present number.
@@ -181,10 +190,8 @@ class Walk(NamedTuple):
     codes: Bytes
     grants: Ints
     chosen: Ints
-    #: Gangs that found no place among FREE (0) and REACH (1), by GPU type and size: the stamp of that moment.
     tried: Ints
-    #: When the job with a reservation could start: one number.
-    reserved_s: Floats
+    times: Floats
 
 
 class Answer(NamedTuple):

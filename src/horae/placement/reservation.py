@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.arrays import Floats, Ints
-from horae.core.jit import inner_when_called, lean
+from horae.core.arrays import Ints
+from horae.core.jit import lean
 from horae.placement.choose import Gang, choose
 from horae.placement.heap import heapify, pop
 from horae.placement.holders import add_gpus
 from horae.placement.kernel_args import (
     CHOSEN_GPUS,
     CHOSEN_POOL,
+    END_S,
+    ENDING,
     FIRST_GPU,
     FIRST_PIECE,
     FREE,
@@ -25,6 +27,7 @@ from horae.placement.kernel_args import (
     PIECE_GPUS,
     PIECE_POOL,
     ROW,
+    TRIAL,
     Floor,
     JobColumns,
     Pools,
@@ -40,11 +43,11 @@ def _end_s(row: int, now_s: float, jobs: JobColumns) -> float:
     return now_s + (max(left, 0.0) / speed if speed > 0 else np.inf)
 
 
-@inner_when_called
-def _expected_ends(floor: Floor, walk: Walk, jobs: JobColumns) -> tuple[Floats, Ints]:
-    """A heap of the times at which GPUs come back: by first GPU of each holder, then by grant."""
+@lean
+def _expected_ends(floor: Floor, walk: Walk, jobs: JobColumns) -> int:
+    """Make a heap of the times at which GPUs come back: by first GPU of each holder, then by grant; gives its size."""
     count, grants = floor.holder_count, floor.counters[GRANTS]
-    ends_s, who = np.empty(count + grants), np.empty(count + grants, np.int64)
+    ends_s, who = walk.times[END_S], walk.grants[ENDING]
     for h in range(count):
         ends_s[h], who[h] = _end_s(floor.held[LEAD, h], walk.now_s, jobs), floor.held[FIRST_GPU, h]
         if floor.held[GUEST, h] >= 0:
@@ -52,8 +55,8 @@ def _expected_ends(floor: Floor, walk: Walk, jobs: JobColumns) -> tuple[Floats, 
     for p in range(grants):
         ends_s[count + p] = _end_s(walk.grants[ROW, p], walk.now_s, jobs)
         who[count + p] = len(floor.next_gpu) + p
-    heapify(ends_s, who)
-    return ends_s, who
+    heapify(ends_s[: count + grants], who[: count + grants])
+    return count + grants
 
 
 @lean
@@ -69,17 +72,20 @@ def _give_back(which: int, counts: Ints, by_type: Ints, floor: Floor, walk: Walk
         by_type[floor.pool_type[pool]] += gpus
 
 
-@inner_when_called
+@lean
 def reserve(rule: int, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> float:
     """Find the earliest time the job could start if no other job did; what it does not need then is LATE.
 
     GPUs come free in order of expected ends: the reservation of backfill scheduling.
     """
     gpus, types = jobs.gpus_min[walk.head], jobs.types[walk.head]
-    counts, by_type = floor.counts[FREE].copy(), floor.type_counts[FREE].copy()
-    ends_s, who = _expected_ends(floor, walk, jobs)
-    start_s, taken = np.inf, 0
-    for size in range(len(who), 0, -1):
+    counts, by_type = floor.counts[TRIAL], floor.type_counts[TRIAL]
+    for pool in range(len(counts)):
+        counts[pool] = floor.counts[FREE, pool]
+    for gpu_type in range(len(by_type)):
+        by_type[gpu_type] = floor.type_counts[FREE, gpu_type]
+    ends_s, who, start_s, taken = walk.times[END_S], walk.grants[ENDING], np.inf, 0
+    for size in range(_expected_ends(floor, walk, jobs), 0, -1):
         end_s = ends_s[0]
         _give_back(pop(ends_s, who, size), counts, by_type, floor, walk)
         for gpu_type in range(len(by_type)):

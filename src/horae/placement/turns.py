@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from horae.core.arrays import Floats, Ints
-from horae.core.jit import inlined, inner_when_called, lean
+from horae.core.jit import inlined, lean
 from horae.core.reasons import Reason
 from horae.placement.choose import BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION, Gang, choose
 from horae.placement.holders import depart, displace_last, fits_back, lead, line_up, send_guest_away, stay, take_back
@@ -48,9 +48,13 @@ from horae.placement.kernel_args import (
     REACH,
     REACH_STAMP,
     RESERVED,
+    RESERVED_S,
     ROW,
     SIZE,
     STATUS,
+    TRIAL,
+    TRIED_FREE,
+    TRIED_REACH,
     UNDECIDED,
     Floor,
     JobColumns,
@@ -229,11 +233,13 @@ def _keeps_or_may_not(wish: Wish, floor: Floor, walk: Walk) -> bool:
     return False
 
 
-@inner_when_called
+@lean
 def _reach_back(gang: Gang, floor: Floor, walk: Walk, pools: Pools) -> int:
     """Choose pools for a gang from free GPUs and those of undecided holders, as few from the back as will do."""
     line_up(floor, walk)
-    counts, have = floor.counts[FREE].copy(), floor.type_counts[FREE, gang.gpu_type]
+    counts, have = floor.counts[TRIAL], floor.type_counts[FREE, gang.gpu_type]
+    for pool in range(len(counts)):
+        counts[pool] = floor.counts[FREE, pool]
     for at in range(floor.holder_count):
         h = floor.holders[BACK, at]
         gpu = floor.held[FIRST_GPU, h]
@@ -255,7 +261,7 @@ def _runs_into_reservation(row: int, gpu_type: int, floor: Floor, walk: Walk, jo
     """Whether a job that started now on GPUs of a type would still run when a reservation begins."""
     if floor.counters[RESERVED] == 0:
         return False
-    return walk.reserved_s[0] < walk.now_s + jobs.work_left[row] / jobs.rates[row, gpu_type]
+    return walk.times[RESERVED_S, 0] < walk.now_s + jobs.work_left[row] / jobs.rates[row, gpu_type]
 
 
 @lean
@@ -264,7 +270,7 @@ def _look_on_type(source: int, gang: Gang, row: int, floor: Floor, walk: Walk, j
     # Where only some jobs are consolidated, these have the second half of the sizes.
     consolidated = pools.rule == BY_SKEW and gang.rule == CONSOLIDATED
     size = gang.gpus + (len(floor.next_gpu) + 1 if consolidated else 0)
-    tried = walk.tried[1 if source == REACH else 0]
+    tried = walk.tried[TRIED_REACH if source == REACH else TRIED_FREE]
     stamp = floor.counters[REACH_STAMP if source == REACH else FREE_STAMP]
     if tried[gang.gpu_type, size] == stamp:
         return 0

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.arrays import Floats, Ints
-from horae.core.jit import inner_when_called, lean
+from horae.core.arrays import Ints
+from horae.core.jit import lean
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.holders import list_from_back, protected_until_s, rank_holders
 from horae.placement.kernel_args import (
+    BACK,
     CLOSED,
     CONTESTED,
     DISPLACED,
     FIRST_GPU,
+    FIRST_KEY,
     FIRST_TO_WAIT,
     GRANT,
     GRANTED,
@@ -21,13 +23,17 @@ from horae.placement.kernel_args import (
     GUEST,
     HELD_BACK,
     LEAD,
+    LIMIT,
     LOOKED_AT,
     MARK,
     MOVES,
+    NONE,
     PARTNER,
+    POSITION,
     RENAMED,
     RENAMED_WISH,
     STATUS,
+    TRIAL,
     TURNS,
     UNMARKED,
     UNREACHED_WISH,
@@ -85,54 +91,55 @@ def _some_guarded(floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
     return guarded
 
 
-@inner_when_called
-def _limits_of_guards(left: Ints, sizes: int, floor: Floor, walk: Walk) -> tuple[Floats, Ints]:
+@lean
+def _find_limits_of_guards(left: Ints, sizes: int, floor: Floor, walk: Walk) -> None:
     """For each type and GPU count, how far back in the order a wish may stand and still lack only guarded GPUs.
 
-    Guarded holders are added to the free GPUs from the last in order on, until the count is reached: the key and
-    position (-1 if it never is) of the holder that completes it. A wish before that one would have had the GPUs.
+    Guarded holders are added to the free GPUs from the last in order on, until the count is reached: the limit is the
+    holder that completes it, or -1. A wish before that holder's first one would have had the GPUs.
     """
-    count, reached = floor.holder_count, left.copy()
-    first_key, position, back = np.empty(count), np.empty(count, np.int64), np.empty(count, np.int64)
-    rank_holders(first_key, position, floor, walk)
-    list_from_back(first_key, position, back, floor, walk)
-    limit_key, limit_at = np.zeros((len(left), sizes)), np.zeros((len(left), sizes), np.int64)
-    limit_at.fill(-1)
-    for h in back:
-        gpu = floor.held[FIRST_GPU, h] if floor.holders[GUARDED, h] else -1
+    limits, reached = walk.tried[LIMIT], floor.type_counts[TRIAL]
+    for gpu_type in range(len(left)):
+        reached[gpu_type] = left[gpu_type]
+        for size in range(sizes):
+            limits[gpu_type, size] = NONE
+    rank_holders(floor, walk)
+    list_from_back(floor, walk)
+    for at in range(floor.holder_count):
+        h = floor.holders[BACK, at]
+        gpu = floor.held[FIRST_GPU, h] if floor.holders[GUARDED, h] else NONE
         while gpu >= 0:
             gpu_type = floor.gpu_type[gpu]
             if floor.gpu_pool[gpu] != CLOSED:
                 reached[gpu_type] += 1
                 if reached[gpu_type] < sizes:
-                    limit_key[gpu_type, reached[gpu_type]] = first_key[h]
-                    limit_at[gpu_type, reached[gpu_type]] = position[h]
+                    limits[gpu_type, reached[gpu_type]] = h
             gpu = floor.next_gpu[gpu]
-    return limit_key, limit_at
 
 
 @lean
-def _is_held_back(i: int, limit_key: Floats, limit_at: Ints, floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
+def _is_held_back(i: int, sizes: int, floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
     """Whether a wish would be granted if guarded holders after it could lose their GPUs."""
     row, gpus = walk.job[i], least_gpus(i, walk, jobs)
-    if gpus >= limit_at.shape[1] or (walk.limited and not within_maximum(floor.queue[row], gpus, floor.quotas)):
+    if gpus >= sizes or (walk.limited and not within_maximum(floor.queue[row], gpus, floor.quotas)):
         return False
     its_key, held_back = walk.key[i] if len(walk.key) > 0 else float(i), False
-    for gpu_type in range(len(limit_at)):
-        key, position = limit_key[gpu_type, gpus], limit_at[gpu_type, gpus]
-        after = key > its_key or (key == its_key and position > i)
-        held_back = held_back or (jobs.types[row] >> gpu_type & 1 == 1 and position >= 0 and after)
+    for gpu_type in range(walk.tried.shape[1]):
+        h = walk.tried[LIMIT, gpu_type, gpus]
+        if h >= 0 and jobs.types[row] >> gpu_type & 1:
+            key, position = walk.times[FIRST_KEY, h], floor.holders[POSITION, h]
+            held_back = held_back or key > its_key or (key == its_key and position > i)
     return held_back
 
 
-@inner_when_called
+@lean
 def _mark_held_back(left: Ints, floor: Floor, walk: Walk, jobs: JobColumns) -> None:
     """Mark the jobs that only wait because holders after them are guarded, or because of a reservation."""
     largest = 0
     for turn in range(floor.counters[TURNS]):
         largest = max(largest, least_gpus(walk.turns[WISH, turn], walk, jobs))
     sizes = min(largest, len(floor.next_gpu)) + 1
-    limit_key, limit_at = _limits_of_guards(left, sizes, floor, walk)
+    _find_limits_of_guards(left, sizes, floor, walk)
     for turn in range(floor.counters[TURNS]):
         i = walk.turns[WISH, turn]
         row, code = walk.job[i], walk.codes[i]
@@ -140,7 +147,7 @@ def _mark_held_back(left: Ints, floor: Floor, walk: Walk, jobs: JobColumns) -> N
         looked_at = code == walk.waiting or (code == UNREACHED_WISH and mark != LOOKED_AT)
         if not looked_at or mark == HELD_BACK or not has_nothing(row, floor):
             continue
-        if _is_held_back(i, limit_key, limit_at, floor, walk, jobs):
+        if _is_held_back(i, sizes, floor, walk, jobs):
             will_mark(row, floor)
             floor.marks[MARK, row] = HELD_BACK
 
@@ -219,14 +226,14 @@ def list_wishless(count: int, floor: Floor, walk: Walk, answer: Answer, jobs: Jo
     return count
 
 
-@inner_when_called
+@lean
 def first_unprotected_s(floor: Floor, walk: Walk, jobs: JobColumns) -> float:
     """When the first holder that comes after the first waiting wish loses its protection."""
-    count, waiting, soonest_s = floor.holder_count, floor.counters[FIRST_TO_WAIT], np.inf
-    first_key, position = np.empty(count), np.empty(count, np.int64)
-    rank_holders(first_key, position, floor, walk)
+    waiting, soonest_s = floor.counters[FIRST_TO_WAIT], np.inf
+    rank_holders(floor, walk)
+    first_key, position = walk.times[FIRST_KEY], floor.holders[POSITION]
     its_key = walk.key[waiting] if len(walk.key) > 0 else float(waiting)
-    for h in range(count):
+    for h in range(floor.holder_count):
         after = first_key[h] > its_key or (first_key[h] == its_key and position[h] > waiting)
         until_s = protected_until_s(h, jobs.protected_until_s, floor)
         if after and until_s > walk.now_s:

@@ -16,7 +16,7 @@ Two jobs that share GPUs are one holder. A wish for two is placed like one for o
 then joins; a job that wishes for itself alone what it shares sends the other away.
 
 A job that lost its GPUs to an earlier wish gets them back when its own turn comes, if they are still there: then
-nothing happens to it at all. Where every job that waits fits into what is free, holders are not even looked at.
+nothing happens to it at all. Where every job that waits fits into what is free, holders are not even looked at (unless wishes name partners).
 """
 
 from __future__ import annotations
@@ -66,9 +66,12 @@ from horae.placement.kernel_args import (
     RENAMED,
     RENAMED_WISH,
     RESERVED,
+    RESERVED_S,
     ROW,
     SIZE,
     STATUS,
+    TRIED_FREE,
+    TRIED_REACH,
     TURNS,
     UNDECIDED,
     UNMARKED,
@@ -123,13 +126,11 @@ def _list_turns(floor: Floor, walk: Walk, jobs: JobColumns) -> None:
 
 
 @lean
-def _is_contested(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> bool:
-    """Whether holders may lose GPUs: not if all jobs that wait fit into the free GPUs of each type they may use."""
-    if not walk.preempt:
-        return False
+def _all_fit(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> bool:
+    """Whether all jobs that wait fit into the free GPUs of each type they may use: then no holder loses any."""
     anywhere = pools.flat or pools.rule == BEST_EFFORT or pools.rule == LEAST_FRAGMENTATION
     if floor.counted or not walk.as_jobs_say or not anywhere:
-        return True
+        return False
     wanted, types, some_free = 0, 0, False
     for turn in range(floor.counters[TURNS]):
         row = walk.job[walk.turns[WISH, turn]]
@@ -139,20 +140,20 @@ def _is_contested(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> b
             free = walk.by_type[FREE, gpu_type]
             some_free = some_free or free > 0
             if types >> gpu_type & 1 and free < wanted:
-                return True
+                return False
     # Jobs that can run nowhere get no turn if nothing is free: that is for the full walk.
-    return wanted > 0 and not some_free
+    return wanted == 0 or some_free
 
 
 @lean
-def _see_holders(floor: Floor, walk: Walk, jobs: JobColumns) -> None:
-    """Find the holders that may lose their GPUs; protected ones keep them."""
+def _see_holders(all_fit: bool, floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+    """Find the holders that may lose their GPUs; protected ones keep them, and all do if all that wait fit beside."""
     for h in range(floor.holder_count):
         floor.holders[LEAD, h], floor.holders[GUEST, h] = floor.held[LEAD, h], floor.held[GUEST, h]
         if protected_until_s(h, jobs.protected_until_s, floor) > walk.now_s:
             floor.counters[PROTECTED] = 1
             continue
-        floor.holders[STATUS, h], floor.holders[GUARDED, h] = UNDECIDED, 0
+        floor.holders[STATUS, h], floor.holders[GUARDED, h] = KEEPS if all_fit else UNDECIDED, 0
         gpu = floor.held[FIRST_GPU, h]
         while gpu >= 0:
             pool = floor.gpu_pool[gpu]
@@ -173,7 +174,7 @@ def _charge_holders(floor: Floor, walk: Walk) -> None:
 
 
 @lean
-def _prepare(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+def _prepare(all_fit: bool, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
     """Step 1: what is free, which holders may lose their GPUs, and which wishes need a turn."""
     before = walk.by_type if pools.flat else walk.by_node
     for pool in range(before.shape[1]):
@@ -182,7 +183,7 @@ def _prepare(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
     for gpu_type in range(walk.by_type.shape[1]):
         floor.type_counts[FREE, gpu_type] = floor.type_counts[REACH, gpu_type] = walk.by_type[FREE, gpu_type]
     if floor.counters[CONTESTED]:
-        _see_holders(floor, walk, jobs)
+        _see_holders(all_fit, floor, walk, jobs)
         _list_turns(floor, walk, jobs)
     if floor.counted:
         _charge_holders(floor, walk)
@@ -219,9 +220,9 @@ def _is_stuck(least: int, types: int, size: int, preempt: bool, type_counts: Int
     for gpu_type in range(tried.shape[1] if size < tried.shape[2] else 0):
         if types >> gpu_type & 1:
             free, reach = type_counts[FREE, gpu_type] >= least, preempt and type_counts[REACH, gpu_type] >= least
-            if free and tried[0, gpu_type, size] != counters[FREE_STAMP]:
+            if free and tried[TRIED_FREE, gpu_type, size] != counters[FREE_STAMP]:
                 return 0
-            if reach and tried[1, gpu_type, size] != counters[REACH_STAMP]:
+            if reach and tried[TRIED_REACH, gpu_type, size] != counters[REACH_STAMP]:
                 return 0
             stuck = 2 if free else stuck
     return stuck
@@ -285,7 +286,7 @@ def _take_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> Non
             continue
         if sweep == EVERYBODY and walk.head >= 0 and has_nothing(walk.head, floor):
             counters[RESERVED] = 1
-            walk.reserved_s[0] = reserve(rule_for(walk.head, pools, jobs.skew), floor, walk, jobs, pools)
+            walk.times[RESERVED_S, 0] = reserve(rule_for(walk.head, pools, jobs.skew), floor, walk, jobs, pools)
             counters[FREE_STAMP] += 1
         for turn in range(counters[TURNS]):
             nothing_left = not walk.limited and _nothing_left(floor.type_counts[REACH])
@@ -329,9 +330,11 @@ def fit(floor: Floor, walk: Walk, answer: Answer, jobs: JobColumns, pools: Pools
         floor.counters[at] = floor.counters[at] + 1 if at >= FREE_STAMP else 0
     floor.counters[FIRST_TO_WAIT], walk.grants[FIRST_PIECE, 0] = NONE, 0
     _list_turns(floor, walk, jobs)
-    floor.counters[CONTESTED] = _is_contested(floor, walk, jobs, pools)
+    # Where wishes name partners, jobs may wait though all fit: it counts which holders are protected.
+    all_fit = walk.preempt and _all_fit(floor, walk, jobs, pools)
+    floor.counters[CONTESTED] = walk.preempt and (not all_fit or walk.asked.shape[1] > 0)
     if floor.counters[TURNS] > 0 or floor.counters[CONTESTED]:
-        _prepare(floor, walk, jobs, pools)
+        _prepare(all_fit, floor, walk, jobs, pools)
         if walk.asked.shape[1] == 0 and not floor.counted and walk.head < 0:
             _take_plain_turns(floor, walk, jobs, pools)
         else:

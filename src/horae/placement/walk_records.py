@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.arrays import Ints
+from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Cluster
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
@@ -50,11 +50,12 @@ class WalkRecords:
     _type_counts: Ints
     _grants: Ints
     _tried: Ints
+    _times: Floats
     _chosen: Ints
 
     def __init__(self, rule: int, flat: bool, pack_limit: float) -> None:
         self._rule, self._flat, self._pack_limit = rule, flat, pack_limit
-        self._counters, self._reserved_s = np.zeros(COUNTERS, np.int64), np.zeros(1)
+        self._counters = np.zeros(COUNTERS, np.int64)
         self._marks = np.zeros((4, 64), np.int64)
         self._seen: tuple[GpuLedger, int] | None = None
         self._table: JobTable | None = None
@@ -127,7 +128,7 @@ class WalkRecords:
             grants=self._grants,
             chosen=self._chosen,
             tried=self._tried,
-            reserved_s=self._reserved_s,
+            times=self._times,
         )
 
     def granted_rows(self, count: int) -> Ints:
@@ -141,16 +142,16 @@ class WalkRecords:
         self.pools = _pools(cluster, self._gpu_pool, self._rule, self._pack_limit, self._flat)
         self.nodes = _nodes(cluster, self._flat)
         gpus, types, count = cluster.gpus, len(cluster.gpu_types), len(self.pools.type)
-        self._counts, self._type_counts = np.zeros((4, count), np.int64), np.zeros((4, types), np.int64)
+        self._counts, self._type_counts = np.zeros((5, count), np.int64), np.zeros((5, types), np.int64)
         self._chosen = np.zeros((2, count), np.int64)
         sizes = 2 * (gpus + 1) if self._rule == BY_SKEW else gpus + 1
-        self._tried = np.zeros((2, types, sizes), np.int64)
-        self._holders = np.zeros((7, gpus), np.int64)
+        self._tried = np.zeros((3, types, sizes), np.int64)
+        self._holders = np.zeros((8, gpus), np.int64)
         self._holders[STATUS], self._holders[GUARDED], self._holders[JOINED] = KEEPS, 1, NONE
         # A holder is touched when it is displaced or moves, and when one of its jobs leaves.
         self._touched = np.zeros(4 * gpus, np.int64)
-        # Every GPU may be given to one job, and to another that shares it.
-        self._grants = np.zeros((6, 2 * gpus + 1), np.int64)
+        # Every GPU may be given to one job, and to another that shares it; before, a third may have it.
+        self._grants, self._times = np.zeros((7, 3 * gpus + 1), np.int64), np.zeros((4, 3 * gpus + 1))
         self._make_answer(cluster)
 
     def _make_answer(self, cluster: Cluster) -> None:
