@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from horae.core.cluster import Node
 from horae.core.gpu_ledger import FREE, IDLE, NOBODY, GpuLedger
-from horae.core.holdings import Holdings
+from horae.core.holdings import HolderColumns
 from tests.builders import cluster
 
 
-def gpus_of(holdings: Holdings, h: int) -> tuple[int, ...]:
+def gpus_of(holdings: HolderColumns, h: int) -> tuple[int, ...]:
     """The GPUs of a holder, as its columns say."""
     gpus, gpu = [], int(holdings.columns[3, h])
     while gpu >= 0:
@@ -102,7 +102,7 @@ def test_holders_and_free_gpus_are_kept_up_to_date_whatever_happens(deeds: list[
 
 
 def test_the_last_holder_takes_the_number_of_one_that_left_with_its_guest() -> None:
-    holdings = Holdings(6)
+    holdings = HolderColumns(6)
     holdings.add(0, (0,))
     holdings.add(1, (3, 2))
     holdings.join(2, 1)
@@ -111,7 +111,7 @@ def test_the_last_holder_takes_the_number_of_one_that_left_with_its_guest() -> N
 
 
 def test_a_third_job_cannot_share_and_a_job_without_gpus_cannot_lose_them() -> None:
-    holdings = Holdings(2)
+    holdings = HolderColumns(2)
     holdings.add(0, (0,))
     holdings.join(1, 0)
     with pytest.raises(AssertionError, match="rows 0 and 1 share GPUs; 2 cannot"):
@@ -121,7 +121,7 @@ def test_a_third_job_cannot_share_and_a_job_without_gpus_cannot_lose_them() -> N
 
 
 def test_rows_beyond_all_that_ever_held_gpus_have_an_entry_when_they_are_asked_for() -> None:
-    holdings = Holdings(2)
+    holdings = HolderColumns(2)
     holdings.add(100, (1,))
     holdings.cover(500)
     assert (len(holdings.of_row) >= 500, holdings.of_row[100], holdings.of_row[499]) == (True, 0, NOBODY)

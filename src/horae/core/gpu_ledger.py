@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from horae.core.arrays import Ints
 from horae.core.cluster import Cluster, Node
 from horae.core.declared import Rows, Stored
-from horae.core.holdings import Holdings
+from horae.core.holdings import HolderColumns
 
 NOBODY = -1
 
@@ -54,7 +54,7 @@ class GpuLedger:
         self.held: dict[int, tuple[int, ...]] = {}
         self.occupied: dict[int, tuple[int, ...]] = {}
         #: `held` as columns.
-        self.holdings = Holdings(cluster.gpus)
+        self.holdings = HolderColumns(cluster.gpus)
         self._refresh()
 
     def hold(self, row: int, gpu_ids: tuple[int, ...]) -> None:
@@ -184,7 +184,7 @@ class GpuLedger:
         for row in self.occupied:
             if row in self.held and row not in contents["moving"]:
                 self.occupied[row] = self.held[row]
-        self.holdings = Holdings(self.cluster.gpus)
+        self.holdings = HolderColumns(self.cluster.gpus)
         for row, gpu_ids in self.held.items():
             if self.holders[0, gpu_ids[0]] == row:
                 self.holdings.add(row, gpu_ids)

@@ -11,7 +11,7 @@ _NONE = -1
 LEAD, GUEST, SIZE, FIRST_GPU = 0, 1, 2, 3
 
 
-class Holdings:
+class HolderColumns:
     """The holders, in no order: jobs with GPUs, of which two that share their GPUs are one holder.
 
     A holder's number changes when another one leaves.

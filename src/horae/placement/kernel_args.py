@@ -61,7 +61,7 @@ UNREACHED_WISH, GRANTED_WISH = 255, 254
 #: Positions in `Floor.counters`. How many are used: holders touched, marked rows, grants, pieces of grants, wishes
 #: that need a turn, wishes taken from the heap, and wishes of RENAMED_WISH.
 TOUCHED_HOLDERS, MARKED_ROWS, GRANTS, PIECES, TURNS, POPPED, RENAMED = 0, 1, 2, 3, 4, 5, 6
-#: Whether holders have to be looked at; whether their order is known; whether a wish blocks all behind it; whether GPUs are
+#: Whether holders are looked at; whether their order is known; whether a wish blocks all behind it; whether GPUs are
 #: reserved; whether some holders are protected; and the first wish that has to wait.
 CONTESTED, LINED_UP, BLOCKED, RESERVED, PROTECTED, FIRST_TO_WAIT = 7, 8, 9, 10, 11, 12
 #: Numbers that only grow: an entry of `tried`, of WISHED or of `Answer.freed` counts if it has the present number.

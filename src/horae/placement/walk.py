@@ -16,7 +16,8 @@ Two jobs that share GPUs are one holder. A wish for two is placed like one for o
 then joins; a job that wishes for itself alone what it shares sends the other away.
 
 A job that lost its GPUs to an earlier wish gets them back when its own turn comes, if they are still there: then
-nothing happens to it at all. Where every job that waits fits into what is free, holders are not even looked at (unless wishes name partners).
+nothing happens to it at all. Where every job that waits fits into what is free, and no wish is for two, holders are
+not even looked at.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class WalkRecords:
     jobs: JobColumns
     pools: Pools
     nodes: Nodes
-    _gpu_pool: Ints
+    gpu_pool: Ints
     _holders: Ints
     _touched: Ints
     _counts: Ints
@@ -56,7 +56,7 @@ class WalkRecords:
     def __init__(self, rule: int, flat: bool, pack_limit: float) -> None:
         self._rule, self._flat, self._pack_limit = rule, flat, pack_limit
         self._counters = np.zeros(COUNTERS, np.int64)
-        self._marks = np.zeros((4, 64), np.int64)
+        self.marks = np.zeros((4, 64), np.int64)
         self._seen: tuple[GpuLedger, int] | None = None
         self._table: JobTable | None = None
         self._make_room_for_wishes(64)
@@ -67,8 +67,8 @@ class WalkRecords:
         if self._seen != (ledger, ledger.version):
             self._make_room_for_cluster(ledger)
             self._seen = (ledger, ledger.version)
-        if self._marks.shape[1] < rows:
-            self._marks = np.zeros((4, rows), np.int64)
+        if self.marks.shape[1] < rows:
+            self.marks = np.zeros((4, rows), np.int64)
         ledger.holdings.cover(rows)
         if len(self._codes) < max(wishes, len(now)):
             self._make_room_for_wishes(2 * max(wishes, len(now)))
@@ -83,7 +83,7 @@ class WalkRecords:
             counted=queues.has_minimum or queues.has_maximum,
             quotas=_quotas(queues),
             queue=now.table.queue,
-            gpu_pool=self._gpu_pool,
+            gpu_pool=self.gpu_pool,
             gpu_type=now.cluster.gpu_type,
             pool_type=self.pools.type,
             holder_count=holdings.count,
@@ -92,7 +92,7 @@ class WalkRecords:
             holder_of=holdings.of_row,
             holders=self._holders,
             touched=self._touched,
-            marks=self._marks,
+            marks=self.marks,
             counts=self._counts,
             type_counts=self._type_counts,
             counters=self._counters,
@@ -138,8 +138,8 @@ class WalkRecords:
     def _make_room_for_cluster(self, ledger: GpuLedger) -> None:
         cluster = ledger.cluster
         pool = cluster.gpu_type if self._flat else cluster.gpu_node
-        self._gpu_pool = np.where(ledger.gpu_open, pool, CLOSED)
-        self.pools = _pools(cluster, self._gpu_pool, self._rule, self._pack_limit, self._flat)
+        self.gpu_pool = np.where(ledger.gpu_open, pool, CLOSED)
+        self.pools = _pools(cluster, self.gpu_pool, self._rule, self._pack_limit, self._flat)
         self.nodes = _nodes(cluster, self._flat)
         gpus, types, count = cluster.gpus, len(cluster.gpu_types), len(self.pools.type)
         self._counts, self._type_counts = np.zeros((5, count), np.int64), np.zeros((5, types), np.int64)
