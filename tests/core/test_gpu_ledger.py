@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from horae.core.cluster import Node
-from horae.core.gpu_ledger import NOBODY, GpuLedger
+from horae.core.gpu_ledger import GpuLedger
+from horae.core.gpu_moves import NOBODY
 from tests.builders import cluster
 
 

@@ -1,14 +1,14 @@
-"""The holders as columns, after any course of holds and drops."""
+"""The holders as columns (`holdings`), after any course of moves (`gpu_moves`)."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horae.core.cluster import Node
-from horae.core.gpu_ledger import FREE, IDLE, NOBODY, GpuLedger
+from horae.core.gpu_ledger import GpuLedger
+from horae.core.gpu_moves import FREE, IDLE, NOBODY
 from horae.core.holdings import HolderColumns
 from tests.builders import cluster
 
@@ -102,27 +102,21 @@ def test_holders_and_free_gpus_are_kept_up_to_date_whatever_happens(deeds: list[
 
 
 def test_the_last_holder_takes_the_number_of_one_that_left_with_its_guest() -> None:
-    holdings = HolderColumns(6)
-    holdings.add(0, (0,))
-    holdings.add(1, (3, 2))
-    holdings.join(2, 1)
-    holdings.remove(0)
+    ledger = GpuLedger(cluster("1x6"))
+    ledger.hold(0, (0,))
+    ledger.hold(1, (3, 2))
+    ledger.hold(2, (3, 2))
+    ledger.drop(0)
+    holdings = ledger.holdings
     assert (holdings.count, holdings.of_row[:3].tolist(), gpus_of(holdings, 0)) == (1, [-1, 0, 0], (2, 3))
 
 
-def test_a_third_job_cannot_share_and_a_job_without_gpus_cannot_lose_them() -> None:
-    holdings = HolderColumns(2)
-    holdings.add(0, (0,))
-    holdings.join(1, 0)
-    with pytest.raises(AssertionError, match="rows 0 and 1 share GPUs; 2 cannot"):
-        holdings.join(2, 0)
-    with pytest.raises(AssertionError, match="row 5 has no GPUs"):
-        holdings.remove(5)
-
-
 def test_rows_beyond_all_that_ever_held_gpus_have_an_entry_when_they_are_asked_for() -> None:
-    holdings = HolderColumns(2)
-    holdings.add(100, (1,))
-    holdings.cover(500)
+    ledger = GpuLedger(cluster("1x2"))
+    ledger.hold(100, (1,))
+    ledger.cover(500)
+    holdings = ledger.holdings
     assert (len(holdings.of_row) >= 500, holdings.of_row[100], holdings.of_row[499]) == (True, 0, NOBODY)
     assert holdings.first_gpu_of(np.array([100])).tolist() == [1]
+    ledger.drop(100)
+    assert holdings.of_row[100] == NOBODY

@@ -13,7 +13,8 @@ import numpy as np
 from horae.core.arrays import Floats, Ints
 from horae.core.commands import Evidence
 from horae.core.compared_by import ComparedBy, compared_values
-from horae.core.gpu_ledger import NOBODY, GpuLedger
+from horae.core.gpu_ledger import GpuLedger
+from horae.core.gpu_moves import NOBODY
 from horae.core.job_table import JobTable
 from horae.core.queues import QueueTree, QueueUse
 

@@ -9,18 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core import gpu_moves
 from horae.core.arrays import Ints
 from horae.core.cluster import Cluster, Node
 from horae.core.declared import Rows, Stored
+from horae.core.gpu_moves import NOBODY, REFUSED, GpuColumns
 from horae.core.holdings import HolderColumns
-
-NOBODY = -1
-
 
 #: Jobs that can share a GPU.
 SEATS = 2
-#: Counts of GPUs: those without a holder, and those without an occupant, either.
-FREE, IDLE = 0, 1
 
 
 class GpuLedger:
@@ -60,55 +57,52 @@ class GpuLedger:
     def hold(self, row: int, gpu_ids: tuple[int, ...]) -> None:
         """Set GPUs aside for a job."""
         assert row not in self.held, f"row {row} holds GPUs already"
-        first_seats = self.holders[0]
-        others = {int(first_seats[gpu]) for gpu in gpu_ids} - {NOBODY}
-        for other in others:
-            assert self.held[other] == gpu_ids, f"row {other} holds {self.held[other]}, not all of {gpu_ids} as {row}"
-        if not others:
-            self._count_free(gpu_ids, -1)
-        _sit(self.holders, row, gpu_ids)
+        self.cover(row + 1)
+        in_order = gpu_ids if len(gpu_ids) == 1 else sorted(gpu_ids)
+        host = gpu_moves.hold(row, np.array(in_order, np.int64), self.holdings.count, self._columns)
+        assert host != REFUSED, self._refusal(row, gpu_ids)
         self.held[row] = gpu_ids
-        if others:
-            self.holdings.join(row, others.pop())
-        else:
-            self.holdings.add(row, gpu_ids)
+        self.holdings.count += host == NOBODY
+
+    def _refusal(self, row: int, gpu_ids: tuple[int, ...]) -> str:
+        """Why a job cannot have GPUs."""
+        for gpu in gpu_ids:
+            other = int(self.holders[0, gpu])
+            if other != NOBODY and sorted(self.held[other]) != sorted(gpu_ids):
+                return f"row {other} holds {self.held[other]}, not all of {gpu_ids} as {row}"
+        return f"GPUs {gpu_ids} have no seat for {row}: rows {self.holders[:, gpu_ids[0]]} have them"
 
     def drop(self, row: int) -> None:
         """A job no longer has a claim on its GPUs, though it may still sit on them."""
-        gpu_ids = self.held.pop(row, ())
-        if not gpu_ids:
-            return
-        _rise(self.holders, row, gpu_ids)
-        self.holdings.remove(row)
-        if self.holders[0, gpu_ids[0]] == NOBODY:
-            self._count_free(gpu_ids, 1)
+        gpu_ids = self.held.pop(row, None)
+        if gpu_ids is not None:
+            self.holdings.count = gpu_moves.drop(row, np.array(gpu_ids, np.int64), self.holdings.count, self._columns)
 
     def occupy(self, row: int) -> None:
         """A job moves onto the GPUs it holds."""
         assert row not in self.occupied, f"row {row} sits on GPUs already"
-        assert self.vacant(row), f"somebody sits on the GPUs {self.held[row]}, which are not free for {row}"
-        self.occupied[row] = self.held[row]
-        _sit(self.occupants, row, self.held[row])
+        gpu_ids = self.held[row]
+        sits = gpu_moves.occupy(row, np.array(gpu_ids, np.int64), self._columns)
+        assert sits, f"somebody sits on the GPUs {gpu_ids}, which are not free for {row}"
+        self.occupied[row] = gpu_ids
 
     def vacate(self, row: int) -> None:
         """A job's processes are gone; a claim that was only its own goes with them."""
-        gpu_ids = self.occupied.pop(row, ())
-        _rise(self.occupants, row, gpu_ids)
-        for gpu in gpu_ids:
-            if self.holders[0, gpu] == NOBODY and self.occupants[0, gpu] == NOBODY and self.gpu_open[gpu]:
-                self._count(IDLE, gpu, 1)
-        if gpu_ids and self.held.get(row) is gpu_ids:
+        gpu_ids = self.occupied.pop(row, None)
+        if gpu_ids is None:
+            return
+        gpu_moves.vacate(row, np.array(gpu_ids, np.int64), self._columns)
+        if self.held.get(row) is gpu_ids:
             self.drop(row)
 
     def vacant(self, row: int) -> bool:
-        """Whether nobody sits on the GPUs that a job holds but those that hold them, too."""
-        for gpu in self.held[row]:
-            if self.occupants[0, gpu] == NOBODY:
-                continue
-            holders = self.holders[:, gpu].tolist()
-            if any(sitting != NOBODY and sitting not in holders for sitting in self.occupants[:, gpu].tolist()):
-                return False
-        return True
+        """Whether only jobs that hold the GPUs of a job sit on them."""
+        return bool(gpu_moves.is_vacant(np.array(self.held[row], np.int64), self._columns))
+
+    def cover(self, rows: int) -> None:
+        """Have room for every row below `rows`."""
+        if self.holdings.cover(rows):
+            self._gather()
 
     def companion(self, row: int) -> int:
         """The row that sits on the same GPUs, or nobody."""
@@ -185,25 +179,15 @@ class GpuLedger:
             if row in self.held and row not in contents["moving"]:
                 self.occupied[row] = self.held[row]
         self.holdings = HolderColumns(self.cluster.gpus)
-        for row, gpu_ids in self.held.items():
-            if self.holders[0, gpu_ids[0]] == row:
-                self.holdings.add(row, gpu_ids)
-        for row, gpu_ids in self.held.items():
-            if self.holders[1, gpu_ids[0]] == row:
-                self.holdings.join(row, int(self.holders[0, gpu_ids[0]]))
+        # Jobs take their GPUs anew, those on first seats first; the counts are made from the result.
+        holders, held = self.holders.copy(), self.held
+        self.holders[:], self.held = NOBODY, {}
         self._refresh()
-
-    def _count_free(self, gpu_ids: tuple[int, ...], by: int) -> None:
-        """Some GPUs got or lost their only holder."""
-        for gpu in gpu_ids:
-            if self.gpu_open[gpu]:
-                self._count(FREE, gpu, by)
-                if self.occupants[0, gpu] == NOBODY:
-                    self._count(IDLE, gpu, by)
-
-    def _count(self, column: int, gpu: int, by: int) -> None:
-        self.by_node[column, self.cluster.gpu_node[gpu]] += by
-        self.by_type[column, self.cluster.gpu_type[gpu]] += by
+        for seat in range(SEATS):
+            for row, gpu_ids in held.items():
+                if holders[seat, gpu_ids[0]] == row:
+                    self.hold(row, gpu_ids)
+        self.held = held
 
     def _refresh(self) -> None:
         states = zip(self.node_up, self.node_draining, self.node_gpus, strict=True)
@@ -216,8 +200,25 @@ class GpuLedger:
         #: FREE and IDLE open GPUs.
         self.by_node: Ints = np.array((self._by_node(free), self._by_node(idle)))
         self.by_type: Ints = np.array((self._by_type(free), self._by_type(idle)))
+        self._gather()
         #: Changes whenever the set of GPUs that take jobs does.
         self.version = getattr(self, "version", 0) + 1
+
+    def _gather(self) -> None:
+        """The columns for compiled code; some of them were replaced."""
+        cluster, holdings = self.cluster, self.holdings
+        self._columns = GpuColumns(
+            self.holders,
+            self.occupants,
+            self.gpu_open,
+            cluster.gpu_node,
+            cluster.gpu_type,
+            self.by_node,
+            self.by_type,
+            holdings.columns,
+            holdings.next_gpu,
+            holdings.of_row,
+        )
 
     def _by_node(self, chosen: NDArray[np.bool_]) -> Ints:
         """How many GPUs of each node are chosen."""
@@ -226,19 +227,3 @@ class GpuLedger:
     def _by_type(self, chosen: NDArray[np.bool_]) -> Ints:
         """How many GPUs of each type are chosen."""
         return np.bincount(self.cluster.gpu_type[chosen], minlength=len(self.cluster.gpu_types)).astype(np.int64)
-
-
-def _sit(seats: NDArray[np.int64], row: int, gpu_ids: tuple[int, ...]) -> None:
-    """Take the first free seat of each GPU."""
-    for gpu in gpu_ids:
-        seat = 0 if seats[0, gpu] == NOBODY else 1
-        assert seats[seat, gpu] == NOBODY, f"GPU {gpu} has no seat for {row}: rows {seats[:, gpu]} have it"
-        seats[seat, gpu] = row
-
-
-def _rise(seats: NDArray[np.int64], row: int, gpu_ids: tuple[int, ...]) -> None:
-    """Leave GPUs; whoever had the second seat moves up."""
-    for gpu in gpu_ids:
-        if seats[0, gpu] == row:
-            seats[0, gpu] = seats[1, gpu]
-        seats[1, gpu] = NOBODY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -38,10 +39,14 @@ class Memory:
         self._scalars: dict[str, float] = dict(spec.scalars)
         self._columns: dict[str, Floats] = {}
         self._writes: list[MemoryWrite] = []
+        #: Rows and GPU types that every column has room for.
+        self._room = (0, 0)
         self.fit(64, gpu_types)
 
     def fit(self, rows: int, gpu_types: int) -> None:
         """Make room for `rows` jobs and `gpu_types` GPU types; new entries are 0."""
+        if rows <= self._room[0] and gpu_types == self._room[1]:
+            return
         widths = {**self._spec.columns, **dict.fromkeys(self._spec.by_type, gpu_types)}
         for name, width in widths.items():
             old = self._columns.get(name)
@@ -54,11 +59,17 @@ class Memory:
             if old is not None:
                 new[tuple(slice(size) for size in old.shape)] = old
             self._columns[name] = new
+        lengths = [len(column) for column in self._columns.values()]
+        self._room = (min(lengths, default=sys.maxsize), gpu_types)
 
     def column(self, name: str, rows: Ints) -> Floats:
         """The numbers kept for these rows."""
         values: Floats = self._columns[name][rows]
         return values
+
+    def whole_column(self, name: str) -> Floats:
+        """The numbers kept for all rows, for compiled code: to be read only, and until the next decision."""
+        return self._columns[name]
 
     def put(self, name: str, rows: Ints, values: Floats) -> None:
         """Keep numbers for these rows. Only rows whose numbers change are written, to keep the journal small."""
@@ -102,6 +113,7 @@ class Memory:
         self._scalars.update(contents["scalars"])
         for name, column in contents.get("columns", {}).items():
             self._columns[name] = _of_length(column, max(64, len(column))).copy()
+        self._room = (0, 0)
 
 
 def _of_length(column: Floats, rows: int) -> Floats:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.gpu_ledger import NOBODY
+from horae.core.gpu_moves import NOBODY
 from horae.core.plan import Placement, Plan
 from horae.core.queues import QueueUse
 from horae.core.reasons import Reason

@@ -7,7 +7,8 @@ import numpy as np
 from horae.core.arrays import Bytes, Ints
 from horae.core.cluster import Span
 from horae.core.errors import UserError, did_you_mean
-from horae.core.gpu_ledger import NOBODY, GpuLedger
+from horae.core.gpu_ledger import GpuLedger
+from horae.core.gpu_moves import NOBODY
 from horae.core.job import PACK_LIMIT
 from horae.core.plan import Placement, Plan
 from horae.core.reasons import Reason

@@ -69,7 +69,7 @@ class WalkRecords:
             self._seen = (ledger, ledger.version)
         if self.marks.shape[1] < rows:
             self.marks = np.zeros((4, rows), np.int64)
-        ledger.holdings.cover(rows)
+        ledger.cover(rows)
         if len(self._codes) < max(wishes, len(now)):
             self._make_room_for_wishes(2 * max(wishes, len(now)))
             self._make_answer(ledger.cluster)

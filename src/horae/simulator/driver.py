@@ -10,8 +10,8 @@ from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.events import PRECEDENCE, Event, JobSubmitted
 from horae.core.history import History, Recorder
-from horae.core.job_table import along
 from horae.core.run_history import history_of
+from horae.core.straight_lines import along
 from horae.simulator.world import World
 
 Progress = Callable[[int, int], None]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Span
-from horae.core.job_table import along
 from horae.core.queues import QueueUse
 from horae.core.snapshot import Snapshot
+from horae.core.straight_lines import along
 from horae.policies.themis.app_split import Counts
 from horae.policies.themis.bidding_agent import AppView
 from horae.policies.themis.rho import AppsNow

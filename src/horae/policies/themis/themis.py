@@ -11,7 +11,7 @@ import numpy as np
 
 from horae.core.arrays import Floats, Ints
 from horae.core.bidding import Ask
-from horae.core.gpu_ledger import NOBODY
+from horae.core.gpu_moves import NOBODY
 from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from horae.core.arrays import Floats, Ints
-from horae.core.job_table import along
 from horae.core.snapshot import Snapshot
+from horae.core.straight_lines import along
 
 #: Help text of the setting `normalise`.
 NORMALISE = "whether service counts by speed, in GPU-seconds on the job's fastest type"
@@ -33,10 +33,3 @@ def attained_by_all(now: Snapshot, normalise: bool) -> Floats:
     """Attained service of all jobs ever submitted, retired jobs included."""
     in_table = attained(now, np.arange(len(now.table)), normalise)
     return np.concatenate((now.table.past.service(normalise), in_table))
-
-
-def service_rate(now: Snapshot, normalise: bool) -> Floats:
-    """GPU-seconds that each job attains in a second; the most it could attain, if the job does no work yet."""
-    working = now.working_gpus > 0
-    rate = now.table.executing_fastest[now.rows] if normalise else now.working_gpus
-    return np.where(working, rate, now.table.gpus_max[now.rows])

@@ -21,7 +21,7 @@ from horae.core.memory import Memory
 from horae.core.snapshot import Snapshot
 from horae.policies.settings import BadSetting
 from horae.policies.tiresias.attained_service import attained_by_all
-from horae.policies.tiresias.feedback_queues import LEAST_BOUND
+from horae.policies.tiresias.queue_columns import LEAST_BOUND
 from horae.solve.gittins import ServiceDistribution
 
 AUTO = "auto"

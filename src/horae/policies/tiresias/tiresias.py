@@ -17,12 +17,13 @@ from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 from horae.policies.settings import RESERVE, BadSetting, setting
-from horae.policies.tiresias.attained_service import NORMALISE, attained, service_rate
+from horae.policies.tiresias.attained_service import NORMALISE
 from horae.policies.tiresias.feedback_queues import COLUMNS, FeedbackQueues, assign_queues
 from horae.policies.tiresias.learnt_service import SCALARS as LEARNT
 from horae.policies.tiresias.learnt_service import LearntService
 from horae.policies.tiresias.queue_bounds import AUTO, choose_bounds, read_bounds
 from horae.policies.tiresias.queue_bounds import SCALARS as BOUNDS
+from horae.policies.tiresias.queue_columns import Rule
 from horae.policies.tiresias.service_samples import COLUMN, read_samples
 from horae.solve.gittins import ServiceDistribution
 
@@ -65,10 +66,9 @@ class FeedbackPolicy(ABC):
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """By queue, then by `order`. The policy is woken when the queues next change."""
-        service = attained(now, now.rows, self.normalise)
         bounds = choose_bounds(now, memory, self.normalise) if self._given_bounds is None else self._given_bounds
-        rate = service_rate(now, self.normalise)
-        queues = assign_queues(now, memory, service, rate, bounds, self.promote_knob, self.patience, self.anywhere)
+        rule = Rule(self.promote_knob, self.patience, self.anywhere, bounds)
+        queues = assign_queues(now, memory, rule, self.normalise)
         return Wishes(
             now.rows,
             queues.key(self.order(now, memory, queues)),
@@ -98,13 +98,7 @@ class Tiresias(FeedbackPolicy):
 
     def order(self, now: Snapshot, memory: Memory, queues: FeedbackQueues) -> Floats:
         """By first start."""
-        return by_first_start(queues)
-
-
-def by_first_start(queues: FeedbackQueues) -> Floats:
-    """Jobs that started first go first; jobs that never started come last, by arrival."""
-    ago_s = queues.now.now_s - queues.begun_s
-    return np.where(np.isinf(ago_s), 1.0, -ago_s)
+        return queues.by_first_start()
 
 
 @dataclass(frozen=True)
@@ -140,7 +134,7 @@ class TiresiasGittins(FeedbackPolicy):
         """Jobs owed precedence, the longest owed first; then by Gittins index, highest first."""
         distribution = self._given or self._learnt.distribution(now, memory)
         if distribution is None:
-            return by_first_start(queues)
+            return queues.by_first_start()
         age, supremum = queues.service, self.index.lower() == "supremum"
         index = distribution.best_index(age) if supremum else distribution.index(age, queues.left)
         index = np.where(now.launched, _STAY_FACTOR * index, index)

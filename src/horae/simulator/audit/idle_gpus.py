@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from horae.core.arrays import Ints
 from horae.core.audit_observations import Idleness, IdleStretch
 from horae.core.engine import Engine
-from horae.core.gpu_ledger import NOBODY
+from horae.core.gpu_moves import NOBODY
 from horae.core.queues import QueueTree
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot

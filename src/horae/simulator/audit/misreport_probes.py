@@ -8,7 +8,7 @@ import numpy as np
 
 from horae.core.audit_observations import Probe, ProbeResult
 from horae.core.engine import Engine
-from horae.core.gpu_ledger import NOBODY
+from horae.core.gpu_moves import NOBODY
 from horae.core.snapshot import Snapshot
 from horae.core.throughputs import Speeds
 from horae.simulator.audit.misreports import apply_misreport, misreports_of

@@ -12,7 +12,7 @@ from horae.core.cluster import Cluster
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event
-from horae.core.gpu_ledger import NOBODY
+from horae.core.gpu_moves import NOBODY
 from horae.core.job import JobSpec
 from horae.core.throughputs import Speeds, Throughputs
 from horae.simulator.audit.idle_gpus import IdleWatch
