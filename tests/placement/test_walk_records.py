@@ -8,7 +8,7 @@ from horae.core.engine import Engine
 from horae.core.events import JobSubmitted, NodeDraining, NodeJoined
 from horae.core.wishes import Wishes
 from horae.placement.choose import CONSOLIDATED
-from horae.placement.kernel_args import CLOSED, MARK, UNMARKED
+from horae.placement.kernel_args import CLOSED, MARK, OWNER, POOL_OF, UNMARKED
 from horae.placement.rules import make_placement
 from horae.placement.walk_records import WalkRecords
 from horae.policies import make_policy
@@ -47,14 +47,14 @@ def test_records_are_kept_until_the_cluster_or_the_table_outgrows_them() -> None
 def test_gpus_of_a_node_that_drains_are_in_no_pool() -> None:
     engine, records = engine_with(1), WalkRecords(CONSOLIDATED, False, 0.5)
     room_for(engine, records)
-    assert (records.pools.shrunk, records.gpu_pool.tolist()) == (False, [0, 0, 1, 1])
+    assert (records.pools.shrunk, records.by_gpu[POOL_OF].tolist()) == (False, [0, 0, 1, 1])
     name = engine.gpus.cluster.nodes[0].name
     engine.apply(NodeDraining(0.0, name, evict=False))
     room_for(engine, records)
-    assert (records.pools.shrunk, records.gpu_pool.tolist()) == (True, [CLOSED, CLOSED, 1, 1])
+    assert (records.pools.shrunk, records.by_gpu[POOL_OF].tolist()) == (True, [CLOSED, CLOSED, 1, 1])
     engine.apply(NodeJoined(1.0, engine.gpus.cluster.nodes[0]))
     room_for(engine, records)
-    assert (records.pools.shrunk, records.gpu_pool.tolist()) == (False, [0, 0, 1, 1])
+    assert (records.pools.shrunk, records.by_gpu[POOL_OF].tolist()) == (False, [0, 0, 1, 1])
 
 
 def test_what_wishes_leave_to_their_jobs_is_not_asked() -> None:
@@ -76,4 +76,4 @@ def test_random_walks_leave_no_marks_and_no_owners() -> None:
         walks.run(25)
         records = walks.rule._records
         assert (records.marks[MARK] == UNMARKED).all()
-        assert (records.answer.owner == -1).all()
+        assert (records.by_gpu[OWNER] == -1).all()

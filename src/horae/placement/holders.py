@@ -23,10 +23,13 @@ from horae.placement.kernel_args import (
     MOVES,
     NONE,
     PARTNER,
+    POOL_OF,
+    POOL_TYPE,
     POSITION,
     REACH,
     SIZE,
     STATUS,
+    TOUCHED,
     TOUCHED_HOLDERS,
     TURNED,
     TURNED_KEY,
@@ -43,10 +46,10 @@ def add_gpus(h: int, by_pool: Ints, by_type: Ints, floor: Floor) -> None:
     """Add a holder's open GPUs to some counts."""
     gpu = floor.held[FIRST_GPU, h]
     while gpu >= 0:
-        pool = floor.gpu_pool[gpu]
+        pool = floor.by_gpu[POOL_OF, gpu]
         if pool != CLOSED:
             by_pool[pool] += 1
-            by_type[floor.pool_type[pool]] += 1
+            by_type[floor.by_pool[POOL_TYPE, pool]] += 1
         gpu = floor.next_gpu[gpu]
 
 
@@ -70,7 +73,7 @@ def lead(row: int, floor: Floor) -> None:
 @inlined
 def _touch(h: int, floor: Floor) -> None:
     """Remember a holder that loses its GPUs, or one of its jobs."""
-    floor.touched[floor.counters[TOUCHED_HOLDERS]] = h
+    floor.grants[TOUCHED, floor.counters[TOUCHED_HOLDERS]] = h
     floor.counters[TOUCHED_HOLDERS] += 1
 
 
@@ -87,7 +90,7 @@ def send_guest_away(h: int, floor: Floor) -> None:
 @lean
 def _free_gpus(h: int, floor: Floor) -> None:
     """A holder's GPUs can be given to others: what found no place before may find one now."""
-    add_gpus(h, floor.counts[FREE], floor.type_counts[FREE], floor)
+    add_gpus(h, floor.by_pool[FREE], floor.by_type[FREE], floor)
     floor.counters[FREE_STAMP] += 1
     _touch(h, floor)
 
@@ -141,7 +144,7 @@ def displace_last(pool: int, floor: Floor) -> None:
     for at in range(floor.holder_count):
         h = floor.holders[BACK, at]
         gpu = floor.held[FIRST_GPU, h] if floor.holders[STATUS, h] == UNDECIDED else NONE
-        while gpu >= 0 and floor.gpu_pool[gpu] != pool:
+        while gpu >= 0 and floor.by_gpu[POOL_OF, gpu] != pool:
             gpu = floor.next_gpu[gpu]
         if gpu >= 0:
             floor.holders[STATUS, h] = DISPLACED
@@ -159,16 +162,16 @@ def fits_back(h: int, floor: Floor) -> bool:
     """Whether the pools of a displaced holder's GPUs could give them all back."""
     fits, gpu = True, floor.held[FIRST_GPU, h]
     while gpu >= 0:
-        pool = floor.gpu_pool[gpu]
+        pool = floor.by_gpu[POOL_OF, gpu]
         if pool != CLOSED:
-            floor.counts[REACH, pool] -= 1
-            fits = fits and floor.counts[REACH, pool] >= 0
+            floor.by_pool[REACH, pool] -= 1
+            fits = fits and floor.by_pool[REACH, pool] >= 0
         gpu = floor.next_gpu[gpu]
     gpu = floor.held[FIRST_GPU, h]
     while gpu >= 0:
-        pool = floor.gpu_pool[gpu]
+        pool = floor.by_gpu[POOL_OF, gpu]
         if pool != CLOSED:
-            floor.counts[REACH, pool] += 1
+            floor.by_pool[REACH, pool] += 1
         gpu = floor.next_gpu[gpu]
     return fits
 
@@ -178,12 +181,12 @@ def take_back(h: int, floor: Floor) -> None:
     """A displaced holder gets its GPUs back; other holders may have to go for that."""
     gpu = floor.held[FIRST_GPU, h]
     while gpu >= 0:
-        pool = floor.gpu_pool[gpu]
+        pool = floor.by_gpu[POOL_OF, gpu]
         if pool != CLOSED:
-            if floor.counts[FREE, pool] < 1:
+            if floor.by_pool[FREE, pool] < 1:
                 displace_last(pool, floor)
-            floor.counts[FREE, pool] -= 1
-            floor.type_counts[FREE, floor.pool_type[pool]] -= 1
+            floor.by_pool[FREE, pool] -= 1
+            floor.by_type[FREE, floor.by_pool[POOL_TYPE, pool]] -= 1
         gpu = floor.next_gpu[gpu]
 
 
