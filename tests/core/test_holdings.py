@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from horae.core.cluster import Node
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.gpu_moves import FREE, IDLE, NOBODY
-from horae.core.holdings import Holdings
+from horae.core.holdings import HolderColumns
 from tests.builders import cluster
 
 
-def gpus_of(holdings: Holdings, h: int) -> tuple[int, ...]:
+def gpus_of(holdings: HolderColumns, h: int) -> tuple[int, ...]:
     """The GPUs of a holder, as its columns say."""
     gpus, gpu = [], int(holdings.columns[3, h])
     while gpu >= 0:

@@ -104,7 +104,7 @@ class RandomWalks:
             self.style["whole"] = False
         self.placement = str(rng.choice([*PLACEMENTS, "tiresias:0.2"]))
         self.plans: list[Plan] = []
-        rule = make(self.placement)
+        self.rule = rule = make(self.placement)
         self.engine = Engine(self._cluster(), self._policy, "random", {}, self._watched(rule), queues=self._queues())
         self.jobs = 0
 

@@ -14,7 +14,16 @@ from horae.core.errors import UserError
 from horae.core.job import JobSpec
 from horae.core.reasons import Reason
 from horae.placement.choose import BEST_EFFORT, CONSOLIDATED, LEAST_FRAGMENTATION, Gang, choose
-from horae.placement.kernel_args import CHOSEN_GPUS, CHOSEN_POOL, Pools
+from horae.placement.kernel_args import (
+    BY_CAPACITY,
+    CAPACITY,
+    CHOSEN_GPUS,
+    CHOSEN_POOL,
+    FREE,
+    POOL_RACK,
+    POOL_TYPE,
+    Pools,
+)
 from horae.placement.rules import UnknownPlacement, make_placement
 from tests.builders import Cell, cluster, job
 from tests.placement.plain import plain
@@ -34,11 +43,11 @@ gangs = st.integers(1, 12)
 def chosen(rule: int, gpus: int, gpu_type: int, pools: list[Pool]) -> dict[int, int]:
     """GPUs taken from each pool; nothing if the rule finds no place."""
     capacity, free, types, racks = (np.array(column, np.int64) for column in zip(*pools, strict=True))
-    by_capacity = np.argsort(-capacity, kind="stable").astype(np.int64)
-    by_type = np.bincount(types, weights=capacity).astype(np.int64)
-    record = Pools(rule, 0.5, False, int(racks.max()) + 1, False, types, racks, capacity, by_capacity, by_type)
-    choice = np.empty((2, len(pools)), np.int64)
-    taken = plain(choose)(Gang(rule, gpus, gpu_type), free, record, choice)
+    block = np.zeros((15, len(pools)), np.int64)
+    block[FREE], block[POOL_TYPE], block[POOL_RACK], block[CAPACITY] = free, types, racks, capacity
+    block[BY_CAPACITY] = np.argsort(-capacity, kind="stable")
+    record = Pools(rule, 0.5, False, int(racks.max()) + 1, False, block)
+    taken, choice = plain(choose)(Gang(rule, gpus, gpu_type), block[FREE], record), block
     assert len(set(choice[CHOSEN_POOL, :taken].tolist())) == taken, "a pool is named twice"
     return dict(zip(choice[CHOSEN_POOL, :taken].tolist(), choice[CHOSEN_GPUS, :taken].tolist(), strict=True))
 

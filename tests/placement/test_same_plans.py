@@ -17,10 +17,11 @@ SEEDS, STEPS = 60, 70
 
 
 def digest(plan: Plan) -> int:
-    """A number for all that a plan says; reasons may come in any order."""
+    """A number for all that a plan says, compiled or not; reasons may come in any order."""
     reasons = sorted(zip(plan.reason_rows.tolist(), plan.reason_codes.tolist(), strict=True))
-    placed = [(one.row, one.gpu_ids, int(one.span), one.ready) for one in plan.placed]
-    said = (plan.stopped, placed, plan.renewed, reasons, plan.node_free.tolist(), plan.head, plan.unprotected_s)
+    placed = [(int(one.row), tuple(map(int, one.gpu_ids)), int(one.span), bool(one.ready)) for one in plan.placed]
+    stopped, renewed = [(int(row), int(by)) for row, by in plan.stopped], [int(row) for row in plan.renewed]
+    said = (stopped, placed, renewed, reasons, plan.node_free.tolist(), int(plan.head), float(plan.unprotected_s))
     return crc32(repr(said).encode())
 
 

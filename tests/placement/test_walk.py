@@ -1,7 +1,7 @@
 """From wishes to GPUs: preemption, protection, quotas, reservations, elastic gangs, types.
 
-Tests placement/kernel_args.py, placement/holders.py, placement/gpu_numbers.py, placement/heap.py, placement/quotas.py,
-placement/reservation.py and placement/rules.py.
+Tests placement/turns.py, placement/holders.py, placement/marks.py, placement/reservation.py, placement/gpu_numbers.py,
+placement/waiting_reasons.py, placement/kernel_args.py and placement/rules.py.
 """
 
 from __future__ import annotations

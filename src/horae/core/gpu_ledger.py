@@ -14,7 +14,7 @@ from horae.core.arrays import Ints
 from horae.core.cluster import Cluster, Node
 from horae.core.declared import Rows, Stored
 from horae.core.gpu_moves import NOBODY, REFUSED, GpuColumns
-from horae.core.holdings import Holdings
+from horae.core.holdings import HolderColumns
 
 #: Jobs that can share a GPU.
 SEATS = 2
@@ -51,7 +51,7 @@ class GpuLedger:
         self.held: dict[int, tuple[int, ...]] = {}
         self.occupied: dict[int, tuple[int, ...]] = {}
         #: `held` as columns.
-        self.holdings = Holdings(cluster.gpus)
+        self.holdings = HolderColumns(cluster.gpus)
         self._refresh()
 
     def hold(self, row: int, gpu_ids: tuple[int, ...]) -> None:
@@ -179,7 +179,7 @@ class GpuLedger:
         for row in self.occupied:
             if row in self.held and row not in contents["moving"]:
                 self.occupied[row] = self.held[row]
-        self.holdings = Holdings(self.cluster.gpus)
+        self.holdings = HolderColumns(self.cluster.gpus)
         # Jobs take their GPUs anew, those on first seats first; the counts are made from the result.
         holders, held = self.holders.copy(), self.held
         self.holders[:], self.held = NOBODY, {}

@@ -8,7 +8,7 @@ from horae.core.arrays import Ints
 from horae.core.gpu_moves import FIRST_GPU, NOBODY
 
 
-class Holdings:
+class HolderColumns:
     """The holders, in no order: jobs with GPUs, of which two that share their GPUs are one holder.
 
     `gpu_moves` keeps the columns. A holder's number changes when another one leaves.

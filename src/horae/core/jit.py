@@ -15,7 +15,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Names of the types that compiled functions take and give.
 INT, BOOL, FLOAT = "int64", "boolean", "float64"
-INTS, FLOATS, TABLE = "int64[::1]", "float64[::1]", "float64[:, ::1]"
+INTS, FLOATS, TABLE, COUNTS = "int64[::1]", "float64[::1]", "float64[:, ::1]", "int64[:, ::1]"
 
 
 def compiled(result: str, *arguments: str) -> Callable[[_F], _F]:
@@ -44,13 +44,17 @@ def inner_when_called(function: _F) -> _F:
 
 def lean_when_called(function: _F) -> _F:
     """Like `lean`, for a function that Python calls."""
-    return cast(Callable[..., Callable[[_F], _F]], njit)(cache=True, _nrt=False)(function)
+    decorate = cast(Callable[..., Callable[[_F], _F]], njit)
+    return decorate(cache=True, no_cfunc_wrapper=True, _nrt=False)(function)
 
 
 def lean(function: _F) -> _F:
-    """The same for a function that makes no arrays: it needs not count who uses which, and is compiled sooner."""
+    """For a function that makes no arrays, and that only such compiled ones call, whose machine code includes it.
+
+    It needs not count which arrays are in use, and is not kept on disk by itself: so it is compiled sooner.
+    """
     decorate = cast(Callable[..., Callable[[_F], _F]], njit)
-    return decorate(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function)
+    return decorate(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function)
 
 
 def inlined(function: _F) -> _F:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from horae.core.arrays import Floats, Ints
-from horae.core.jit import inlined, inner_when_called, lean
+from horae.core.jit import inlined, lean
 from horae.placement.heap import heapify, pop
 from horae.placement.kernel_args import (
     BACK,
     CLOSED,
     DISPLACED,
     FIRST_GPU,
+    FIRST_KEY,
     FREE,
     FREE_STAMP,
     GUEST,
@@ -22,11 +23,16 @@ from horae.placement.kernel_args import (
     MOVES,
     NONE,
     PARTNER,
+    POOL_OF,
+    POOL_TYPE,
     POSITION,
     REACH,
     SIZE,
     STATUS,
+    TOUCHED,
     TOUCHED_HOLDERS,
+    TURNED,
+    TURNED_KEY,
     UNDECIDED,
     Floor,
     Walk,
@@ -40,10 +46,10 @@ def add_gpus(h: int, by_pool: Ints, by_type: Ints, floor: Floor) -> None:
     """Add a holder's open GPUs to some counts."""
     gpu = floor.held[FIRST_GPU, h]
     while gpu >= 0:
-        pool = floor.gpu_pool[gpu]
+        pool = floor.by_gpu[POOL_OF, gpu]
         if pool != CLOSED:
             by_pool[pool] += 1
-            by_type[floor.pool_type[pool]] += 1
+            by_type[floor.by_pool[POOL_TYPE, pool]] += 1
         gpu = floor.next_gpu[gpu]
 
 
@@ -67,7 +73,7 @@ def lead(row: int, floor: Floor) -> None:
 @inlined
 def _touch(h: int, floor: Floor) -> None:
     """Remember a holder that loses its GPUs, or one of its jobs."""
-    floor.touched[floor.counters[TOUCHED_HOLDERS]] = h
+    floor.grants[TOUCHED, floor.counters[TOUCHED_HOLDERS]] = h
     floor.counters[TOUCHED_HOLDERS] += 1
 
 
@@ -84,7 +90,7 @@ def send_guest_away(h: int, floor: Floor) -> None:
 @lean
 def _free_gpus(h: int, floor: Floor) -> None:
     """A holder's GPUs can be given to others: what found no place before may find one now."""
-    add_gpus(h, floor.counts[FREE], floor.type_counts[FREE], floor)
+    add_gpus(h, floor.by_pool[FREE], floor.by_type[FREE], floor)
     floor.counters[FREE_STAMP] += 1
     _touch(h, floor)
 
@@ -138,7 +144,7 @@ def displace_last(pool: int, floor: Floor) -> None:
     for at in range(floor.holder_count):
         h = floor.holders[BACK, at]
         gpu = floor.held[FIRST_GPU, h] if floor.holders[STATUS, h] == UNDECIDED else NONE
-        while gpu >= 0 and floor.gpu_pool[gpu] != pool:
+        while gpu >= 0 and floor.by_gpu[POOL_OF, gpu] != pool:
             gpu = floor.next_gpu[gpu]
         if gpu >= 0:
             floor.holders[STATUS, h] = DISPLACED
@@ -156,16 +162,16 @@ def fits_back(h: int, floor: Floor) -> bool:
     """Whether the pools of a displaced holder's GPUs could give them all back."""
     fits, gpu = True, floor.held[FIRST_GPU, h]
     while gpu >= 0:
-        pool = floor.gpu_pool[gpu]
+        pool = floor.by_gpu[POOL_OF, gpu]
         if pool != CLOSED:
-            floor.counts[REACH, pool] -= 1
-            fits = fits and floor.counts[REACH, pool] >= 0
+            floor.by_pool[REACH, pool] -= 1
+            fits = fits and floor.by_pool[REACH, pool] >= 0
         gpu = floor.next_gpu[gpu]
     gpu = floor.held[FIRST_GPU, h]
     while gpu >= 0:
-        pool = floor.gpu_pool[gpu]
+        pool = floor.by_gpu[POOL_OF, gpu]
         if pool != CLOSED:
-            floor.counts[REACH, pool] += 1
+            floor.by_pool[REACH, pool] += 1
         gpu = floor.next_gpu[gpu]
     return fits
 
@@ -175,19 +181,20 @@ def take_back(h: int, floor: Floor) -> None:
     """A displaced holder gets its GPUs back; other holders may have to go for that."""
     gpu = floor.held[FIRST_GPU, h]
     while gpu >= 0:
-        pool = floor.gpu_pool[gpu]
+        pool = floor.by_gpu[POOL_OF, gpu]
         if pool != CLOSED:
-            if floor.counts[FREE, pool] < 1:
+            if floor.by_pool[FREE, pool] < 1:
                 displace_last(pool, floor)
-            floor.counts[FREE, pool] -= 1
-            floor.type_counts[FREE, floor.pool_type[pool]] -= 1
+            floor.by_pool[FREE, pool] -= 1
+            floor.by_type[FREE, floor.by_pool[POOL_TYPE, pool]] -= 1
         gpu = floor.next_gpu[gpu]
 
 
 @lean
-def rank_holders(first_key: Floats, position: Ints, floor: Floor, walk: Walk) -> None:
+def rank_holders(floor: Floor, walk: Walk) -> None:
     """Write down key and position of each holder's first wish; a holder without a wish comes last."""
     keyed, paired = len(walk.key) > 0, walk.asked.shape[1] > 0
+    first_key, position = walk.times[FIRST_KEY], floor.holders[POSITION]
     for h in range(floor.holder_count):
         first_key[h], position[h] = np.inf, floor.wishes
     for i in range(floor.wishes):
@@ -198,11 +205,12 @@ def rank_holders(first_key: Floats, position: Ints, floor: Floor, walk: Walk) ->
                 first_key[h], position[h] = its_key, i
 
 
-@inner_when_called
-def list_from_back(first_key: Floats, position: Ints, back: Ints, floor: Floor, walk: Walk) -> None:
-    """List the holders from the last in order to the first; of equals, the one with the highest GPU comes first."""
+@lean
+def list_from_back(floor: Floor, walk: Walk) -> None:
+    """List the ranked holders from the last in order to the first; of equals, the one with the highest GPU first."""
     count, wishes, gpus = floor.holder_count, floor.wishes, len(floor.next_gpu)
-    turned_key, turned = np.empty(count), np.empty(count, np.int64)
+    first_key, position, back = walk.times[FIRST_KEY], floor.holders[POSITION], floor.holders[BACK]
+    turned_key, turned = walk.times[TURNED_KEY][:count], floor.holders[TURNED][:count]
     # The heap gives the lowest first, so keys and positions are turned around.
     for h in range(count):
         turned_key[h] = -first_key[h]
@@ -213,11 +221,10 @@ def list_from_back(first_key: Floats, position: Ints, back: Ints, floor: Floor, 
         back[at] = floor.holder_of[walk.seats[0, gpu]]
 
 
-@inner_when_called
+@lean
 def line_up(floor: Floor, walk: Walk) -> None:
     """Find the order in which holders lose their GPUs, unless it is known."""
     if floor.counters[LINED_UP] == 0:
-        first_key = np.empty(floor.holder_count)
-        rank_holders(first_key, floor.holders[POSITION], floor, walk)
-        list_from_back(first_key, floor.holders[POSITION], floor.holders[BACK], floor, walk)
+        rank_holders(floor, walk)
+        list_from_back(floor, walk)
         floor.counters[LINED_UP] = 1

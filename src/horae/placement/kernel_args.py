@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from horae.core.arrays import Bools, Bytes, Floats, Ints
+from horae.core.arrays import Bytes, Floats, Ints
 
 #: The pool of a GPU that takes no jobs.
 CLOSED = -1
@@ -23,9 +23,10 @@ PARENT, MINIMUM, MAXIMUM, USED = 0, 1, 2, 3
 #: Columns of `Floor.held`, by holder: its job, the job that shares the GPUs, GPU count, first GPU.
 LEAD, GUEST, SIZE, FIRST_GPU = 0, 1, 2, 3
 #: Columns of `Floor.holders`, by holder, after LEAD and GUEST: what becomes of the holder, position of its first
-#: wish, the holders from the last in order to the first, the row that comes to share its GPUs, and whether it was
-#: KEEPS before the first turn. Before and after a walk all holders are KEEPS and guarded, and nothing has joined.
-STATUS, POSITION, BACK, JOINED, GUARDED = 2, 3, 4, 5, 6
+#: wish, the holders from the last in order to the first, the row that comes to share its GPUs, whether it was
+#: KEEPS before the first turn, and a heap. Before and after a walk all holders are KEEPS and guarded, and nothing
+#: has joined.
+STATUS, POSITION, BACK, JOINED, GUARDED, TURNED = 2, 3, 4, 5, 6, 7
 #: A holder's turn has not come; it keeps its GPUs; it lost them; it got others instead.
 UNDECIDED, KEEPS, DISPLACED, MOVES = 0, 1, 2, 3
 #: Columns of `Floor.marks`, by row: the mark, the number of a grant, the list of marked rows, and the last walk with a
@@ -34,47 +35,78 @@ MARK, GRANT, MARKED, WISHED = 0, 1, 2, 3
 #: Nothing happened to the job; it left GPUs that it shared; it got GPUs; one of its several wishes came to nothing;
 #: it waits for GPUs that jobs after it are not to lose now.
 UNMARKED, LEFT, GRANTED, LOOKED_AT, HELD_BACK = 0, 1, 2, 3, 4
-#: Columns of counts, by pool, node or type: GPUs without a holder; those of them without an occupant; free GPUs and
-#: those of holders that may lose them; and the part of the free GPUs that may be used beyond a reservation.
-FREE, IDLE, REACH, LATE = 0, 1, 2, 3
-#: Columns of `Walk.grants`. By grant p: row, most GPUs, host, and its first piece; by piece: pool and GPU count.
-ROW, MOST_GPUS, HOST, FIRST_PIECE, PIECE_POOL, PIECE_GPUS = 0, 1, 2, 3, 4, 5
+#: Columns of `Floor.by_pool`, of `Floor.by_type` and of the counts before the decision. GPUs without a holder; those
+#: of them without an occupant; free GPUs and those of holders that may lose them; the part of the free GPUs that may
+#: be used beyond a reservation; and room to try what would be free if other jobs left.
+FREE, IDLE, REACH, LATE, TRIAL = 0, 1, 2, 3, 4
+#: More columns of `Floor.by_type`: all open GPUs; and the GPUs that are free after the decision.
+TYPE_CAPACITY, LEFT_OF_TYPE = 5, 6
+#: More columns of `Floor.by_pool`: GPU type, rack, open GPUs, and the pools from the largest to the smallest. The
+#: pools that a gang takes GPUs from, and how many from each. The pool's nodes are from FIRST_NODE up to END_NODE of
+#: IN_POOL; CURSOR says where to go on looking for GPUs without an occupant, the next column for occupied ones.
+POOL_TYPE, POOL_RACK, CAPACITY, BY_CAPACITY, CHOSEN_POOL, CHOSEN_GPUS = 5, 6, 7, 8, 9, 10
+FIRST_NODE, END_NODE, CURSOR = 11, 12, 13
+#: Columns of `Floor.by_gpu`: pool or CLOSED, type, node, and the row that is given the GPU in this decision: -1 before
+#: and after.
+POOL_OF, TYPE_OF, NODE_OF, OWNER = 0, 1, 2, 3
+#: Columns of `Nodes.by_node`: rack, first GPU and the GPU after the last; nodes by pool; the last walk that took GPUs
+#: of the node from a holder; and the GPUs that are free after the decision.
+NODE_RACK, NODE_START, NODE_END, IN_POOL, FREED, LEFT_ON_NODE = 0, 1, 2, 3, 4, 5
+#: Columns of `Floor.grants`. By grant p: row, most GPUs, host, and its first piece; by piece: pool and GPU count; and
+#: a heap of holders, by their first GPU, and grants, by GPU count and number.
+ROW, MOST_GPUS, HOST, FIRST_PIECE, PIECE_POOL, PIECE_GPUS, ENDING = 0, 1, 2, 3, 4, 5, 6
+#: Holders that lost GPUs or a guest, in order of the event; a holder may stand there several times.
+TOUCHED = 7
+#: Rows that lose their GPUs, and the rows that get them or -1; rows that keep their GPUs, with lease expired. By grant
+#: p: its first GPU in GPU_ID, how far apart its GPUs lie, and whether it can start at once.
+STOPPED, TAKER, RENEWED, FIRST, GPU_ID, SPAN, READY = 8, 9, 10, 11, 12, 13, 14
+#: Columns of `Walk.times`. By holder: key of its first wish, and that key in a heap; the times of ENDING; and when the
+#: job with a reservation could start: one number.
+FIRST_KEY, TURNED_KEY, END_S, RESERVED_S = 0, 1, 2, 3
+#: Parts of `Walk.tried`, by GPU type and gang size. The stamps of the moments when such a gang found no place among
+#: FREE and among REACH GPUs; and the holder that limits which wishes lack only guarded GPUs.
+TRIED_FREE, TRIED_REACH, LIMIT = 0, 1, 2
 #: The host of a grant is the holder whose GPUs the job comes to share, or HOST_GRANT less the number of a grant.
 NO_HOST, HOST_GRANT = -1, -2
-#: Columns of `Walk.chosen`: the pools that a gang takes GPUs from, and how many from each.
-CHOSEN_POOL, CHOSEN_GPUS = 0, 1
-#: Columns of `Walk.turns`: wishes that need a turn as given, in the order of their turns, and as a heap; and wishes
-#: of jobs that keep their GPUs and whose reason changes.
-WISH, ORDER, HEAP, RENAMED_WISH = 0, 1, 2, 3
-#: `Walk.codes` of a wish whose turn never came, and of a wish that was granted; all others are reasons.
+#: Columns of `Walk.turns`: wishes that need a turn as given, in the order of their turns, and as a heap; wishes of jobs
+#: that keep their GPUs and whose reason changes; and rows whose reason changes.
+WISH, ORDER, HEAP, RENAMED_WISH, REASON_ROW = 0, 1, 2, 3, 4
+#: Columns of `Walk.codes`: what became of a wish, and the new reason of each REASON_ROW.
+CODE, REASON_CODE = 0, 1
+#: The code of a wish whose turn never came, and of a wish that was granted; all others are reasons.
 UNREACHED_WISH, GRANTED_WISH = 255, 254
 
 #: Positions in `Floor.counters`. How many are used: holders touched, marked rows, grants, pieces of grants, wishes
 #: that need a turn, wishes taken from the heap, and wishes of RENAMED_WISH.
 TOUCHED_HOLDERS, MARKED_ROWS, GRANTS, PIECES, TURNS, POPPED, RENAMED = 0, 1, 2, 3, 4, 5, 6
-#: Whether holders may lose GPUs; whether their order is known; whether a wish blocks all behind it; whether GPUs are
+#: Whether holders are looked at; whether their order is known; whether a wish blocks all behind it; whether GPUs are
 #: reserved; whether some holders are protected; and the first wish that has to wait.
 CONTESTED, LINED_UP, BLOCKED, RESERVED, PROTECTED, FIRST_TO_WAIT = 7, 8, 9, 10, 11, 12
-#: Numbers that only grow: an entry of `tried`, of WISHED or of `Answer.freed` counts if it has the present number.
+#: Numbers that only grow: an entry of `tried`, of WISHED or of FREED counts if it has the present number.
 FREE_STAMP, REACH_STAMP, WALK_STAMP = 13, 14, 15
 COUNTERS = 16
 
 
-class JobColumns(NamedTuple):
-    """The columns of the job table that placement looks at."""
+class Needs(NamedTuple):
+    """The columns of the job table that say what jobs need."""
 
-    state: Bytes
-    reason: Bytes
     gpus_min: Ints
     gpus_max: Ints
     types: Ints
     rates: Floats
     skew: Floats
+    work_left: Floats
+    waiting_since_s: Floats
+
+
+class JobColumns(NamedTuple):
+    """The columns of the job table that say how jobs are."""
+
+    state: Bytes
+    reason: Bytes
     lease_until_s: Floats
     protected_until_s: Floats
-    waiting_since_s: Floats
     since_s: Floats
-    work_left: Floats
     rate: Floats
     best_rate: Floats
 
@@ -90,30 +122,23 @@ class Pools(NamedTuple):
     racks: int
     #: Whether some GPUs take no jobs now.
     shrunk: bool
-    #: By pool; and the pools from the largest to the smallest.
-    type: Ints
-    rack: Ints
-    capacity: Ints
-    by_capacity: Ints
-    #: By type.
-    type_capacity: Ints
+    #: That of the floor.
+    by_pool: Ints
 
 
 class Nodes(NamedTuple):
-    """Where GPUs are."""
+    """Where GPUs are, and which have occupants."""
 
     flat: bool
-    gpu_node: Ints
-    #: GPUs of node k are first_gpu[k] up to first_gpu[k + 1].
-    first_gpu: Ints
-    node_rack: Ints
-    #: Nodes of pool p are in_pool[first_node[p]:first_node[p + 1]].
-    first_node: Ints
-    in_pool: Ints
+    by_node: Ints
+    #: Rows on each GPU in fact, by seat.
+    occupants: Ints
+    #: FREE and IDLE GPUs before the decision.
+    before_by_node: Ints
 
 
 class Floor(NamedTuple):
-    """Who has which GPUs, and how that changes while the wishes have their turns."""
+    """Which jobs have which GPUs, and how that changes while the wishes have their turns."""
 
     #: How many wishes there are; and whether queues have a minimum or a maximum, so that use is counted.
     wishes: int
@@ -121,10 +146,6 @@ class Floor(NamedTuple):
     quotas: Ints
     #: By row: its queue.
     queue: Ints
-    #: By GPU: its pool, or CLOSED, and its type. By pool: its type.
-    gpu_pool: Ints
-    gpu_type: Ints
-    pool_type: Ints
     #: The holders; two jobs that share their GPUs are one. The GPUs of holder h are held[FIRST_GPU, h], the
     #: `next_gpu` of that one and so on up to -1, in order. `holder_of` leads from a row to its holder, or to -1.
     holder_count: int
@@ -133,12 +154,11 @@ class Floor(NamedTuple):
     holder_of: Ints
     #: From here on it changes.
     holders: Ints
-    #: Holders that lost GPUs or a guest, in order of the event; one may stand there several times.
-    touched: Ints
     marks: Ints
-    #: GPUs that can still be given, by pool and by type.
-    counts: Ints
-    type_counts: Ints
+    by_gpu: Ints
+    by_pool: Ints
+    by_type: Ints
+    grants: Ints
     counters: Ints
 
 
@@ -169,53 +189,20 @@ class Walk(NamedTuple):
     key: Floats
     #: What wishes say of themselves, -1 where they leave it to the job; no entries where none says anything.
     asked: Ints
-    #: By seat and GPU: rows by plan, and in fact.
+    #: Rows that have each GPU by plan, by seat.
     seats: Ints
-    occupants: Ints
     #: FREE and IDLE GPUs before the decision.
-    by_node: Ints
-    by_type: Ints
+    before_by_type: Ints
     #: From here on it changes.
     turns: Ints
     heap_key: Floats
     codes: Bytes
-    grants: Ints
-    chosen: Ints
-    #: Gangs that found no place among FREE (0) and REACH (1), by GPU type and size: the stamp of that moment.
     tried: Ints
-    #: When the job with a reservation could start: one number.
-    reserved_s: Floats
-
-
-class Answer(NamedTuple):
-    """Room for what a walk decides; `Totals` says how much of it was used."""
-
-    #: Rows that lose their GPUs, and the rows that get them or -1.
-    stopped: Ints
-    taker: Ints
-    #: Rows that keep their GPUs, with lease expired.
-    renewed: Ints
-    #: Grant p gets the GPUs gpu_ids[first[p]:first[p + 1]].
-    first: Ints
-    gpu_ids: Ints
-    span: Ints
-    ready: Bools
-    #: Rows whose reason changes, and the new reasons.
-    reason_rows: Ints
-    reason_codes: Bytes
-    #: By GPU: the row that is given it in this decision, -1 before and after.
-    owner: Ints
-    #: By node: the last walk that took GPUs of it from a holder.
-    freed: Ints
-    #: By whether the GPUs are occupied and by pool: the node at which to go on looking for GPUs.
-    cursor: Ints
-    #: Free GPUs after the decision.
-    free_by_node: Ints
-    free_by_type: Ints
+    times: Floats
 
 
 class Totals(NamedTuple):
-    """How much of an `Answer` was used."""
+    """How much a walk decided: the lengths of what it lists."""
 
     stopped: int
     grants: int

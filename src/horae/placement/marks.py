@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from horae.core.jit import inlined, lean
-from horae.placement.kernel_args import (
-    GRANTED,
-    KEEPS,
-    MARK,
-    MARKED,
-    MARKED_ROWS,
-    MOVES,
-    NONE,
-    STATUS,
-    UNMARKED,
-    Floor,
-)
+from horae.placement.kernel_args import GRANTED, KEEPS, MARK, MARKED, MARKED_ROWS, MOVES, NONE, STATUS, UNMARKED, Floor
 
 
 @inlined
@@ -46,7 +35,7 @@ def will_mark(row: int, floor: Floor) -> None:
         floor.counters[MARKED_ROWS] += 1
 
 
-@lean
+@inlined
 def wipe_marks(floor: Floor) -> None:
     """Leave all rows as they were before the floor."""
     for at in range(floor.counters[MARKED_ROWS]):

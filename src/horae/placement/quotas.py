@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horae.core.arrays import Ints
-from horae.core.jit import lean
+from horae.core.jit import inlined, lean
 from horae.placement.kernel_args import MAXIMUM, MINIMUM, PARENT, USED
 
 
@@ -17,7 +17,7 @@ def within_maximum(queue: int, gpus: int, quotas: Ints) -> bool:
     return True
 
 
-@lean
+@inlined
 def within_minimum(queue: int, gpus: int, quotas: Ints) -> bool:
     """Whether a queue or one above it would still be within its guaranteed minimum."""
     while queue >= 0:

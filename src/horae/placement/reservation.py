@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.arrays import Floats, Ints
-from horae.core.jit import inner_when_called, lean
+from horae.core.arrays import Ints
+from horae.core.jit import inlined, lean
 from horae.placement.choose import Gang, choose
 from horae.placement.heap import heapify, pop
 from horae.placement.holders import add_gpus
 from horae.placement.kernel_args import (
     CHOSEN_GPUS,
     CHOSEN_POOL,
+    END_S,
+    ENDING,
     FIRST_GPU,
     FIRST_PIECE,
     FREE,
@@ -24,72 +26,78 @@ from horae.placement.kernel_args import (
     LEAD,
     PIECE_GPUS,
     PIECE_POOL,
+    POOL_TYPE,
     ROW,
+    TRIAL,
     Floor,
     JobColumns,
+    Needs,
     Pools,
     Walk,
 )
 
 
 @lean
-def _end_s(row: int, now_s: float, jobs: JobColumns) -> float:
+def _end_s(row: int, now_s: float, needs: Needs, jobs: JobColumns) -> float:
     """When a job will end if it runs on, by what is known."""
     speed = jobs.rate[row] if jobs.rate[row] > 0 else jobs.best_rate[row]
-    left = jobs.work_left[row] - jobs.rate[row] * (now_s - jobs.since_s[row])
+    left = needs.work_left[row] - jobs.rate[row] * (now_s - jobs.since_s[row])
     return now_s + (max(left, 0.0) / speed if speed > 0 else np.inf)
 
 
-@inner_when_called
-def _expected_ends(floor: Floor, walk: Walk, jobs: JobColumns) -> tuple[Floats, Ints]:
-    """A heap of the times at which GPUs come back: by first GPU of each holder, then by grant."""
-    count, grants = floor.holder_count, floor.counters[GRANTS]
-    ends_s, who = np.empty(count + grants), np.empty(count + grants, np.int64)
-    for h in range(count):
-        ends_s[h], who[h] = _end_s(floor.held[LEAD, h], walk.now_s, jobs), floor.held[FIRST_GPU, h]
-        if floor.held[GUEST, h] >= 0:
-            ends_s[h] = max(ends_s[h], _end_s(floor.held[GUEST, h], walk.now_s, jobs))
-    for p in range(grants):
-        ends_s[count + p] = _end_s(walk.grants[ROW, p], walk.now_s, jobs)
-        who[count + p] = len(floor.next_gpu) + p
-    heapify(ends_s, who)
-    return ends_s, who
-
-
 @lean
+def _expected_ends(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns) -> int:
+    """Make a heap of the times at which GPUs come back: by first GPU of each holder, then by grant; gives its size."""
+    count, grants = floor.holder_count, floor.counters[GRANTS]
+    ends_s, who = walk.times[END_S], floor.grants[ENDING]
+    for h in range(count):
+        ends_s[h], who[h] = _end_s(floor.held[LEAD, h], walk.now_s, needs, jobs), floor.held[FIRST_GPU, h]
+        if floor.held[GUEST, h] >= 0:
+            ends_s[h] = max(ends_s[h], _end_s(floor.held[GUEST, h], walk.now_s, needs, jobs))
+    for p in range(grants):
+        ends_s[count + p] = _end_s(floor.grants[ROW, p], walk.now_s, needs, jobs)
+        who[count + p] = len(floor.next_gpu) + p
+    heapify(ends_s[: count + grants], who[: count + grants])
+    return count + grants
+
+
+@inlined
 def _give_back(which: int, counts: Ints, by_type: Ints, floor: Floor, walk: Walk) -> None:
     """Add the GPUs of a holder (by its first GPU) or of a grant to some counts."""
     p = which - len(floor.next_gpu)
     if p < 0:
         add_gpus(floor.holder_of[walk.seats[0, which]], counts, by_type, floor)
         return
-    for piece in range(walk.grants[FIRST_PIECE, p], walk.grants[FIRST_PIECE, p + 1]):
-        pool, gpus = walk.grants[PIECE_POOL, piece], walk.grants[PIECE_GPUS, piece]
+    for piece in range(floor.grants[FIRST_PIECE, p], floor.grants[FIRST_PIECE, p + 1]):
+        pool, gpus = floor.grants[PIECE_POOL, piece], floor.grants[PIECE_GPUS, piece]
         counts[pool] += gpus
-        by_type[floor.pool_type[pool]] += gpus
+        by_type[floor.by_pool[POOL_TYPE, pool]] += gpus
 
 
-@inner_when_called
-def reserve(rule: int, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> float:
+@lean
+def reserve(rule: int, floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools) -> float:
     """Find the earliest time the job could start if no other job did; what it does not need then is LATE.
 
     GPUs come free in order of expected ends: the reservation of backfill scheduling.
     """
-    gpus, types = jobs.gpus_min[walk.head], jobs.types[walk.head]
-    counts, by_type = floor.counts[FREE].copy(), floor.type_counts[FREE].copy()
-    ends_s, who = _expected_ends(floor, walk, jobs)
-    start_s, taken = np.inf, 0
-    for size in range(len(who), 0, -1):
+    gpus, types = needs.gpus_min[walk.head], needs.types[walk.head]
+    counts, by_type = floor.by_pool[TRIAL], floor.by_type[TRIAL]
+    for pool in range(len(counts)):
+        counts[pool] = floor.by_pool[FREE, pool]
+    for gpu_type in range(len(by_type)):
+        by_type[gpu_type] = floor.by_type[FREE, gpu_type]
+    ends_s, who, start_s, taken = walk.times[END_S], floor.grants[ENDING], np.inf, 0
+    for size in range(_expected_ends(floor, walk, needs, jobs), 0, -1):
         end_s = ends_s[0]
         _give_back(pop(ends_s, who, size), counts, by_type, floor, walk)
         for gpu_type in range(len(by_type)):
             if taken == 0 and types >> gpu_type & 1 and by_type[gpu_type] >= gpus:
-                taken = choose(Gang(rule, gpus, gpu_type), counts, pools, walk.chosen)
+                taken = choose(Gang(rule, gpus, gpu_type), counts, pools)
         if taken > 0:
             start_s = end_s
             break
     for at in range(taken):
-        counts[walk.chosen[CHOSEN_POOL, at]] -= walk.chosen[CHOSEN_GPUS, at]
+        counts[floor.by_pool[CHOSEN_POOL, at]] -= floor.by_pool[CHOSEN_GPUS, at]
     for pool in range(len(counts)):
-        floor.counts[LATE, pool] = max(0, min(floor.counts[FREE, pool], counts[pool]))
+        floor.by_pool[LATE, pool] = max(0, min(floor.by_pool[FREE, pool], counts[pool]))
     return start_s

@@ -16,10 +16,10 @@ from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
-from horae.placement.kernel_args import Answer, Totals
+from horae.placement.kernel_args import Totals
 from horae.placement.pinned import fit_pinned
 from horae.placement.walk import fit
-from horae.placement.walk_records import WalkRecords
+from horae.placement.walk_records import Answer, WalkRecords
 
 _RULES = {
     "consolidated": (CONSOLIDATED, False),
@@ -102,7 +102,7 @@ class GangPlacement:
         """One walk over the wishes, from the GPUs as they are."""
         records = self._records
         floor, walk = records.floor(now, wishes), records.walk(now, wishes, preempt, head)
-        totals: Totals = fit(floor, walk, records.answer, records.jobs, records.pools, records.nodes)
+        totals: Totals = fit(floor, walk, records.needs, records.jobs, records.pools, records.nodes(now))
         return totals
 
 
@@ -143,7 +143,7 @@ def _placements(answer: Answer, rows: Ints) -> tuple[Placement, ...]:
     count = len(rows)
     cuts = answer.first[: count + 1].tolist()
     ids, spans = answer.gpu_ids[: cuts[-1]].tolist(), answer.span[:count].tolist()
-    ready = answer.ready[:count].tolist()
+    ready = (answer.ready[:count] > 0).tolist()
     return tuple(
         Placement(row, tuple(ids[cuts[p] : cuts[p + 1]]), _SPANS[spans[p]], ready[p])
         for p, row in enumerate(rows.tolist())

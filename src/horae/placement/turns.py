@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from horae.core.arrays import Floats, Ints
-from horae.core.jit import inlined, inner_when_called, lean
+from horae.core.jit import COUNTS, INT, inlined, inner, lean
 from horae.core.reasons import Reason
 from horae.placement.choose import BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION, Gang, choose
 from horae.placement.holders import depart, displace_last, fits_back, lead, line_up, send_guest_away, stay, take_back
@@ -15,6 +15,7 @@ from horae.placement.kernel_args import (
     CHOSEN_GPUS,
     CHOSEN_POOL,
     CLOSED,
+    CODE,
     DISPLACED,
     FIRST_GPU,
     FIRST_PIECE,
@@ -44,16 +45,24 @@ from horae.placement.kernel_args import (
     PIECE_GPUS,
     PIECE_POOL,
     PIECES,
+    POOL_OF,
+    POOL_TYPE,
     POSITION,
     REACH,
     REACH_STAMP,
     RESERVED,
+    RESERVED_S,
     ROW,
     SIZE,
     STATUS,
+    TRIAL,
+    TRIED_FREE,
+    TRIED_REACH,
+    TYPE_CAPACITY,
+    TYPE_OF,
     UNDECIDED,
     Floor,
-    JobColumns,
+    Needs,
     Pools,
     Walk,
 )
@@ -86,22 +95,22 @@ class Wish(NamedTuple):
     types: int
 
 
-@lean
-def most_of_one_type(types: int, by_type: Ints) -> int:
-    """The most GPUs of one type, among some types."""
+@inner(INT, INT, INT, COUNTS)
+def most_of_one_type(types: int, column: int, by_type: Ints) -> int:
+    """The most GPUs of one type by a column of `Floor.by_type`, among some types."""
     most = 0
-    for gpu_type in range(len(by_type)):
-        if types >> gpu_type & 1 and by_type[gpu_type] > most:
-            most = by_type[gpu_type]
+    for gpu_type in range(by_type.shape[1]):
+        if types >> gpu_type & 1 and by_type[column, gpu_type] > most:
+            most = by_type[column, gpu_type]
     return most
 
 
 @inlined
-def least_gpus(i: int, walk: Walk, jobs: JobColumns) -> int:
+def least_gpus(i: int, walk: Walk, needs: Needs) -> int:
     """The GPU count that a wish needs at least."""
     if walk.asked.shape[1] > 0 and walk.asked[LEAST, i] >= 0:
         return walk.asked[LEAST, i]
-    return jobs.gpus_min[walk.job[i]]
+    return needs.gpus_min[walk.job[i]]
 
 
 @lean
@@ -112,18 +121,18 @@ def rule_for(row: int, pools: Pools, skew: Floats) -> int:
     return CONSOLIDATED if skew[row] > pools.pack_limit else LEAST_FRAGMENTATION
 
 
-@lean
-def _read_wish(i: int, walk: Walk, jobs: JobColumns) -> Wish:
+@inlined
+def _read_wish(i: int, walk: Walk, needs: Needs) -> Wish:
     """What a wish says, or its job where the wish says nothing."""
     row, partner = walk.job[i], NONE
-    most, types = jobs.gpus_max[row], jobs.types[row]
+    most, types = needs.gpus_max[row], needs.types[row]
     if walk.asked.shape[1] > 0:
         partner = walk.asked[PARTNER, i]
         if walk.asked[MOST, i] >= 0:
             most = walk.asked[MOST, i]
         if walk.asked[GPU_TYPE, i] >= 0:
             types &= 1 << walk.asked[GPU_TYPE, i]
-    return Wish(i, row, partner, 0, NONE, least_gpus(i, walk, jobs), most, types)
+    return Wish(i, row, partner, 0, NONE, least_gpus(i, walk, needs), most, types)
 
 
 @lean
@@ -132,7 +141,7 @@ def _suits(row: int, wish: Wish, floor: Floor) -> bool:
     h = seat(row, floor)
     if h < 0:
         return False
-    has, gpu_type = floor.held[SIZE, h], floor.gpu_type[floor.held[FIRST_GPU, h]]
+    has, gpu_type = floor.held[SIZE, h], floor.by_gpu[TYPE_OF, floor.held[FIRST_GPU, h]]
     return (wish.types >> gpu_type & 1) == 1 and wish.least <= has and has <= wish.most
 
 
@@ -171,8 +180,8 @@ def _add_grant(row: int, most: int, floor: Floor, walk: Walk) -> int:
     """A job leaves the GPUs it has, if any, and gets the pieces that were added last; gives the grant's number."""
     depart(row, floor)
     p = floor.counters[GRANTS]
-    walk.grants[ROW, p], walk.grants[MOST_GPUS, p], walk.grants[HOST, p] = row, most, NO_HOST
-    walk.grants[FIRST_PIECE, p + 1] = floor.counters[PIECES]
+    floor.grants[ROW, p], floor.grants[MOST_GPUS, p], floor.grants[HOST, p] = row, most, NO_HOST
+    floor.grants[FIRST_PIECE, p + 1] = floor.counters[PIECES]
     floor.counters[GRANTS] = p + 1
     if seat(row, floor) < 0:
         will_mark(row, floor)
@@ -188,10 +197,10 @@ def _keep(wish: Wish, floor: Floor, walk: Walk) -> None:
         take_back(h, floor)
     gpu = floor.held[FIRST_GPU, h]
     while gpu >= 0:
-        pool = floor.gpu_pool[gpu]
+        pool = floor.by_gpu[POOL_OF, gpu]
         if pool != CLOSED:
-            floor.counts[REACH, pool] -= 1
-            floor.type_counts[REACH, floor.pool_type[pool]] -= 1
+            floor.by_pool[REACH, pool] -= 1
+            floor.by_type[REACH, floor.by_pool[POOL_TYPE, pool]] -= 1
         gpu = floor.next_gpu[gpu]
     floor.holders[STATUS, h] = KEEPS
     if floor.counted:
@@ -200,7 +209,7 @@ def _keep(wish: Wish, floor: Floor, walk: Walk) -> None:
         send_guest_away(h, floor)
     if partner >= 0 and floor.holders[GUEST, h] != partner:
         p = _add_grant(partner, has, floor, walk)
-        walk.grants[HOST, p], floor.holders[JOINED, h] = h, partner
+        floor.grants[HOST, p], floor.holders[JOINED, h] = h, partner
 
 
 @lean
@@ -219,7 +228,7 @@ def _keeps_or_may_not(wish: Wish, floor: Floor, walk: Walk) -> bool:
     """Whether the wish is dealt with before any GPUs are looked for: the job keeps its own, or is over its quota."""
     h, suits = wish.holder, _suits(wish.row, wish, floor)
     if walk.limited and not _within_quota(wish, floor.held[SIZE, h] if suits else wish.least, floor):
-        walk.codes[wish.i] = _OVER_QUOTA
+        walk.codes[CODE, wish.i] = _OVER_QUOTA
         if h >= 0 and floor.holders[STATUS, h] == UNDECIDED:
             stay(h, floor)
         return True
@@ -229,89 +238,91 @@ def _keeps_or_may_not(wish: Wish, floor: Floor, walk: Walk) -> bool:
     return False
 
 
-@inner_when_called
+@lean
 def _reach_back(gang: Gang, floor: Floor, walk: Walk, pools: Pools) -> int:
     """Choose pools for a gang from free GPUs and those of undecided holders, as few from the back as will do."""
     line_up(floor, walk)
-    counts, have = floor.counts[FREE].copy(), floor.type_counts[FREE, gang.gpu_type]
+    counts, have = floor.by_pool[TRIAL], floor.by_type[FREE, gang.gpu_type]
+    for pool in range(len(counts)):
+        counts[pool] = floor.by_pool[FREE, pool]
     for at in range(floor.holder_count):
         h = floor.holders[BACK, at]
         gpu = floor.held[FIRST_GPU, h]
-        if floor.holders[STATUS, h] != UNDECIDED or floor.gpu_type[gpu] != gang.gpu_type:
+        if floor.holders[STATUS, h] != UNDECIDED or floor.by_gpu[TYPE_OF, gpu] != gang.gpu_type:
             continue
         while gpu >= 0:
-            if floor.gpu_pool[gpu] != CLOSED:
-                counts[floor.gpu_pool[gpu]] += 1
+            if floor.by_gpu[POOL_OF, gpu] != CLOSED:
+                counts[floor.by_gpu[POOL_OF, gpu]] += 1
                 have += 1
             gpu = floor.next_gpu[gpu]
-        taken = choose(gang, counts, pools, walk.chosen) if have >= gang.gpus else 0
+        taken = choose(gang, counts, pools) if have >= gang.gpus else 0
         if taken > 0:
             return taken
     return 0
 
 
 @inlined
-def _runs_into_reservation(row: int, gpu_type: int, floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
+def _runs_into_reservation(row: int, gpu_type: int, floor: Floor, walk: Walk, needs: Needs) -> bool:
     """Whether a job that started now on GPUs of a type would still run when a reservation begins."""
     if floor.counters[RESERVED] == 0:
         return False
-    return walk.reserved_s[0] < walk.now_s + jobs.work_left[row] / jobs.rates[row, gpu_type]
+    return walk.times[RESERVED_S, 0] < walk.now_s + needs.work_left[row] / needs.rates[row, gpu_type]
 
 
-@lean
-def _look_on_type(source: int, gang: Gang, row: int, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> int:
+@inlined
+def _look_on_type(source: int, gang: Gang, row: int, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> int:
     """Choose pools of one type for a gang: among IDLE or FREE GPUs, or among those in REACH."""
     # Where only some jobs are consolidated, these have the second half of the sizes.
     consolidated = pools.rule == BY_SKEW and gang.rule == CONSOLIDATED
     size = gang.gpus + (len(floor.next_gpu) + 1 if consolidated else 0)
-    tried = walk.tried[1 if source == REACH else 0]
+    tried = walk.tried[TRIED_REACH if source == REACH else TRIED_FREE]
     stamp = floor.counters[REACH_STAMP if source == REACH else FREE_STAMP]
     if tried[gang.gpu_type, size] == stamp:
         return 0
     if source == REACH:
         taken = _reach_back(gang, floor, walk, pools)
-    elif _runs_into_reservation(row, gang.gpu_type, floor, walk, jobs):
-        return choose(gang, floor.counts[LATE], pools, walk.chosen)
+    elif _runs_into_reservation(row, gang.gpu_type, floor, walk, needs):
+        return choose(gang, floor.by_pool[LATE], pools)
     else:
-        taken = choose(gang, floor.counts[source], pools, walk.chosen)
+        taken = choose(gang, floor.by_pool[source], pools)
     if taken == 0 and source != IDLE:
         tried[gang.gpu_type, size] = stamp
     return taken
 
 
-@lean
-def _look_for(source: int, wish: Wish, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> int:
+@inlined
+def _look_for(source: int, wish: Wish, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> int:
     """Choose pools for a wish, the job's fastest type first; gives how many."""
-    by_type = floor.type_counts[REACH if source == REACH else FREE]
-    rule, types, taken = rule_for(wish.row, pools, jobs.skew), wish.types, 0
-    while taken == 0 and most_of_one_type(types, by_type) >= wish.least:
+    column = REACH if source == REACH else FREE
+    rule, types, taken = rule_for(wish.row, pools, needs.skew), wish.types, 0
+    while taken == 0 and most_of_one_type(types, column, floor.by_type) >= wish.least:
         fastest = -1
-        for gpu_type in range(len(by_type)):
+        for gpu_type in range(floor.by_type.shape[1]):
             if types >> gpu_type & 1 and (
-                fastest < 0 or jobs.rates[wish.row, gpu_type] > jobs.rates[wish.row, fastest]
+                fastest < 0 or needs.rates[wish.row, gpu_type] > needs.rates[wish.row, fastest]
             ):
                 fastest = gpu_type
         types &= ~(1 << fastest)
-        if by_type[fastest] >= wish.least:
-            taken = _look_on_type(source, Gang(rule, wish.least, fastest), wish.row, floor, walk, jobs, pools)
+        if floor.by_type[column, fastest] >= wish.least:
+            taken = _look_on_type(source, Gang(rule, wish.least, fastest), wish.row, floor, walk, needs, pools)
     return taken
 
 
 @lean
-def _find_gpus(wish: Wish, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> int:
+def _find_gpus(wish: Wish, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> int:
     """Choose free GPUs for a job, or else GPUs of jobs after it, which then lose them; gives the number of pools."""
     occupied = 0
-    for gpu_type in range(walk.by_type.shape[1]):
-        occupied += walk.by_type[FREE, gpu_type] - walk.by_type[IDLE, gpu_type]
+    for gpu_type in range(walk.before_by_type.shape[1]):
+        occupied += walk.before_by_type[FREE, gpu_type] - walk.before_by_type[IDLE, gpu_type]
     for step in range(3):
         source = IDLE if step == 0 else (FREE if step == 1 else REACH)
         if (source == IDLE and occupied == 0) or (source == REACH and not walk.preempt):
             continue
-        taken = _look_for(source, wish, floor, walk, jobs, pools)
+        taken = _look_for(source, wish, floor, walk, needs, pools)
         if taken > 0:
             for at in range(taken if source == REACH else 0):
-                while floor.counts[FREE, walk.chosen[CHOSEN_POOL, at]] < walk.chosen[CHOSEN_GPUS, at]:
-                    displace_last(walk.chosen[CHOSEN_POOL, at], floor)
+                while floor.by_pool[FREE, floor.by_pool[CHOSEN_POOL, at]] < floor.by_pool[CHOSEN_GPUS, at]:
+                    displace_last(floor.by_pool[CHOSEN_POOL, at], floor)
             return taken
     return 0
 
@@ -322,34 +333,33 @@ def what_is_lacking(walk: Walk) -> int:
     return walk.waiting if walk.preempt or walk.head >= 0 else _NO_FREE_GPUS
 
 
-@lean
-def _why_it_waits(wish: Wish, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> int:
+@inlined
+def _why_it_waits(wish: Wish, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> int:
     """Why a job whose turn came found no GPUs."""
-    free = floor.type_counts[FREE]
-    if most_of_one_type(jobs.types[wish.row], pools.type_capacity) < wish.least:
+    if most_of_one_type(needs.types[wish.row], TYPE_CAPACITY, floor.by_type) < wish.least:
         return _TOO_SMALL
-    if most_of_one_type(wish.types, free) < wish.least:
+    if most_of_one_type(wish.types, FREE, floor.by_type) < wish.least:
         return what_is_lacking(walk)
     if floor.counters[RESERVED] == 0 or wish.row == walk.head:
         return _FRAGMENTED
     # Is it the reservation that is in the way, or would the free GPUs not do without it, either?
-    rule = rule_for(wish.row, pools, jobs.skew)
-    for gpu_type in range(len(free)):
-        fits = wish.types >> gpu_type & 1 and free[gpu_type] >= wish.least
-        if fits and choose(Gang(rule, wish.least, gpu_type), floor.counts[FREE], pools, walk.chosen) > 0:
+    rule = rule_for(wish.row, pools, needs.skew)
+    for gpu_type in range(floor.by_type.shape[1]):
+        fits = wish.types >> gpu_type & 1 and floor.by_type[FREE, gpu_type] >= wish.least
+        if fits and choose(Gang(rule, wish.least, gpu_type), floor.by_pool[FREE], pools) > 0:
             return _RESERVED
     return _FRAGMENTED
 
 
 @lean
-def _wait(wish: Wish, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+def _wait(wish: Wish, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> None:
     """The job waits: say why. A job with several wishes has the reason of the first."""
     if floor.counted and wish.holder >= 0 and floor.holders[STATUS, wish.holder] == UNDECIDED:
         stay(wish.holder, floor)
     if floor.marks[MARK, wish.row] == LOOKED_AT:
         return
-    code = _why_it_waits(wish, floor, walk, jobs, pools)
-    walk.codes[wish.i] = code
+    code = _why_it_waits(wish, floor, walk, needs, pools)
+    walk.codes[CODE, wish.i] = code
     if code != _TOO_SMALL:
         if walk.blocking:
             floor.counters[BLOCKED] = 1
@@ -361,21 +371,21 @@ def _wait(wish: Wish, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) 
 
 
 @lean
-def _grant(wish: Wish, taken: int, floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+def _grant(wish: Wish, taken: int, floor: Floor, walk: Walk, needs: Needs) -> None:
     """The job gets GPUs of the pools that were chosen, and its partner with it."""
-    gpu_type = floor.pool_type[walk.chosen[CHOSEN_POOL, 0]]
-    late = _runs_into_reservation(wish.row, gpu_type, floor, walk, jobs)
+    gpu_type = floor.by_pool[POOL_TYPE, floor.by_pool[CHOSEN_POOL, 0]]
+    late = _runs_into_reservation(wish.row, gpu_type, floor, walk, needs)
     for at in range(taken):
-        pool, gpus, piece = walk.chosen[CHOSEN_POOL, at], walk.chosen[CHOSEN_GPUS, at], floor.counters[PIECES]
-        walk.grants[PIECE_POOL, piece], walk.grants[PIECE_GPUS, piece] = pool, gpus
+        pool, gpus, piece = floor.by_pool[CHOSEN_POOL, at], floor.by_pool[CHOSEN_GPUS, at], floor.counters[PIECES]
+        floor.grants[PIECE_POOL, piece], floor.grants[PIECE_GPUS, piece] = pool, gpus
         floor.counters[PIECES] = piece + 1
-        floor.counts[FREE, pool] -= gpus
-        floor.counts[REACH, pool] -= gpus
-        floor.counts[IDLE, pool] = max(0, floor.counts[IDLE, pool] - gpus)
-        floor.counts[LATE, pool] = min(floor.counts[LATE, pool] - (gpus if late else 0), floor.counts[FREE, pool])
-    floor.type_counts[FREE, gpu_type] -= wish.least
-    floor.type_counts[REACH, gpu_type] -= wish.least
-    walk.codes[wish.i] = GRANTED_WISH
+        floor.by_pool[FREE, pool] -= gpus
+        floor.by_pool[REACH, pool] -= gpus
+        floor.by_pool[IDLE, pool] = max(0, floor.by_pool[IDLE, pool] - gpus)
+        floor.by_pool[LATE, pool] = min(floor.by_pool[LATE, pool] - (gpus if late else 0), floor.by_pool[FREE, pool])
+    floor.by_type[FREE, gpu_type] -= wish.least
+    floor.by_type[REACH, gpu_type] -= wish.least
+    walk.codes[CODE, wish.i] = GRANTED_WISH
     if floor.counted:
         charge(wish.row, wish.partner, wish.least, floor.queue, floor.quotas)
     # Two jobs that share GPUs must have the same number of them: they do not grow.
@@ -383,20 +393,20 @@ def _grant(wish: Wish, taken: int, floor: Floor, walk: Walk, jobs: JobColumns) -
     first = _add_grant(wish.row, most, floor, walk)
     if wish.partner >= 0:
         second = _add_grant(wish.partner, most, floor, walk)
-        walk.grants[HOST, second] = HOST_GRANT - first
+        floor.grants[HOST, second] = HOST_GRANT - first
 
 
-@lean
-def _waited_longer(row: int, walk: Walk, jobs: JobColumns) -> bool:
+@inlined
+def _waited_longer(row: int, walk: Walk, needs: Needs) -> bool:
     """Whether a job has waited at least as long as the one with a reservation; of equals the first row has."""
-    since_s, heads_s = jobs.waiting_since_s[row], jobs.waiting_since_s[walk.head]
+    since_s, heads_s = needs.waiting_since_s[row], needs.waiting_since_s[walk.head]
     return since_s < heads_s or (since_s == heads_s and row <= walk.head)
 
 
 @lean
-def take_turn(i: int, sweep: int, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+def take_turn(i: int, sweep: int, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> None:
     """Deal with one wish: its job keeps its GPUs, gets others, or waits."""
-    asked = _read_wish(i, walk, jobs)
+    asked = _read_wish(i, walk, needs)
     if is_served(asked.row, floor) or (asked.partner >= 0 and is_served(asked.partner, floor)):
         if floor.counted:
             # Of two jobs that were to share one has been served otherwise: the other stays where it is, for now.
@@ -404,15 +414,15 @@ def take_turn(i: int, sweep: int, floor: Floor, walk: Walk, jobs: JobColumns, po
             if asked.partner >= 0:
                 _stays_for_now(asked.partner, floor)
         return
-    if sweep == LONGER_WAITING and not _waited_longer(asked.row, walk, jobs):
+    if sweep == LONGER_WAITING and not _waited_longer(asked.row, walk, needs):
         return
     if sweep == GUARANTEED and not within_minimum(floor.queue[asked.row], asked.least, floor.quotas):
         return
     wish = _with_seat(asked, floor)
     if _keeps_or_may_not(wish, floor, walk) or floor.counters[BLOCKED]:
         return
-    taken = _find_gpus(wish, floor, walk, jobs, pools)
+    taken = _find_gpus(wish, floor, walk, needs, pools)
     if taken > 0:
-        _grant(wish, taken, floor, walk, jobs)
+        _grant(wish, taken, floor, walk, needs)
     else:
-        _wait(wish, floor, walk, jobs, pools)
+        _wait(wish, floor, walk, needs, pools)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.arrays import Floats, Ints
-from horae.core.jit import inner_when_called, lean
+from horae.core.jit import inlined, lean
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.holders import list_from_back, protected_until_s, rank_holders
 from horae.placement.kernel_args import (
+    BACK,
     CLOSED,
+    CODE,
     CONTESTED,
     DISPLACED,
     FIRST_GPU,
+    FIRST_KEY,
     FIRST_TO_WAIT,
     GRANT,
     GRANTED,
@@ -21,22 +23,33 @@ from horae.placement.kernel_args import (
     GUEST,
     HELD_BACK,
     LEAD,
+    LEFT_OF_TYPE,
+    LIMIT,
     LOOKED_AT,
     MARK,
     MOVES,
+    NONE,
     PARTNER,
+    POOL_OF,
+    POSITION,
+    READY,
+    REASON_CODE,
+    REASON_ROW,
     RENAMED,
     RENAMED_WISH,
     STATUS,
+    TRIAL,
     TURNS,
+    TYPE_CAPACITY,
+    TYPE_OF,
     UNMARKED,
     UNREACHED_WISH,
     WALK_STAMP,
     WISH,
     WISHED,
-    Answer,
     Floor,
     JobColumns,
+    Needs,
     Pools,
     Walk,
 )
@@ -51,24 +64,24 @@ _OVER_QUOTA, _RESERVED = int(Reason.OVER_QUOTA), int(Reason.RESERVED_FOR_LARGER)
 _TOO_SMALL, _LEASED, _TURN = int(Reason.CLUSTER_TOO_SMALL), int(Reason.LEASED), int(Reason.BEHIND_TURN)
 
 
-@lean
-def _correct_codes(left: Ints, floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+@inlined
+def _correct_codes(floor: Floor, walk: Walk, needs: Needs) -> None:
     """Look again at wishes whose turn came: since then other jobs have taken what was free, or their queue's quota."""
     lacking, turns, codes = what_is_lacking(walk), walk.turns, walk.codes
     for turn in range(floor.counters[TURNS]):
         i = turns[WISH, turn]
-        held_up = codes[i] == _FRAGMENTED or codes[i] == _RESERVED
-        if not held_up and (not walk.limited or codes[i] != lacking):
+        held_up = codes[CODE, i] == _FRAGMENTED or codes[CODE, i] == _RESERVED
+        if not held_up and (not walk.limited or codes[CODE, i] != lacking):
             continue
-        row, gpus = walk.job[i], least_gpus(i, walk, jobs)
-        if held_up and most_of_one_type(jobs.types[row], left) < gpus:
-            walk.codes[i] = lacking
+        row, gpus = walk.job[i], least_gpus(i, walk, needs)
+        if held_up and most_of_one_type(needs.types[row], LEFT_OF_TYPE, floor.by_type) < gpus:
+            walk.codes[CODE, i] = lacking
         # Where jobs are preempted, the job would have their part of the quota.
         if walk.limited and not walk.takes and not within_maximum(floor.queue[row], gpus, floor.quotas):
-            walk.codes[i] = _OVER_QUOTA
+            walk.codes[CODE, i] = _OVER_QUOTA
 
 
-@lean
+@inlined
 def _some_guarded(floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
     """Whether any holder may not lose its GPUs, where jobs lose GPUs to others at all."""
     if not walk.takes or walk.waiting == _TURN:
@@ -85,72 +98,73 @@ def _some_guarded(floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
     return guarded
 
 
-@inner_when_called
-def _limits_of_guards(left: Ints, sizes: int, floor: Floor, walk: Walk) -> tuple[Floats, Ints]:
+@lean
+def _find_limits_of_guards(sizes: int, floor: Floor, walk: Walk) -> None:
     """For each type and GPU count, how far back in the order a wish may stand and still lack only guarded GPUs.
 
-    Guarded holders are added to the free GPUs from the last in order on, until the count is reached: the key and
-    position (-1 if it never is) of the holder that completes it. A wish before that one would have had the GPUs.
+    Guarded holders are added to the free GPUs from the last in order on, until the count is reached: the limit is the
+    holder that completes it, or -1. A wish before that holder's first one would have had the GPUs.
     """
-    count, reached = floor.holder_count, left.copy()
-    first_key, position, back = np.empty(count), np.empty(count, np.int64), np.empty(count, np.int64)
-    rank_holders(first_key, position, floor, walk)
-    list_from_back(first_key, position, back, floor, walk)
-    limit_key, limit_at = np.zeros((len(left), sizes)), np.zeros((len(left), sizes), np.int64)
-    limit_at.fill(-1)
-    for h in back:
-        gpu = floor.held[FIRST_GPU, h] if floor.holders[GUARDED, h] else -1
+    limits, reached = walk.tried[LIMIT], floor.by_type[TRIAL]
+    for gpu_type in range(len(reached)):
+        reached[gpu_type] = floor.by_type[LEFT_OF_TYPE, gpu_type]
+        for size in range(sizes):
+            limits[gpu_type, size] = NONE
+    rank_holders(floor, walk)
+    list_from_back(floor, walk)
+    for at in range(floor.holder_count):
+        h = floor.holders[BACK, at]
+        gpu = floor.held[FIRST_GPU, h] if floor.holders[GUARDED, h] else NONE
         while gpu >= 0:
-            gpu_type = floor.gpu_type[gpu]
-            if floor.gpu_pool[gpu] != CLOSED:
+            gpu_type = floor.by_gpu[TYPE_OF, gpu]
+            if floor.by_gpu[POOL_OF, gpu] != CLOSED:
                 reached[gpu_type] += 1
                 if reached[gpu_type] < sizes:
-                    limit_key[gpu_type, reached[gpu_type]] = first_key[h]
-                    limit_at[gpu_type, reached[gpu_type]] = position[h]
+                    limits[gpu_type, reached[gpu_type]] = h
             gpu = floor.next_gpu[gpu]
-    return limit_key, limit_at
 
 
-@lean
-def _is_held_back(i: int, limit_key: Floats, limit_at: Ints, floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
+@inlined
+def _is_held_back(i: int, sizes: int, floor: Floor, walk: Walk, needs: Needs) -> bool:
     """Whether a wish would be granted if guarded holders after it could lose their GPUs."""
-    row, gpus = walk.job[i], least_gpus(i, walk, jobs)
-    if gpus >= limit_at.shape[1] or (walk.limited and not within_maximum(floor.queue[row], gpus, floor.quotas)):
+    row, gpus = walk.job[i], least_gpus(i, walk, needs)
+    if gpus >= sizes or (walk.limited and not within_maximum(floor.queue[row], gpus, floor.quotas)):
         return False
     its_key, held_back = walk.key[i] if len(walk.key) > 0 else float(i), False
-    for gpu_type in range(len(limit_at)):
-        key, position = limit_key[gpu_type, gpus], limit_at[gpu_type, gpus]
-        after = key > its_key or (key == its_key and position > i)
-        held_back = held_back or (jobs.types[row] >> gpu_type & 1 == 1 and position >= 0 and after)
+    for gpu_type in range(walk.tried.shape[1]):
+        h = walk.tried[LIMIT, gpu_type, gpus]
+        if h >= 0 and needs.types[row] >> gpu_type & 1:
+            key, position = walk.times[FIRST_KEY, h], floor.holders[POSITION, h]
+            held_back = held_back or key > its_key or (key == its_key and position > i)
     return held_back
 
 
-@inner_when_called
-def _mark_held_back(left: Ints, floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+@lean
+def _mark_held_back(floor: Floor, walk: Walk, needs: Needs) -> None:
     """Mark the jobs that only wait because holders after them are guarded, or because of a reservation."""
     largest = 0
     for turn in range(floor.counters[TURNS]):
-        largest = max(largest, least_gpus(walk.turns[WISH, turn], walk, jobs))
+        largest = max(largest, least_gpus(walk.turns[WISH, turn], walk, needs))
     sizes = min(largest, len(floor.next_gpu)) + 1
-    limit_key, limit_at = _limits_of_guards(left, sizes, floor, walk)
+    _find_limits_of_guards(sizes, floor, walk)
     for turn in range(floor.counters[TURNS]):
         i = walk.turns[WISH, turn]
-        row, code = walk.job[i], walk.codes[i]
+        row, code = walk.job[i], walk.codes[CODE, i]
         mark = floor.marks[MARK, row]
         looked_at = code == walk.waiting or (code == UNREACHED_WISH and mark != LOOKED_AT)
         if not looked_at or mark == HELD_BACK or not has_nothing(row, floor):
             continue
-        if _is_held_back(i, limit_key, limit_at, floor, walk, jobs):
+        if _is_held_back(i, sizes, floor, walk, needs):
             will_mark(row, floor)
             floor.marks[MARK, row] = HELD_BACK
 
 
-@lean
-def _unreached_code(i: int, floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> int:
+@inlined
+def _unreached_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> int:
     """The reason of a job whose turn never came."""
     row = walk.job[i]
-    gpus = jobs.gpus_min[row]
-    if most_of_one_type(jobs.types[row], pools.type_capacity) < gpus:
+    gpus = needs.gpus_min[row]
+    if most_of_one_type(needs.types[row], TYPE_CAPACITY, floor.by_type) < gpus:
         return _TOO_SMALL
     if walk.limited and not within_maximum(floor.queue[row], gpus, floor.quotas):
         return _OVER_QUOTA
@@ -162,21 +176,21 @@ def _unreached_code(i: int, floor: Floor, walk: Walk, jobs: JobColumns, pools: P
 
 
 @lean
-def list_reasons(left: Ints, floor: Floor, walk: Walk, answer: Answer, jobs: JobColumns, pools: Pools) -> int:
-    """List the reasons of jobs with wishes that change; gives how many. `left` has the free GPUs by type."""
-    _correct_codes(left, floor, walk, jobs)
+def list_reasons(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools) -> int:
+    """List the reasons of jobs with wishes that change; gives how many."""
+    _correct_codes(floor, walk, needs)
     count, turns = 0, floor.counters[TURNS]
     some_wait = turns > 0 and (floor.counters[CONTESTED] > 0 or not walk.preempt)
     guarded = (some_wait or floor.counters[RENAMED] > 0) and _some_guarded(floor, walk, jobs)
     if some_wait and guarded:
-        _mark_held_back(left, floor, walk, jobs)
+        _mark_held_back(floor, walk, needs)
     # Then jobs whose turn never came wait as before.
     plain = not (walk.limited or pools.shrunk or walk.blocking or walk.head >= 0 or guarded)
     job, codes, listed = walk.job, walk.codes, walk.turns
     marks, holder_of, reason = floor.marks, floor.holder_of, jobs.reason
     for turn in range(turns + floor.counters[RENAMED]):
         i = listed[WISH, turn] if turn < turns else listed[RENAMED_WISH, turn - turns]
-        row, code = job[i], codes[i] + 0
+        row, code = job[i], codes[CODE, i] + 0
         mark = marks[MARK, row]
         h = holder_of[row] if mark == UNMARKED else -1
         unreached = turn >= turns or code == UNREACHED_WISH
@@ -187,21 +201,21 @@ def list_reasons(left: Ints, floor: Floor, walk: Walk, answer: Answer, jobs: Job
             vacating = jobs.state[row] == _PLACED or jobs.state[row] == _STOPPING
             code = _VACATING if vacating or floor.holders[STATUS, h] == MOVES else _NONE
         elif mark == GRANTED:
-            code = _NONE if answer.ready[floor.marks[GRANT, row]] else _VACATING
+            code = _NONE if floor.grants[READY, floor.marks[GRANT, row]] else _VACATING
         elif unreached:
-            code = _unreached_code(i, floor, walk, jobs, pools)
+            code = _unreached_code(i, floor, walk, needs)
         if code == walk.waiting and row == walk.head:
             code = _NO_FREE_GPUS
         elif mark == HELD_BACK:
             code = _LEASED if walk.preempt else _RESERVED
         if code != reason[row]:
-            answer.reason_rows[count], answer.reason_codes[count] = row, code
+            walk.turns[REASON_ROW, count], walk.codes[REASON_CODE, count] = row, code
             count += 1
     return count
 
 
 @lean
-def list_wishless(count: int, floor: Floor, walk: Walk, answer: Answer, jobs: JobColumns, pools: Pools) -> int:
+def list_wishless(count: int, floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns) -> int:
     """List the reasons of jobs without GPUs that the policy wished nothing for, after `count` others."""
     for i in range(floor.wishes):
         floor.marks[WISHED, walk.job[i]] = floor.counters[WALK_STAMP]
@@ -211,22 +225,22 @@ def list_wishless(count: int, floor: Floor, walk: Walk, answer: Answer, jobs: Jo
         has_gpus = jobs.state[row] >= _PLACED and jobs.state[row] <= _RUNNING
         if has_gpus or floor.marks[WISHED, row] == floor.counters[WALK_STAMP]:
             continue
-        too_small = most_of_one_type(jobs.types[row], pools.type_capacity) < jobs.gpus_min[row]
+        too_small = most_of_one_type(needs.types[row], TYPE_CAPACITY, floor.by_type) < needs.gpus_min[row]
         code = _TOO_SMALL if too_small else walk.waiting
         if code != jobs.reason[row]:
-            answer.reason_rows[count], answer.reason_codes[count] = row, code
+            walk.turns[REASON_ROW, count], walk.codes[REASON_CODE, count] = row, code
             count += 1
     return count
 
 
-@inner_when_called
+@lean
 def first_unprotected_s(floor: Floor, walk: Walk, jobs: JobColumns) -> float:
     """When the first holder that comes after the first waiting wish loses its protection."""
-    count, waiting, soonest_s = floor.holder_count, floor.counters[FIRST_TO_WAIT], np.inf
-    first_key, position = np.empty(count), np.empty(count, np.int64)
-    rank_holders(first_key, position, floor, walk)
+    waiting, soonest_s = floor.counters[FIRST_TO_WAIT], np.inf
+    rank_holders(floor, walk)
+    first_key, position = walk.times[FIRST_KEY], floor.holders[POSITION]
     its_key = walk.key[waiting] if len(walk.key) > 0 else float(waiting)
-    for h in range(count):
+    for h in range(floor.holder_count):
         after = first_key[h] > its_key or (first_key[h] == its_key and position[h] > waiting)
         until_s = protected_until_s(h, jobs.protected_until_s, floor)
         if after and until_s > walk.now_s:

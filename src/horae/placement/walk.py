@@ -16,7 +16,8 @@ Two jobs that share GPUs are one holder. A wish for two is placed like one for o
 then joins; a job that wishes for itself alone what it shares sends the other away.
 
 A job that lost its GPUs to an earlier wish gets them back when its own turn comes, if they are still there: then
-nothing happens to it at all. Where every job that waits fits into what is free, holders are not even looked at.
+nothing happens to it at all. Where every job that waits fits into what is free, and no wish is for two, holders are
+not even looked at.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 
 from horae.core.arrays import Floats, Ints
-from horae.core.jit import lean, lean_when_called
+from horae.core.jit import inlined, lean, lean_when_called
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, LEAST_FRAGMENTATION
@@ -34,6 +35,7 @@ from horae.placement.holders import line_up, protected_until_s
 from horae.placement.kernel_args import (
     BLOCKED,
     CLOSED,
+    CODE,
     CONTESTED,
     COUNTERS,
     FIRST_GPU,
@@ -58,6 +60,8 @@ from horae.placement.kernel_args import (
     ORDER,
     PIECE_GPUS,
     PIECE_POOL,
+    POOL_OF,
+    POOL_TYPE,
     POPPED,
     POSITION,
     PROTECTED,
@@ -66,17 +70,22 @@ from horae.placement.kernel_args import (
     RENAMED,
     RENAMED_WISH,
     RESERVED,
+    RESERVED_S,
     ROW,
     SIZE,
     STATUS,
+    TRIED_FREE,
+    TRIED_REACH,
     TURNS,
+    TYPE_CAPACITY,
+    TYPE_OF,
     UNDECIDED,
     UNMARKED,
     UNREACHED_WISH,
     WISH,
-    Answer,
     Floor,
     JobColumns,
+    Needs,
     Nodes,
     Pools,
     Totals,
@@ -112,7 +121,7 @@ def _list_turns(floor: Floor, walk: Walk, jobs: JobColumns) -> None:
         row = job[i]
         h = holder_of[row]
         if h < 0 or holders[STATUS, h] != KEEPS:
-            turns[WISH, count], codes[i] = i, UNREACHED_WISH
+            turns[WISH, count], codes[CODE, i] = i, UNREACHED_WISH
             count += 1
             continue
         vacating = state[row] == _PLACED or state[row] == _STOPPING
@@ -123,42 +132,40 @@ def _list_turns(floor: Floor, walk: Walk, jobs: JobColumns) -> None:
 
 
 @lean
-def _is_contested(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> bool:
-    """Whether holders may lose GPUs: not if all jobs that wait fit into the free GPUs of each type they may use."""
-    if not walk.preempt:
-        return False
+def _all_fit(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> bool:
+    """Whether all jobs that wait fit into the free GPUs of each type they may use: then no holder loses any."""
     anywhere = pools.flat or pools.rule == BEST_EFFORT or pools.rule == LEAST_FRAGMENTATION
     if floor.counted or not walk.as_jobs_say or not anywhere:
-        return True
+        return False
     wanted, types, some_free = 0, 0, False
     for turn in range(floor.counters[TURNS]):
         row = walk.job[walk.turns[WISH, turn]]
-        wanted += jobs.gpus_min[row]
-        types |= jobs.types[row]
-        for gpu_type in range(walk.by_type.shape[1]):
-            free = walk.by_type[FREE, gpu_type]
+        wanted += needs.gpus_min[row]
+        types |= needs.types[row]
+        for gpu_type in range(walk.before_by_type.shape[1]):
+            free = walk.before_by_type[FREE, gpu_type]
             some_free = some_free or free > 0
             if types >> gpu_type & 1 and free < wanted:
-                return True
+                return False
     # Jobs that can run nowhere get no turn if nothing is free: that is for the full walk.
-    return wanted > 0 and not some_free
+    return wanted == 0 or some_free
 
 
 @lean
-def _see_holders(floor: Floor, walk: Walk, jobs: JobColumns) -> None:
-    """Find the holders that may lose their GPUs; protected ones keep them."""
+def _see_holders(all_fit: bool, floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+    """Find the holders that may lose their GPUs; protected ones keep them, and all do if all that wait fit beside."""
     for h in range(floor.holder_count):
         floor.holders[LEAD, h], floor.holders[GUEST, h] = floor.held[LEAD, h], floor.held[GUEST, h]
         if protected_until_s(h, jobs.protected_until_s, floor) > walk.now_s:
             floor.counters[PROTECTED] = 1
             continue
-        floor.holders[STATUS, h], floor.holders[GUARDED, h] = UNDECIDED, 0
+        floor.holders[STATUS, h], floor.holders[GUARDED, h] = KEEPS if all_fit else UNDECIDED, 0
         gpu = floor.held[FIRST_GPU, h]
         while gpu >= 0:
-            pool = floor.gpu_pool[gpu]
+            pool = floor.by_gpu[POOL_OF, gpu]
             if pool != CLOSED:
-                floor.counts[REACH, pool] += 1
-                floor.type_counts[REACH, floor.pool_type[pool]] += 1
+                floor.by_pool[REACH, pool] += 1
+                floor.by_type[REACH, floor.by_pool[POOL_TYPE, pool]] += 1
             gpu = floor.next_gpu[gpu]
 
 
@@ -173,16 +180,16 @@ def _charge_holders(floor: Floor, walk: Walk) -> None:
 
 
 @lean
-def _prepare(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+def _prepare(all_fit: bool, floor: Floor, walk: Walk, jobs: JobColumns, nodes: Nodes) -> None:
     """Step 1: what is free, which holders may lose their GPUs, and which wishes need a turn."""
-    before = walk.by_type if pools.flat else walk.by_node
+    before = walk.before_by_type if nodes.flat else nodes.before_by_node
     for pool in range(before.shape[1]):
-        floor.counts[FREE, pool] = floor.counts[REACH, pool] = before[FREE, pool]
-        floor.counts[IDLE, pool] = before[IDLE, pool]
-    for gpu_type in range(walk.by_type.shape[1]):
-        floor.type_counts[FREE, gpu_type] = floor.type_counts[REACH, gpu_type] = walk.by_type[FREE, gpu_type]
+        floor.by_pool[FREE, pool] = floor.by_pool[REACH, pool] = before[FREE, pool]
+        floor.by_pool[IDLE, pool] = before[IDLE, pool]
+    for gpu_type in range(walk.before_by_type.shape[1]):
+        floor.by_type[FREE, gpu_type] = floor.by_type[REACH, gpu_type] = walk.before_by_type[FREE, gpu_type]
     if floor.counters[CONTESTED]:
-        _see_holders(floor, walk, jobs)
+        _see_holders(all_fit, floor, walk, jobs)
         _list_turns(floor, walk, jobs)
     if floor.counted:
         _charge_holders(floor, walk)
@@ -207,41 +214,41 @@ def _next_wish(turn: int, turns: Ints, heap_key: Floats, counters: Ints) -> int:
 def _nothing_left(by_type: Ints) -> bool:
     """Whether no GPU of any type can be given."""
     left = 0
-    for gpu_type in range(len(by_type)):
-        left = max(left, by_type[gpu_type])
+    for gpu_type in range(by_type.shape[1]):
+        left = max(left, by_type[REACH, gpu_type])
     return left == 0
 
 
-@lean
+@inlined
 def _is_stuck(least: int, types: int, size: int, preempt: bool, type_counts: Ints, tried: Ints, counters: Ints) -> int:
     """How a gang without GPUs finds none: 1 if too few are left, 2 if one like it found no place; 0 if it may."""
     stuck = 1
     for gpu_type in range(tried.shape[1] if size < tried.shape[2] else 0):
         if types >> gpu_type & 1:
             free, reach = type_counts[FREE, gpu_type] >= least, preempt and type_counts[REACH, gpu_type] >= least
-            if free and tried[0, gpu_type, size] != counters[FREE_STAMP]:
+            if free and tried[TRIED_FREE, gpu_type, size] != counters[FREE_STAMP]:
                 return 0
-            if reach and tried[1, gpu_type, size] != counters[REACH_STAMP]:
+            if reach and tried[TRIED_REACH, gpu_type, size] != counters[REACH_STAMP]:
                 return 0
             stuck = 2 if free else stuck
     return stuck
 
 
-@lean
-def _take_plain_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+@inlined
+def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> None:
     """Step 2 where wishes say nothing but their jobs, and neither quotas nor reservations count.
 
     Jobs that keep their GPUs, and jobs for which too few are left, are dealt with here: in a long queue that is
     nearly all of them. Arrays have names of their own, for taking one out of a record costs as much as a turn.
     """
-    counters, job, turns, type_counts, counts = floor.counters, walk.job, walk.turns, floor.type_counts, floor.counts
+    counters, job, turns, type_counts, counts = floor.counters, walk.job, walk.turns, floor.by_type, floor.by_pool
     holder_of, held, holders, marks = floor.holder_of, floor.held, floor.holders, floor.marks
-    next_gpu, gpu_pool, gpu_type, pool_type = floor.next_gpu, floor.gpu_pool, floor.gpu_type, floor.pool_type
-    gpus_min, gpus_max, types, skew = jobs.gpus_min, jobs.gpus_max, jobs.types, jobs.skew
-    codes, tried, capacity, heap_key = walk.codes, walk.tried, pools.type_capacity, walk.heap_key
+    next_gpu, by_gpu = floor.next_gpu, floor.by_gpu
+    gpus_min, gpus_max, types, skew = needs.gpus_min, needs.gpus_max, needs.types, needs.skew
+    codes, tried, heap_key = walk.codes, walk.tried, walk.heap_key
     keyed, lacking, all_gpus, everybody = len(walk.key) > 0, what_is_lacking(walk), len(next_gpu), EVERYBODY + 0
     for turn in range(counters[TURNS]):
-        over = _nothing_left(type_counts[REACH]) or (counters[BLOCKED] > 0 and not walk.preempt)
+        over = _nothing_left(type_counts) or (counters[BLOCKED] > 0 and not walk.preempt)
         if over and (counters[FIRST_TO_WAIT] >= 0 or counters[PROTECTED] == 0):
             break
         i = _next_wish(turn, turns, heap_key, counters) if keyed else turns[WISH, turn]
@@ -255,29 +262,29 @@ def _take_plain_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) 
         least, stuck = gpus_min[row], 0
         if h >= 0 and holders[STATUS, h] == UNDECIDED and holders[GUEST, h] < 0:
             gpu, has = held[FIRST_GPU, h], held[SIZE, h]
-            if types[row] >> gpu_type[gpu] & 1 and least <= has and has <= gpus_max[row]:
+            if types[row] >> by_gpu[TYPE_OF, gpu] & 1 and least <= has and has <= gpus_max[row]:
                 holders[STATUS, h] = KEEPS
                 while gpu >= 0:
-                    pool = gpu_pool[gpu]
+                    pool = by_gpu[POOL_OF, gpu]
                     if pool != CLOSED:
                         counts[REACH, pool] -= 1
-                        type_counts[REACH, pool_type[pool]] -= 1
+                        type_counts[REACH, by_gpu[TYPE_OF, gpu]] -= 1
                     gpu = next_gpu[gpu]
                 continue
         if h < 0 and marks[MARK, row] == UNMARKED and counters[BLOCKED] == 0:
             consolidated = pools.rule == BY_SKEW and skew[row] > pools.pack_limit
             size = least + (all_gpus + 1 if consolidated else 0)
             stuck = _is_stuck(least, types[row], size, walk.preempt, type_counts, tried, counters)
-        if stuck > 0 and most_of_one_type(types[row], capacity) >= least:
-            codes[i] = _FRAGMENTED if stuck == 2 else lacking
+        if stuck > 0 and most_of_one_type(types[row], TYPE_CAPACITY, type_counts) >= least:
+            codes[CODE, i] = _FRAGMENTED if stuck == 2 else lacking
             counters[BLOCKED] = 1 if walk.blocking else counters[BLOCKED]
             counters[FIRST_TO_WAIT] = i if counters[FIRST_TO_WAIT] < 0 else counters[FIRST_TO_WAIT]
         else:
-            take_turn(i, everybody, floor, walk, jobs, pools)
+            take_turn(i, everybody, floor, walk, needs, pools)
 
 
-@lean
-def _take_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+@inlined
+def _take_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools) -> None:
     """Step 2: every wish has its turn, as long as there is anything to give."""
     counters = floor.counters
     for sweep in range(GUARANTEED, EVERYBODY + 1):
@@ -285,10 +292,10 @@ def _take_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> Non
             continue
         if sweep == EVERYBODY and walk.head >= 0 and has_nothing(walk.head, floor):
             counters[RESERVED] = 1
-            walk.reserved_s[0] = reserve(rule_for(walk.head, pools, jobs.skew), floor, walk, jobs, pools)
+            walk.times[RESERVED_S, 0] = reserve(rule_for(walk.head, pools, needs.skew), floor, walk, needs, jobs, pools)
             counters[FREE_STAMP] += 1
         for turn in range(counters[TURNS]):
-            nothing_left = not walk.limited and _nothing_left(floor.type_counts[REACH])
+            nothing_left = not walk.limited and _nothing_left(floor.by_type)
             over = nothing_left or (counters[BLOCKED] > 0 and not walk.preempt)
             if over and (counters[FIRST_TO_WAIT] >= 0 or counters[PROTECTED] == 0):
                 break
@@ -296,7 +303,7 @@ def _take_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> Non
             if len(walk.key) > 0:
                 i = _next_wish(turn, walk.turns, walk.heap_key, counters)
             if not over:
-                take_turn(i, sweep, floor, walk, jobs, pools)
+                take_turn(i, sweep, floor, walk, needs, pools)
             elif has_nothing(walk.job[i], floor) and floor.marks[MARK, walk.job[i]] != LOOKED_AT:
                 counters[FIRST_TO_WAIT] = i
 
@@ -304,50 +311,52 @@ def _take_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> Non
 @lean
 def _grow_elastic(floor: Floor, walk: Walk) -> None:
     """Step 3: elastic jobs that were placed grow within their pools into what is left, in order."""
-    spare = floor.counts[LATE if floor.counters[RESERVED] else FREE]
+    spare = floor.by_pool[LATE if floor.counters[RESERVED] else FREE]
     for p in range(floor.counters[GRANTS]):
-        queue, room = floor.queue[walk.grants[ROW, p]], walk.grants[MOST_GPUS, p]
-        first, last = walk.grants[FIRST_PIECE, p], walk.grants[FIRST_PIECE, p + 1]
+        queue, room = floor.queue[floor.grants[ROW, p]], floor.grants[MOST_GPUS, p]
+        first, last = floor.grants[FIRST_PIECE, p], floor.grants[FIRST_PIECE, p + 1]
         for piece in range(first, last):
-            room -= walk.grants[PIECE_GPUS, piece]
+            room -= floor.grants[PIECE_GPUS, piece]
         for piece in range(first, last):
-            pool, more = walk.grants[PIECE_POOL, piece], 0
+            pool, more = floor.grants[PIECE_POOL, piece], 0
             while more < min(room, spare[pool]):
                 if walk.limited and not within_maximum(queue, more + 1, floor.quotas):
                     break
                 more += 1
             use(queue, more, floor.quotas)
-            walk.grants[PIECE_GPUS, piece] += more
+            floor.grants[PIECE_GPUS, piece] += more
             spare[pool] -= more
             room -= more
 
 
 @lean_when_called
-def fit(floor: Floor, walk: Walk, answer: Answer, jobs: JobColumns, pools: Pools, nodes: Nodes) -> Totals:
+def fit(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools, nodes: Nodes) -> Totals:
     """Walk the wishes; the answer says which jobs get, keep and lose which GPUs, and why others wait."""
     for at in range(COUNTERS):
         floor.counters[at] = floor.counters[at] + 1 if at >= FREE_STAMP else 0
-    floor.counters[FIRST_TO_WAIT], walk.grants[FIRST_PIECE, 0] = NONE, 0
+    floor.counters[FIRST_TO_WAIT], floor.grants[FIRST_PIECE, 0] = NONE, 0
     _list_turns(floor, walk, jobs)
-    floor.counters[CONTESTED] = _is_contested(floor, walk, jobs, pools)
+    # Where wishes name partners, jobs may wait though all fit: it counts which holders are protected.
+    all_fit = walk.preempt and _all_fit(floor, walk, needs, pools)
+    floor.counters[CONTESTED] = walk.preempt and (not all_fit or walk.asked.shape[1] > 0)
     if floor.counters[TURNS] > 0 or floor.counters[CONTESTED]:
-        _prepare(floor, walk, jobs, pools)
+        _prepare(all_fit, floor, walk, jobs, nodes)
         if walk.asked.shape[1] == 0 and not floor.counted and walk.head < 0:
-            _take_plain_turns(floor, walk, jobs, pools)
+            _take_plain_turns(floor, walk, needs, pools)
         else:
-            _take_turns(floor, walk, jobs, pools)
+            _take_turns(floor, walk, needs, jobs, pools)
         _grow_elastic(floor, walk)
-    number_grants(floor, walk, answer, jobs, nodes)
-    stopped, renewed = list_stopped(floor, walk, answer), list_renewed(floor, walk, answer, jobs)
-    count_free(floor, walk, answer, nodes)
+    number_grants(floor, walk, jobs, nodes)
+    stopped, renewed = list_stopped(floor, walk), list_renewed(floor, walk, jobs)
+    count_free(floor, walk, nodes)
     unprotected_s = np.inf
     if floor.counters[PROTECTED] > 0 and floor.counters[FIRST_TO_WAIT] >= 0:
         unprotected_s = first_unprotected_s(floor, walk, jobs)
-    reasons = list_reasons(answer.free_by_type, floor, walk, answer, jobs, pools)
-    all_reasons = reasons if walk.complete else list_wishless(reasons, floor, walk, answer, jobs, pools)
+    reasons = list_reasons(floor, walk, needs, jobs, pools)
+    all_reasons = reasons if walk.complete else list_wishless(reasons, floor, walk, needs, jobs)
     # Leave the records as the next walk wants to find them.
     wipe_marks(floor)
-    wipe_owners(floor, answer)
+    wipe_owners(floor)
     for h in range(floor.holder_count if floor.counters[CONTESTED] else 0):
         floor.holders[STATUS, h], floor.holders[GUARDED, h], floor.holders[JOINED, h] = KEEPS, 1, NONE
     return Totals(stopped, floor.counters[GRANTS], renewed, reasons, all_reasons, unprotected_s)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from horae.core.arrays import Ints
+from horae.core.arrays import Bytes, Floats, Ints
 from horae.core.cluster import Cluster
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
@@ -13,21 +15,43 @@ from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 from horae.placement.choose import BY_SKEW
 from horae.placement.kernel_args import (
+    BY_CAPACITY,
+    CAPACITY,
     CLOSED,
     COUNTERS,
+    END_NODE,
+    FIRST,
+    FIRST_NODE,
+    GPU_ID,
     GPU_TYPE,
     GUARDED,
+    IN_POOL,
     JOINED,
     KEEPS,
     LEAST,
+    LEFT_ON_NODE,
     MOST,
+    NODE_END,
+    NODE_RACK,
+    NODE_START,
     NONE,
     PARTNER,
+    POOL_OF,
+    POOL_RACK,
+    POOL_TYPE,
+    READY,
+    REASON_CODE,
+    REASON_ROW,
+    RENEWED,
     ROW,
+    SPAN,
     STATUS,
-    Answer,
+    STOPPED,
+    TAKER,
+    TYPE_CAPACITY,
     Floor,
     JobColumns,
+    Needs,
     Nodes,
     Pools,
     Walk,
@@ -36,26 +60,45 @@ from horae.placement.kernel_args import (
 _NOTHING_ASKED: Ints = np.empty((4, 0), np.int64)
 
 
+class Answer(NamedTuple):
+    """What a walk decides; `Totals` says how much of each column was used."""
+
+    #: Rows that lose their GPUs, and the rows that get them or -1.
+    stopped: Ints
+    taker: Ints
+    #: Rows that keep their GPUs, with lease expired.
+    renewed: Ints
+    #: Grant p gets the GPUs gpu_ids[first[p]:first[p + 1]].
+    first: Ints
+    gpu_ids: Ints
+    span: Ints
+    ready: Ints
+    #: Rows whose reason changes, and the new reasons.
+    reason_rows: Ints
+    reason_codes: Bytes
+    #: Free GPUs after the decision.
+    free_by_node: Ints
+
+
 class WalkRecords:
     """Room for walks by one rule. It is made anew when the cluster changes or the table outgrows it."""
 
     answer: Answer
+    needs: Needs
     jobs: JobColumns
     pools: Pools
-    nodes: Nodes
-    _gpu_pool: Ints
+    by_gpu: Ints
+    _by_node: Ints
+    _by_type: Ints
     _holders: Ints
-    _touched: Ints
-    _counts: Ints
-    _type_counts: Ints
     _grants: Ints
     _tried: Ints
-    _chosen: Ints
+    _times: Floats
 
     def __init__(self, rule: int, flat: bool, pack_limit: float) -> None:
         self._rule, self._flat, self._pack_limit = rule, flat, pack_limit
-        self._counters, self._reserved_s = np.zeros(COUNTERS, np.int64), np.zeros(1)
-        self._marks = np.zeros((4, 64), np.int64)
+        self._counters = np.zeros(COUNTERS, np.int64)
+        self.marks = np.zeros((4, 64), np.int64)
         self._queue_columns: Ints = np.zeros((4, 0), np.int64)
         self._seen: tuple[GpuLedger, int] | None = None
         self._table: JobTable | None = None
@@ -67,12 +110,12 @@ class WalkRecords:
         if self._seen != (ledger, ledger.version):
             self._make_room_for_cluster(ledger)
             self._seen = (ledger, ledger.version)
-        if self._marks.shape[1] < rows:
-            self._marks = np.zeros((4, rows), np.int64)
+        if self.marks.shape[1] < rows:
+            self.marks = np.zeros((4, rows), np.int64)
         ledger.cover(rows)
-        if len(self._codes) < max(wishes, len(now)):
+        if len(self._heap_key) < max(wishes, len(now)):
             self._make_room_for_wishes(2 * max(wishes, len(now)))
-            self._make_answer(ledger.cluster)
+            self._make_answer()
         self._take_columns(now.table)
 
     def floor(self, now: Snapshot, wishes: Wishes) -> Floor:
@@ -83,18 +126,16 @@ class WalkRecords:
             counted=queues.has_minimum or queues.has_maximum,
             quotas=self._quotas(queues),
             queue=now.table.queue,
-            gpu_pool=self._gpu_pool,
-            gpu_type=now.cluster.gpu_type,
-            pool_type=self.pools.type,
             holder_count=holdings.count,
             held=holdings.columns,
             next_gpu=holdings.next_gpu,
             holder_of=holdings.of_row,
             holders=self._holders,
-            touched=self._touched,
-            marks=self._marks,
-            counts=self._counts,
-            type_counts=self._type_counts,
+            marks=self.marks,
+            by_gpu=self.by_gpu,
+            by_pool=self.pools.by_pool,
+            by_type=self._by_type,
+            grants=self._grants,
             counters=self._counters,
         )
 
@@ -120,16 +161,12 @@ class WalkRecords:
             key=np.ascontiguousarray(wishes.key, np.float64),
             asked=_asked(wishes),
             seats=ledger.holders,
-            occupants=ledger.occupants,
-            by_node=ledger.by_node,
-            by_type=ledger.by_type,
+            before_by_type=ledger.by_type,
             turns=self._turns,
             heap_key=self._heap_key,
             codes=self._codes,
-            grants=self._grants,
-            chosen=self._chosen,
             tried=self._tried,
-            reserved_s=self._reserved_s,
+            times=self._times,
         )
 
     def _quotas(self, queues: QueueTree) -> Ints:
@@ -139,57 +176,62 @@ class WalkRecords:
             self._queue_columns = np.array((parent, low, top, np.zeros(len(parent), np.int64)))
         return self._queue_columns
 
+    def nodes(self, now: Snapshot) -> Nodes:
+        """Where GPUs are, and which have occupants."""
+        ledger = now.gpu_ledger
+        return Nodes(self._flat, self._by_node, ledger.occupants, ledger.by_node)
+
     def granted_rows(self, count: int) -> Ints:
         """Rows of the first `count` grants."""
         return self._grants[ROW, :count]
 
     def _make_room_for_cluster(self, ledger: GpuLedger) -> None:
-        cluster = ledger.cluster
-        pool = cluster.gpu_type if self._flat else cluster.gpu_node
-        self._gpu_pool = np.where(ledger.gpu_open, pool, CLOSED)
-        self.pools = _pools(cluster, self._gpu_pool, self._rule, self._pack_limit, self._flat)
-        self.nodes = _nodes(cluster, self._flat)
-        gpus, types, count = cluster.gpus, len(cluster.gpu_types), len(self.pools.type)
-        self._counts, self._type_counts = np.zeros((4, count), np.int64), np.zeros((4, types), np.int64)
-        self._chosen = np.zeros((2, count), np.int64)
+        cluster, gpus, types = ledger.cluster, ledger.cluster.gpus, len(ledger.cluster.gpu_types)
+        self.by_gpu = _by_gpu(ledger, self._flat)
+        self._by_node = _by_node(cluster, self._flat)
+        self._by_type = np.zeros((7, types), np.int64)
+        self._by_type[TYPE_CAPACITY] = np.bincount(cluster.gpu_type[ledger.gpu_open], minlength=types)
+        self.pools = Pools(
+            rule=self._rule,
+            pack_limit=self._pack_limit,
+            flat=self._flat,
+            racks=1 if self._flat else len(cluster.racks),
+            shrunk=not bool(ledger.gpu_open.all()),
+            by_pool=_by_pool(cluster, self.by_gpu[POOL_OF], self._flat),
+        )
         sizes = 2 * (gpus + 1) if self._rule == BY_SKEW else gpus + 1
-        self._tried = np.zeros((2, types, sizes), np.int64)
-        self._holders = np.zeros((7, gpus), np.int64)
+        self._tried = np.zeros((3, types, sizes), np.int64)
+        self._holders = np.zeros((8, gpus), np.int64)
         self._holders[STATUS], self._holders[GUARDED], self._holders[JOINED] = KEEPS, 1, NONE
-        # A holder is touched when it is displaced or moves, and when one of its jobs leaves.
-        self._touched = np.zeros(4 * gpus, np.int64)
-        # Every GPU may be given to one job, and to another that shares it.
-        self._grants = np.zeros((6, 2 * gpus + 1), np.int64)
-        self._make_answer(cluster)
+        # Every GPU may be given to one job, and to another that shares it; before, a third may have it. A holder is
+        # touched when it is displaced or moves, and when one of its jobs leaves.
+        self._grants, self._times = np.zeros((15, 4 * gpus + 1), np.int64), np.zeros((4, 3 * gpus + 1))
+        self._make_answer()
 
-    def _make_answer(self, cluster: Cluster) -> None:
-        gpus, reasons = cluster.gpus, 2 * len(self._codes)
-        by_grant = [np.zeros(2 * gpus + 1, np.int64) for _ in range(6)]
-        stopped, taker, renewed, first, gpu_ids, span = by_grant
+    def _make_answer(self) -> None:
+        """Name the columns that a walk's decisions are read from."""
         self.answer = Answer(
-            stopped=stopped,
-            taker=taker,
-            renewed=renewed,
-            first=first,
-            gpu_ids=gpu_ids,
-            span=span,
-            ready=np.zeros(2 * gpus, np.bool_),
-            reason_rows=np.empty(reasons, np.int64),
-            reason_codes=np.empty(reasons, np.uint8),
-            owner=np.full(gpus, NONE, np.int64),
-            freed=np.zeros(len(cluster.nodes), np.int64),
-            cursor=np.zeros((2, len(self.pools.type)), np.int64),
-            free_by_node=np.zeros(len(cluster.nodes), np.int64),
-            free_by_type=np.zeros(len(cluster.gpu_types), np.int64),
+            stopped=self._grants[STOPPED],
+            taker=self._grants[TAKER],
+            renewed=self._grants[RENEWED],
+            first=self._grants[FIRST],
+            gpu_ids=self._grants[GPU_ID],
+            span=self._grants[SPAN],
+            ready=self._grants[READY],
+            reason_rows=self._turns[REASON_ROW],
+            reason_codes=self._codes[REASON_CODE],
+            free_by_node=self._by_node[LEFT_ON_NODE],
         )
 
     def _make_room_for_wishes(self, wishes: int) -> None:
-        self._codes, self._heap_key = np.empty(wishes, np.uint8), np.empty(wishes)
-        self._turns = np.empty((4, wishes), np.int64)
+        # A job with wishes has a reason for each, a job without has one.
+        self._codes, self._heap_key = np.empty((2, 2 * wishes), np.uint8), np.empty(wishes)
+        self._turns = np.empty((5, 2 * wishes), np.int64)
 
     def _take_columns(self, table: JobTable) -> None:
         """The table's columns; a table that grows, or knows another GPU type, replaces its arrays."""
-        if self._table is not table or self.jobs.state is not table.state or self.jobs.rates is not table.rates:
+        if self._table is not table or self.jobs.state is not table.state or self.needs.rates is not table.rates:
+            self.needs = Needs(*(getattr(table, name) for name in Needs._fields))
             self.jobs = JobColumns(*(getattr(table, name) for name in JobColumns._fields))
             self._table = table
 
@@ -206,34 +248,38 @@ def _asked(wishes: Wishes) -> Ints:
     return asked
 
 
-def _pools(cluster: Cluster, gpu_pool: Ints, rule: int, pack_limit: float, flat: bool) -> Pools:
-    """Group GPUs by node, or by type where only the count matters."""
-    types, count = len(cluster.gpu_types), len(cluster.gpu_types) if flat else len(cluster.nodes)
-    is_open = gpu_pool != CLOSED
-    capacity = np.bincount(gpu_pool[is_open], minlength=count).astype(np.int64)
-    return Pools(
-        rule=rule,
-        pack_limit=pack_limit,
-        flat=flat,
-        racks=1 if flat else len(cluster.racks),
-        shrunk=not bool(is_open.all()),
-        type=np.arange(count, dtype=np.int64) if flat else cluster.node_type,
-        rack=np.zeros(count, np.int64) if flat else cluster.node_rack,
-        capacity=capacity,
-        by_capacity=np.argsort(-capacity, kind="stable").astype(np.int64),
-        type_capacity=np.bincount(cluster.gpu_type[is_open], minlength=types).astype(np.int64),
+def _by_gpu(ledger: GpuLedger, flat: bool) -> Ints:
+    """Pool, type, node and owner of each GPU."""
+    cluster = ledger.cluster
+    pool = np.where(ledger.gpu_open, cluster.gpu_type if flat else cluster.gpu_node, CLOSED)
+    return np.array((pool, cluster.gpu_type, cluster.gpu_node, np.full(cluster.gpus, NONE)), np.int64)
+
+
+def _node_pools(cluster: Cluster, flat: bool) -> Ints:
+    """The pool of each node: the node itself, or its type where only the count matters."""
+    return cluster.node_type if flat else np.arange(len(cluster.nodes), dtype=np.int64)
+
+
+def _by_node(cluster: Cluster, flat: bool) -> Ints:
+    """Rack and GPUs of each node, and the nodes in order of their pools."""
+    block = np.zeros((6, len(cluster.nodes)), np.int64)
+    block[NODE_RACK], block[NODE_START], block[NODE_END] = (
+        cluster.node_rack,
+        cluster.first_gpu[:-1],
+        cluster.first_gpu[1:],
     )
+    block[IN_POOL] = np.argsort(_node_pools(cluster, flat), kind="stable")
+    return block
 
 
-def _nodes(cluster: Cluster, flat: bool) -> Nodes:
-    """Where GPUs are, and the nodes of each pool."""
+def _by_pool(cluster: Cluster, gpu_pool: Ints, flat: bool) -> Ints:
+    """Type, rack, open GPUs and nodes of each pool."""
     count = len(cluster.gpu_types) if flat else len(cluster.nodes)
-    node_pool = cluster.node_type if flat else np.arange(count, dtype=np.int64)
-    return Nodes(
-        flat=flat,
-        gpu_node=cluster.gpu_node,
-        first_gpu=cluster.first_gpu,
-        node_rack=cluster.node_rack,
-        first_node=np.concatenate(([0], np.cumsum(np.bincount(node_pool, minlength=count)))).astype(np.int64),
-        in_pool=np.argsort(node_pool, kind="stable").astype(np.int64),
-    )
+    block = np.zeros((15, count), np.int64)
+    capacity = np.bincount(gpu_pool[gpu_pool != CLOSED], minlength=count)
+    end_node = np.cumsum(np.bincount(_node_pools(cluster, flat), minlength=count))
+    block[POOL_TYPE] = np.arange(count) if flat else cluster.node_type
+    block[POOL_RACK] = 0 if flat else cluster.node_rack
+    block[CAPACITY], block[BY_CAPACITY] = capacity, np.argsort(-capacity, kind="stable")
+    block[FIRST_NODE, 1:], block[END_NODE] = end_node[:-1], end_node
+    return block
