@@ -496,7 +496,7 @@ def test_on_one_type_it_changes_nothing_to_count_by_speed(drawn: list[dict[str, 
 # Starvation
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     drawn=small_jobs,
     policy=st.sampled_from(BOTH),
