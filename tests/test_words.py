@@ -76,7 +76,6 @@ WORN_OUT = {
 #: Where a worn-out word may stay, with the reason.
 ALLOWED = {
     ("core/job_table.py", "kind"): "stored: a column of the job table",
-    ("core/snapshot.py", "kind"): "the same column, as policies read it",
     ("service/api/schemas.py", "Told"): "spoken: a schema of the published OpenAPI document",
     ("service/api/schemas.py", "kind"): "spoken: a key of the API",
     ("service/views/event_sentences.py", "kind"): "the same key",

@@ -1,4 +1,4 @@
-"""The holders as columns (`holdings`), after any course of moves (`gpu_moves`)."""
+"""The holders as columns, after any course of moves. Tests core/holdings.py and core/gpu_moves.py."""
 
 from __future__ import annotations
 

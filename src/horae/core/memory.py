@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -12,6 +11,9 @@ import numpy as np
 from horae.core.arrays import Floats, Ints
 from horae.core.declared import Stored
 from horae.core.stored_types import MemoryWrite
+
+#: A memory without columns has room for any number of rows.
+_ANY_NUMBER = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Memory:
                 new[tuple(slice(size) for size in old.shape)] = old
             self._columns[name] = new
         lengths = [len(column) for column in self._columns.values()]
-        self._room = (min(lengths, default=sys.maxsize), gpu_types)
+        self._room = (min(lengths, default=_ANY_NUMBER), gpu_types)
 
     def column(self, name: str, rows: Ints) -> Floats:
         """The numbers kept for these rows."""
