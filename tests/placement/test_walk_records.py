@@ -77,3 +77,15 @@ def test_random_walks_leave_no_marks_and_no_owners() -> None:
         records = walks.rule._records
         assert (records.marks[MARK] == UNMARKED).all()
         assert (records.by_gpu[OWNER] == -1).all()
+
+
+def test_a_fork_places_jobs_as_the_engine_itself_does() -> None:
+    """Room for a walk is laid out in blocks; a copied engine needs blocks of its own."""
+    engine = engine_with(2)
+    engine.decide(0.0)
+    for name, gpus in (("short", 1), ("wide", 2)):
+        engine.apply(JobSubmitted(10.0, job(name, gpus=gpus)))
+    fork = engine.fork()
+    placed, own = fork.decide(10.0), engine.decide(10.0)
+    assert [len(launch.gpu_ids) for launch in own.launches] == [1]
+    assert placed.launches == own.launches

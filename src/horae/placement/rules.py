@@ -64,8 +64,13 @@ class GangPlacement:
     """Places gangs by one rule. Keeps room for the walk and a view of the open GPUs; remembers nothing else."""
 
     def __init__(self, rule: int, flat: bool, pack_limit: float = PACK_LIMIT) -> None:
+        self._how = (rule, flat, pack_limit)
         self._flat = flat
         self._records = WalkRecords(rule, flat, pack_limit)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> GangPlacement:
+        """The same rule with room of its own: copies of columns would no longer be parts of their blocks."""
+        return GangPlacement(*self._how)
 
     @property
     def flat(self) -> bool:
