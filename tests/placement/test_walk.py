@@ -51,11 +51,12 @@ def test_a_job_is_stopped_only_for_one_that_is_launched_when_its_gpus_are_free()
 
 
 def test_what_a_stopped_job_leaves_over_serves_the_next_gang_of_the_size_that_found_nothing_before() -> None:
-    cell = Cell("2x4", "srtf", placement="consolidated")
-    cell.submit(0, job("first", gpus=2, work=5), job("middle", gpus=2, work=900), job("last", gpus=4, work=1000))
+    cell = Cell("4x4", "srtf", placement="consolidated")
+    cell.submit(0, job("first", gpus=2, work=5), job("fill", gpus=3, work=6), job("up", gpus=3, work=7))
+    cell.submit(0, job("middle", gpus=2, work=900), job("last", gpus=4, work=1000))
     record = cell.submit(1, job("one", gpus=2, work=10), job("two", gpus=2, work=20))
     assert [stop.job for stop in record.stops] == ["last"]
-    assert cell.running == ["first", "middle", "one", "two"]
+    assert cell.running == ["first", "fill", "up", "middle", "one", "two"]
 
 
 @pytest.mark.parametrize("placement", ["anywhere", "best-effort", "consolidated", "least-fragmentation"])
