@@ -100,15 +100,16 @@ def last_lines(script: str, folder: Path) -> list[str]:
     return ran.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    "namespace", ["", '"__name__": "cell"', '"__name__": "__main__"'], ids=["bare", "cell", "main"]
-)
-def test_classes_of_a_notebook_go_to_worker_processes(tmp_path: Path, namespace: str) -> None:
-    """Cells are run in a namespace that no other process can import."""
-    cell = SCRIPT.format(definition=DEFINITION)
-    alone, together = last_lines(f"exec({cell!r}, {{{namespace}}})", tmp_path)
-    assert alone == together
-    assert alone.count("mine") == 6
+def test_classes_of_a_notebook_go_to_worker_processes(tmp_path: Path) -> None:
+    """Cells are run in a namespace that no other process can import: without a name, with one, as the main module."""
+    cells = [SCRIPT.format(definition=DEFINITION).replace('"mine"', f'"mine-{number}"') for number in range(3)]
+    namespaces = ["{}", '{"__name__": "cell"}', '{"__name__": "__main__"}']
+    script = "\n".join(f"exec({cell!r}, {names})" for cell, names in zip(cells, namespaces, strict=True))
+    lines = last_lines(script, tmp_path)
+    assert len(lines) == 6
+    for number, (alone, together) in enumerate(zip(lines[::2], lines[1::2], strict=True)):
+        assert alone == together
+        assert alone.count(f"mine-{number}") == 6
 
 
 def test_classes_of_a_script_without_a_guard_go_to_worker_processes(tmp_path: Path) -> None:

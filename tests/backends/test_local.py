@@ -169,7 +169,7 @@ def test_a_job_that_says_nothing_counts_as_started_after_a_while(state: Path) ->
 
 def test_grandchildren_get_the_notice_and_none_outlives_the_job(backend: LocalBackend, state: Path) -> None:
     work = folder(state).path / "work"
-    inner = "trap 'echo saved; exit 75' USR1; echo $$ > inner; echo up; sleep 60 & wait"
+    inner = "trap 'echo saved; exit 75' USR1; echo $$ > inner; sleep 60 & echo up; wait"
     backend.start(start(bash(f'bash -c "{inner.replace("$", chr(92) + "$")}"; exit 9')))
     up(backend)
     backend.stop("a-1", 1)

@@ -1,6 +1,7 @@
 """The command line in-process: real parsing and real error handling, without the cost of a process."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from horae.cli.main import main
+from horae.experiments import comparison, parallel
+from horae.experiments.parallel import Advance, Batch, Outcome
 
 #: Five small jobs in the Tiresias format; the third is a gang of four.
 TRACE = """\
@@ -36,12 +39,25 @@ class Answer:
 
 
 Horae = Callable[..., Answer]
+RunAll = Callable[[Batch, int, Advance], list[Outcome]]
+
+
+def _run_here_or_all(run_all: RunAll) -> RunAll:
+    return lambda batch, workers, advance: (
+        run_all(batch, workers, advance) if workers > 1 else parallel.run_in_turn(batch, advance)
+    )
 
 
 @pytest.fixture
 def horae(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Horae:
-    """Run `horae` with some words; crash reports go to the test's own folder."""
+    """Run `horae` with some words; crash reports go to the test's own folder.
+
+    Runs are performed in this process, unless the words ask for several workers: each takes a second to start.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    for module in (comparison, parallel):
+        monkeypatch.setattr(module, "run_all", _run_here_or_all(module.run_all))
 
     def run(*words: object) -> Answer:
         code = main([str(word) for word in words])

@@ -251,7 +251,7 @@ class Run:
             now_s = min(scripted_s, world.next_s, max(engine.wake_s, engine.now_s))
             events = world.pop(now_s)
             while coming and coming[-1].at_s <= now_s:
-                world.heed(coming[-1])
+                world.take_note_of(coming[-1])
                 events.append(coming.pop())
             self._apply(sorted(events, key=lambda event: PRECEDENCE[type(event)]))
             while engine.due(now_s):

@@ -15,7 +15,7 @@ from horae.core.codec import decode, encode
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import AgentChanged, BidReceived, JobCancelled, JobFinished, JobHeld, NodeDraining
-from horae.core.policy import Counting
+from horae.core.policy import CountsEvents
 from horae.core.reasons import Reason
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
@@ -48,7 +48,7 @@ def bid(ask: Ask, *rhos: float, nothing: float = 100.0, **more: Any) -> BidAnswe
 
 def counters(cell: Cell) -> dict[str, int]:
     policy = cell.engine.policy
-    assert isinstance(policy, Counting)
+    assert isinstance(policy, CountsEvents)
     return policy.counters(cell.engine.memory)
 
 

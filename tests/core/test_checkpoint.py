@@ -79,7 +79,7 @@ def cut(seed: int, every: int, first: int = 0, policy: str = "", **chosen: str) 
     return run, run.run()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10_000), every=st.integers(20, 90), first=st.integers(0, 89))
 def test_wherever_a_run_is_cut_the_rest_is_the_same(seed: int, every: int, first: int) -> None:
     run, engine = cut(seed, every, first)

@@ -25,6 +25,7 @@ from horae.core.events import (
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.states import State
+from horae.simulator import driver
 from horae.simulator.faults import Faults
 from tests.builders import Cell, Script, cluster, job, run, times
 
@@ -218,7 +219,8 @@ def test_a_run_ends_when_those_who_wait_can_never_run(policy: str) -> None:
     assert len(script.engine.jobs.active) == 2
 
 
-def test_a_world_that_loses_work_as_fast_as_it_is_done_is_given_up_in_words() -> None:
+def test_a_world_that_loses_work_as_fast_as_it_is_done_is_given_up_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_LOOKS_WITHOUT_GAIN", 5)
     jobs = [job("a", work=1e6, checkpoint_every_s=500_000)]
     with pytest.raises(UserError, match="no job gains anything"):
         run(jobs, "1x1", "fifo", faults=Faults(node_losses_per_day=500, node_repair_s=1))

@@ -53,7 +53,7 @@ def test_only_gpus_that_take_jobs_are_open() -> None:
 
 def test_a_wish_column_of_another_length_is_refused() -> None:
     with pytest.raises(AssertionError, match="a column of 1 for 2 wishes"):
-        Wishes(np.array([0, 1]), key=np.array([1.0]))
+        Wishes(np.array([0, 1]), key=np.array([1.0])).check_lengths()
 
 
 def test_memory_starts_at_zero_and_keeps_what_it_was_told_when_it_grows() -> None:

@@ -118,7 +118,7 @@ class Aged:
         return engine
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10_000), every=st.integers(5, 60))
 def test_an_engine_without_its_old_jobs_decides_as_one_that_has_them(seed: int, every: int) -> None:
     aged = Aged(Trouble(seed), every)

@@ -74,7 +74,7 @@ workloads = st.lists(
 
 @pytest.mark.parametrize("policy", ORDERS)
 @given(rows=workloads)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_random_workloads_go_as_the_plain_loop_says(policy: str, rows: list[tuple[int, int, int]]) -> None:
     jobs = [job(str(n), gpus, work, submit_s=arrival) for n, (arrival, gpus, work) in enumerate(rows)]
     plain = [Plain(str(n), arrival, gpus, work) for n, (arrival, gpus, work) in enumerate(rows)]

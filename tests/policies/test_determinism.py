@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,33 +40,35 @@ def troubled(policy: str, seed: int = 3) -> str:
             f"j{n}",
             gpus=int(gpus),
             work=float(rng.uniform(10, 4000)),
-            submit_s=float(rng.uniform(0, 5000)),
+            submit_s=float(rng.uniform(0, 3000)),
             gpus_max=int(gpus) + n % 3,
             slowdown=(1.0, 1.0, 1.2, 1.5),
             queue=("org/a", "org/b", "c")[n % 3],
         )
-        for n, gpus in enumerate(rng.choice([1, 1, 2, 3, 4], 40))
+        for n, gpus in enumerate(rng.choice([1, 1, 2, 3, 4], 25))
     ]
     machines = cluster("v100:3x2,k80:2x4", nodes_per_rack=2)
     queues = [Queue("org", gpus_max=9), Queue("c", gpus_min=2)]
     return fingerprint(simulate(Scenario(jobs, machines, policy=policy, queues=queues, seed=seed, faults=TROUBLE)))
 
 
+#: The first run of each policy in this process.
+first_run = cache(troubled)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_seed_gives_the_same_bytes_twice(policy: str) -> None:
-    assert troubled(policy) == troubled(policy)
+    assert first_run(policy) == troubled(policy)
 
 
 def test_another_seed_gives_other_bytes() -> None:
     assert troubled("srtf", seed=3) != troubled("srtf", seed=4)
 
 
-def test_other_processes_with_other_hash_seeds_give_the_same_bytes() -> None:
+def test_another_process_with_another_hash_seed_gives_the_same_bytes() -> None:
     ask = "from policies.test_determinism import *\nfor policy in POLICIES: print(troubled(policy))"
-    answers = set()
-    for hash_seed in ("1", "4242"):
-        path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
-        env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
-        done = subprocess.run([sys.executable, "-c", ask], env=env, capture_output=True, text=True, check=True)
-        answers.add(done.stdout)
-    assert answers == {"".join(f"{troubled(policy)}\n" for policy in POLICIES)}
+    hash_seed = "4242" if os.environ.get("PYTHONHASHSEED") != "4242" else "1"
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", ask], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "".join(f"{first_run(policy)}\n" for policy in POLICIES)

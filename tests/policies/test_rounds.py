@@ -6,6 +6,7 @@ policies/gavel/makespan.py.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,7 @@ def test_makespan_lets_short_jobs_pass_while_the_long_one_has_time_to_spare() ->
     assert times(history)["s0"][1] == pytest.approx(100)
 
 
+@cache
 def gavel(shared_data: Path, policy: str, restart_cost_s: float = 0.0, **settings: str) -> Report:
     """Gavel's physical trace on 8 V100, 16 P100 and 24 K80, as its own simulator had it."""
     speeds = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")

@@ -332,12 +332,12 @@ def own_samples(jobs: tuple[JobSpec, ...], path: Path) -> str:
 @pytest.mark.parametrize("thresholds", ["auto", "3250,7200"])
 def test_who_knows_the_distribution_does_at_least_as_well(tmp_path: Path, thresholds: str) -> None:
     machines, jct = parse_cluster("16x4"), dict.fromkeys(BOTH, 0.0)
-    for seed in range(10):
+    for seed in range(4):
         jobs = generate(PRESETS["tiresias"], machines, None, seed)
         own = own_samples(jobs, tmp_path / f"{seed}.csv")
         for policy, more in (("tiresias", {}), ("tiresias-gittins", {"samples": own})):
             history = run(jobs, machines, policy, settings={"thresholds": thresholds, **more}, placement="anywhere")
-            jct[policy] += float(np.mean(history.end_s - history.submit_s)) / 10
+            jct[policy] += float(np.mean(history.end_s - history.submit_s))
     assert jct["tiresias-gittins"] <= jct["tiresias"]
 
 

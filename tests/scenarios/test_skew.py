@@ -9,7 +9,7 @@ from horae.workload.clusters import parse_cluster
 from horae.workload.generator import PRESETS, generate
 from tests.builders import run
 
-SEEDS = 10
+SEEDS = 4
 
 
 @pytest.fixture(scope="module")

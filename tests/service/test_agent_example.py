@@ -37,7 +37,7 @@ def service(tmp_path: Path) -> Iterator[tuple[httpx.Client, dict[str, str]]]:
         said = loads(server.stdout.readline())
         env = {"HORAE_URL": said["url"], "HORAE_TOKEN": Path(said["token_file"]).read_text().strip()}
         headers = {"Authorization": f"Bearer {env['HORAE_TOKEN']}"}
-        with httpx.Client(base_url=said["url"], headers=headers, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=said["url"], headers=headers, timeout=30, trust_env=False, verify=False) as client:
             yield client, env
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=30) == 0

@@ -5,32 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from benchmarks.agreement import Plan, Wanted, compare, swapped
+from benchmarks.agreement import Comparison, Plan, Wanted, run_live, run_simulated, swapped
+from horae.service.history.simulation_costs import calibrate
 
-#: Two cores that others use, too: a process may take a second longer to start than it did a moment ago.
-TOLERANCE = 0.15
+#: Costs are medians over all starts of the run; on two busy cores single ones differ by a second.
+TOLERANCE = 0.10
 
 
-@pytest.fixture(scope="module")
-def short() -> tuple[Plan, Plan]:
-    """A calibration of one class, and ten jobs, of which long ones make way for new ones after 4 GPU-seconds."""
-    once = [Wanted("resnet", 0.0, 30, "v100"), Wanted("resnet", 0.0, 15, "k80")]
-    twice = [Wanted("resnet", 0.0, 60, "v100"), Wanted("resnet", 0.0, 30, "k80")] * 4
-    calibration = Plan((*once, *twice), "time-slice", {"quantum": "3"})
+def ten_jobs() -> Plan:
+    """Ten jobs on four GPUs, of which long ones make way for new ones after 4 GPU-seconds."""
     crowd = tuple(Wanted("resnet", 0.0, steps, "v100") for steps in (120, 130, 140, 150))
     later = tuple(Wanted("resnet", 3.0 + 1.5 * number, 40, "v100") for number in range(6))
-    return calibration, Plan((*crowd, *later), "tiresias", {"thresholds": "4"})
+    return Plan((*crowd, *later), "tiresias", {"thresholds": "4"})
 
 
-def test_ten_jobs_live_and_simulated(tmp_path: Path, short: tuple[Plan, Plan]) -> None:
-    found = compare(tmp_path, *short)
+def test_ten_jobs_live_and_simulated(tmp_path: Path) -> None:
+    """Speeds and costs are those of the live run itself, unlike in `make agreement`.
+
+    How long a process takes to start depends on what else the machine does at that time, so another run would measure
+    other costs. What remains to be different is what the service and the simulator do with the same costs.
+    """
+    plan = ten_jobs()
+    live = run_live(plan, tmp_path / "live")
+    known = calibrate(live.history)
+    found = Comparison(live.history, run_simulated(live, plan, known))
     assert len(found.live.jobs) == 10
     assert found.live.finished.all()
     assert found.simulated.finished.all()
     assert min(found.preemptions) >= 4, found.preemptions
-    assert abs(found.difference) <= TOLERANCE, found.jct_s
+    assert abs(found.difference) <= TOLERANCE, (found.jct_s, known.overall)
 
 
 def test_only_starts_that_are_close_in_both_runs_may_swap() -> None:

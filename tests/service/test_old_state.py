@@ -128,6 +128,7 @@ def people(server: Server, old: Old) -> Iterator[list[httpx.Client]]:
                     headers={"Authorization": f"Bearer {token}"},
                     timeout=20,
                     trust_env=False,
+                    verify=False,
                 )
             )
             for token in tokens

@@ -54,14 +54,18 @@ class Process:
         self.said: dict[str, Any] = json.loads(line)
         token = Path(self.said["token_file"]).read_text().strip()
         self.client = httpx.Client(
-            base_url=self.said["url"], headers={"Authorization": f"Bearer {token}"}, timeout=20, trust_env=False
+            base_url=self.said["url"],
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=20,
+            trust_env=False,
+            verify=False,
         )
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         """Send a signal; gives the exit code and what was said on stderr."""
         self.client.close()
         self.process.send_signal(number)
-        _, error = self.process.communicate(timeout=20)
+        _, error = self.process.communicate(timeout=60)
         return self.process.returncode, error
 
 
@@ -228,19 +232,21 @@ def test_a_service_comes_back_without_the_files_of_a_policy_it_left(tmp_path: Pa
         assert (server.daemon.status.policy, len(server.daemon.status)) == ("fifo", 1)
 
 
+def admin_of(server: Server) -> httpx.Client:
+    token = server.token_file.read_text().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=server.url, headers=headers, timeout=20, trust_env=False, verify=False)
+
+
 def test_jobs_are_not_run_again_from_another_folder(tmp_path: Path) -> None:
     """The journal may lie elsewhere; what runs is known by the state folder alone."""
     url = f"sqlite:///{tmp_path}/elsewhere/journal.db"
-    with served(tmp_path / "one", database=url) as server:
-        client = httpx.Client(
-            base_url=server.url, headers={"Authorization": f"Bearer {server.token_file.read_text().strip()}"}
-        )
+    with served(tmp_path / "one", database=url) as server, admin_of(server) as client:
         (job,) = submit(client, {"run": ["sleep", "60"], "checkpoint": {"grace": 0}})
         in_state(client, job, "launching", "running")
     with pytest.raises(CannotServe, match=f"--state {tmp_path}/one"):
         Server(ServeOptions(tmp_path / "two", database=url, port=0, gpus="v100:4"))
-    with served(tmp_path / "one", database=url) as server:
-        client.base_url = server.url
+    with served(tmp_path / "one", database=url) as server, admin_of(server) as client:
         client.post(f"/v1/jobs/{job}/cancel")
         in_state(client, job, "cancelled")
     with served(tmp_path / "two", database=url):

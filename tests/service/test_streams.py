@@ -95,12 +95,7 @@ def test_nobody_may_have_too_many_streams(service: Live) -> None:
 def test_many_streams_keep_no_request_waiting(service: Live) -> None:
     """A stream that waits holds no thread: there are more of them here than threads."""
     for user in ("a", "b"):
-        client = httpx.Client(
-            base_url=service.url,
-            headers={"Authorization": f"Bearer {service.token(user)}"},
-            limits=httpx.Limits(max_connections=100),
-            timeout=20,
-        )
+        client = service.client(service.token(user), connections=100)
         for _ in range(30):
             Listener(client, "/v1/stream")
     assert service.person("alice").get("/v1/jobs").status_code == 200

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.trouble import Trouble
 
-SEEDS = int(os.environ.get("HORAE_SEEDS", "60"))
+SEEDS = int(os.environ.get("HORAE_SEEDS", "45"))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

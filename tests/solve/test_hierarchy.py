@@ -154,6 +154,20 @@ def test_with_pairs_throughputs_are_those_of_explicit_rounds(p: AllocationProble
     assert solve(p) == pytest.approx(in_plain_rounds(p), rel=1e-5, abs=1e-5)
 
 
+def test_a_fixed_job_whose_demand_rises_by_a_rounding_error_stops_nobody() -> None:
+    """Jobs of queue x rest, then the second job of y/v; the first of y/u must still rise to 4."""
+    slow, fast, third = [2.0, 5.0, 4.0], [3.0, 5.0, 2.0], [4.0, 3.0, 1.0]
+    p = problem([slow, third, fast, fast, slow, slow], [3, 4, 1], gpus=[2, 1, 1, 1, 1, 1], weight=[1, 5, 5, 1, 1, 1])
+    beside = np.zeros((2, 2, 3))
+    beside[0] = [[0.9, 4.0, 0.0], [0.0, 4.0, 0.6]]
+    beside[1] = [[1.6, 4.0, 2.4], [1.6, 4.0, 2.4]]
+    p = replace(p, sharing=Sharing(np.array([1, -1, 0, -1, 1, 1]), beside))
+    lines = [Queue(path, rule="fifo") for path in ("x", "x/v/j", "y/u", "y/v/i")]
+    queues = [*lines, Queue("y", 3, "fifo"), Queue("y/v", 3)]
+    throughput = solve(queued(p, queues, "y/v y/u x/v/j y/v x/v y/v/i".split()))
+    assert throughput == pytest.approx([4.904092, 4, 3.383632, 5, 3.616368, 5])
+
+
 @settings(max_examples=60, deadline=None)
 @given(problems(), st.sampled_from(["", "a", "a/b"]))
 def test_one_fairness_queue_is_max_min_fairness(p: AllocationProblem, path: str) -> None:

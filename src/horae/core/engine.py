@@ -336,6 +336,7 @@ class Engine:
         state.memory.fit(len(jobs), len(jobs.gpu_types))
         snapshot = self.snapshot()
         wishes = self.policy.plan(snapshot, state.memory)
+        wishes.check_lengths()
         writes = state.memory.drain()
         # 4. GPUs for the wishes.
         plan = self._placement.fit(snapshot, wishes)

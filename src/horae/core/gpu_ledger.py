@@ -110,8 +110,9 @@ class GpuLedger:
 
     def companion(self, row: int) -> int:
         """The row that sits on the same GPUs, or nobody."""
-        first, second = self.occupants[:, self.occupied[row][0]].tolist()
-        return int(second if first == row else first)
+        gpu = self.occupied[row][0]
+        second = int(self.occupants[1, gpu])
+        return int(self.occupants[0, gpu]) if second == row else second
 
     def join(self, node: Node) -> bool:
         """A node takes jobs (again); False if it is another machine under a name that is taken.

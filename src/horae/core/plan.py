@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,7 @@ from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """GPUs for a job. `ready` says that all of them are free now."""
 
     row: int
@@ -24,8 +22,7 @@ class Placement:
     ready: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What a placement rule made of the wishes. Jobs are rows of the job table."""
 
     #: (row that loses its GPUs, row that gets them or -1).

@@ -28,7 +28,7 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class Particular(Protocol):
+class ChecksCluster(Protocol):
     """A policy that does not work with every cluster and workload."""
 
     def check(self, gpu_types: tuple[str, ...], pairs_known: bool) -> None:
@@ -37,7 +37,7 @@ class Particular(Protocol):
 
 
 @runtime_checkable
-class Relaxing(Protocol):
+class RelaxesDeadlines(Protocol):
     """A policy that keeps deadlines and relaxes the deadlines that cannot be met."""
 
     def relaxed(self, memory: Memory, rows: Ints) -> NDArray[np.bool_]:
@@ -46,7 +46,7 @@ class Relaxing(Protocol):
 
 
 @runtime_checkable
-class Counting(Protocol):
+class CountsEvents(Protocol):
     """A policy that counts things for reports, such as auctions."""
 
     def counters(self, memory: Memory) -> dict[str, int]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from horae.core.engine import Engine
 from horae.core.explain import explain
 from horae.core.history import History, Recorder
-from horae.core.policy import Counting, Relaxing
+from horae.core.policy import CountsEvents, RelaxesDeadlines
 from horae.core.reasons import Reason
 from horae.core.states import State
 
@@ -43,7 +43,7 @@ def history_of(engine: Engine, recorder: Recorder, rates: NDArray[np.float64], s
 def _relaxed(engine: Engine) -> tuple[str, ...]:
     """Ids of the jobs whose deadlines the policy relaxed."""
     specs = engine.jobs.specs
-    if not isinstance(engine.policy, Relaxing):
+    if not isinstance(engine.policy, RelaxesDeadlines):
         return ()
     given_up = engine.policy.relaxed(engine.memory, np.arange(len(specs)))
     return tuple(specs[row].id for row in np.flatnonzero(given_up).tolist())
@@ -51,4 +51,4 @@ def _relaxed(engine: Engine) -> tuple[str, ...]:
 
 def _counted(engine: Engine) -> dict[str, int]:
     """The policy's counters, if it has any."""
-    return engine.policy.counters(engine.memory) if isinstance(engine.policy, Counting) else {}
+    return engine.policy.counters(engine.memory) if isinstance(engine.policy, CountsEvents) else {}

@@ -108,12 +108,12 @@ class Snapshot:
         return usable
 
     @cached_property
-    def kind(self) -> Ints:
-        """Number of each job's kind, an index of `beside`; -1 for a job that never shares GPUs."""
+    def job_kind(self) -> Ints:
+        """Number of each job's kind, an index of `pair_rates`; -1 for a job that never shares GPUs."""
         return self.table.kind[self.rows]
 
     @property
-    def beside(self) -> NDArray[np.float64]:
+    def pair_rates(self) -> NDArray[np.float64]:
         """Work per second by the job's kind, its partner's kind and GPU type; 0 where the two cannot share GPUs."""
         return self.table.beside
 

@@ -67,6 +67,10 @@ class Throughputs:
         table._table, table._classes = dict(self._table), set(self._classes)
         return table
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Throughputs:
+        # Settings and their throughputs never change, and a table has thousands of them.
+        return self.copy()
+
     def put(self, setting: Setting, steps_per_s: float, origin: Origin = Origin.GIVEN) -> None:
         """Set the throughput of a setting."""
         self._table[setting] = Throughput(steps_per_s, origin)

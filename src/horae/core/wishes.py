@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,16 +16,7 @@ _NO_INTS = np.empty(0, np.int64)
 _NO_FLOATS = np.empty(0, np.float64)
 
 
-def _no_ints() -> Ints:
-    return _NO_INTS
-
-
-def _no_floats() -> Floats:
-    return _NO_FLOATS
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(NamedTuple):
     """Which jobs should run, as columns: position i is a wish for GPUs for the job in row `job[i]`.
 
     The wish with the lowest `key` goes first; equal keys, or no keys at all, keep
@@ -35,12 +26,12 @@ class Wishes:
     """
 
     job: Ints
-    key: Floats = field(default_factory=_no_floats)
-    gpu_type: Ints = field(default_factory=_no_ints)
-    gpus_min: Ints = field(default_factory=_no_ints)
-    gpus_max: Ints = field(default_factory=_no_ints)
+    key: Floats = _NO_FLOATS
+    gpu_type: Ints = _NO_INTS
+    gpus_min: Ints = _NO_INTS
+    gpus_max: Ints = _NO_INTS
     #: Row of the job that shares the GPUs, or -1.
-    partner: Ints = field(default_factory=_no_ints)
+    partner: Ints = _NO_INTS
     #: For policies that choose the machines themselves: GPU count by machine, one mapping for each wish. Jobs without a
     #: wish keep their GPUs unless a wish needs them.
     pins: tuple[Mapping[int, int], ...] | None = None
@@ -63,9 +54,11 @@ class Wishes:
     #: Bids that apps' own agents are asked for. The policy is asked again after the last answer or the deadline.
     asks: tuple[Ask, ...] = ()
     #: When the policy is asked again for each wish's job, if the job loses its GPUs by this decision.
-    wake_if_stopped_s: Floats = field(default_factory=_no_floats)
+    wake_if_stopped_s: Floats = _NO_FLOATS
 
-    def __post_init__(self) -> None:
-        for column in (self.partner, self.key, self.gpu_type, self.gpus_min, self.gpus_max, self.wake_if_stopped_s):
-            assert len(column) in (0, len(self.job)), f"a column of {len(column)} for {len(self.job)} wishes"
-        assert self.pins is None or len(self.pins) == len(self.job), f"{self.pins} for {len(self.job)} wishes"
+    def check_lengths(self) -> None:
+        """Fail if a column is neither empty nor as long as the others."""
+        wishes = len(self.job)
+        for column in (self.key, self.gpu_type, self.gpus_min, self.gpus_max, self.partner, self.wake_if_stopped_s):
+            assert len(column) in (0, wishes), f"a column of {len(column)} for {wishes} wishes"
+        assert self.pins is None or len(self.pins) == wishes, f"{len(self.pins)} pins for {wishes} wishes"

@@ -131,6 +131,8 @@ def _reasons(wishes: Wishes, answer: Answer, totals: Totals) -> tuple[Ints, Byte
 
 def _stopped(answer: Answer, count: int) -> tuple[tuple[int, int], ...]:
     """Pairs of a row that loses its GPUs and the row that gets them."""
+    if not count:
+        return ()
     return tuple(zip(answer.stopped[:count].tolist(), answer.taker[:count].tolist(), strict=True))
 
 

@@ -99,6 +99,7 @@ class WalkRecords:
         self._rule, self._flat, self._pack_limit = rule, flat, pack_limit
         self._counters = np.zeros(COUNTERS, np.int64)
         self.marks = np.zeros((4, 64), np.int64)
+        self._queue_columns: Ints = np.zeros((4, 0), np.int64)
         self._seen: tuple[GpuLedger, int] | None = None
         self._table: JobTable | None = None
         self._make_room_for_wishes(64)
@@ -123,7 +124,7 @@ class WalkRecords:
         return Floor(
             wishes=len(wishes.job),
             counted=queues.has_minimum or queues.has_maximum,
-            quotas=_quotas(queues),
+            quotas=self._quotas(queues),
             queue=now.table.queue,
             holder_count=holdings.count,
             held=holdings.columns,
@@ -142,7 +143,8 @@ class WalkRecords:
         """What the policy wishes, and room for what becomes of it."""
         ledger, queues = now.gpu_ledger, now.queues
         return Walk(
-            now_s=now.now_s,
+            # Whole seconds given as an integer would have the whole walk compiled again for them.
+            now_s=float(now.now_s),
             preempt=preempt,
             takes=wishes.preempt,
             blocking=wishes.blocking,
@@ -166,6 +168,13 @@ class WalkRecords:
             tried=self._tried,
             times=self._times,
         )
+
+    def _quotas(self, queues: QueueTree) -> Ints:
+        """Queue above, minimum, maximum and GPUs given, by queue; made anew where a walk counts what it gives."""
+        parent, low, top = queues.columns()
+        if queues.has_minimum or queues.has_maximum or self._queue_columns.shape[1] != len(parent):
+            self._queue_columns = np.array((parent, low, top, np.zeros(len(parent), np.int64)))
+        return self._queue_columns
 
     def nodes(self, now: Snapshot) -> Nodes:
         """Where GPUs are, and which have occupants."""
@@ -237,12 +246,6 @@ def _asked(wishes: Wishes) -> Ints:
         if len(values):
             asked[column] = values
     return asked
-
-
-def _quotas(queues: QueueTree) -> Ints:
-    """Queue above, minimum, maximum and GPUs given, by queue."""
-    parent, low, top = queues.columns()
-    return np.array((parent, low, top, np.zeros(len(parent), np.int64)))
 
 
 def _by_gpu(ledger: GpuLedger, flat: bool) -> Ints:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,8 +91,11 @@ class CheckedPolicy:
                 name: np.asarray(getattr(wishes, name)).astype(np.int64, casting="same_kind") for name in _INTS
             }
             floats: dict[str, Any] = {name: np.asarray(getattr(wishes, name), np.float64) for name in _FLOATS}
-            typed = replace(wishes, **ints, **floats)
-        except (TypeError, ValueError, AssertionError) as error:
+            typed = wishes._replace(**ints, **floats)
+            typed.check_lengths()
+        except AssertionError as error:
+            raise BadPolicy(f"Policy {self.name!r} returned wishes with {error}.") from error
+        except (TypeError, ValueError) as error:
             raise BadPolicy(f"Policy {self.name!r} returned wishes that are no columns of numbers: {error}.") from error
         if problem := _problem(now, typed):
             raise BadPolicy(f"Policy {self.name!r} returned wishes that {problem}.")

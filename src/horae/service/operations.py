@@ -26,7 +26,7 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.job import JobSpec
-from horae.core.policy import Particular
+from horae.core.policy import ChecksCluster
 from horae.core.queues import Queue, quota_below
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.plugins.setting_files import with_files
@@ -233,7 +233,7 @@ class Operations:
             before = engine.policy_settings if chosen == engine.policy_name else {}
             new_settings = {**before, **with_files(chosen, settings)}
             new_policy = make_policy(chosen, new_settings)
-            if isinstance(new_policy, Particular):
+            if isinstance(new_policy, ChecksCluster):
                 new_policy.check(engine.gpus.cluster.gpu_types, pairs_known=False)
             # Record the complete policy settings that were checked: another request may change them at the same time.
             changed = chosen != engine.policy_name or new_settings != engine.policy_settings

@@ -19,7 +19,7 @@ from horae.backends import BackendOptions, open_backend
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
 from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
-from horae.core.policy import Particular
+from horae.core.policy import ChecksCluster
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
 from horae.plugins.policies import stored_policy
@@ -339,7 +339,7 @@ def _begin(asked: ServeOptions, store: Store, nodes: tuple[Node, ...]) -> Initia
 
 def _check_policy(beginning: InitialSettings) -> None:
     made = make_policy(beginning.policy, beginning.settings)
-    if isinstance(made, Particular):
+    if isinstance(made, ChecksCluster):
         made.check(Cluster(beginning.nodes).gpu_types, pairs_known=False)
     if isinstance(made, CheckedPolicy):
         # A policy from outside that fails at once must not be stored.

@@ -110,7 +110,7 @@ class Driver:
         events = self._world.pop(now_s)
         first = self._next
         while self._next < len(self._script) and self._script[self._next].at_s <= now_s:
-            self._world.heed(self._script[self._next])
+            self._world.take_note_of(self._script[self._next])
             self._next += 1
         if events and self._next > first:
             return sorted((*events, *self._script[first : self._next]), key=lambda event: PRECEDENCE[type(event)])

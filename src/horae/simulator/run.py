@@ -11,7 +11,7 @@ from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event, JobSubmitted
 from horae.core.history import History
-from horae.core.policy import Particular
+from horae.core.policy import ChecksCluster
 from horae.core.throughputs import Throughputs
 from horae.placement.rules import make_placement
 from horae.simulator.checks import check_fit, check_quotas, check_trials
@@ -50,7 +50,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None, onlooker: Onl
     engine = Engine(
         cluster, scenario.make_policy, name, settings, rule, throughputs, scenario.queues, learn=truth is not None
     )
-    if isinstance(engine.policy, Particular):
+    if isinstance(engine.policy, ChecksCluster):
         engine.policy.check(cluster.gpu_types, throughputs.knows_pairs)
     world = World(engine.jobs, cluster, scenario.restart_cost_s, scenario.faults, scenario.seed, truth)
     ordered = sorted(jobs, key=lambda job: job.submit_s)

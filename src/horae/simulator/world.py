@@ -175,7 +175,7 @@ class World:
         self._counter += 1
         heapq.heappush(self._coming, (event.at_s, PRECEDENCE[type(event)], self._counter, event, process, fresh))
 
-    def heed(self, event: Event) -> None:
+    def take_note_of(self, event: Event) -> None:
         """Take an operator's event about nodes: a new node joins, or the processes of a lost node die."""
         if isinstance(event, NodeJoined) and event.node.name not in self._cluster.node_numbers:
             self._cluster = self._cluster.with_node(event.node)
@@ -187,7 +187,9 @@ class World:
     def launch(self, row: int, launch: Launch, now_s: float) -> None:
         """Start the process of an attempt: it prepares or loads its checkpoint, and then works."""
         spec = self._table.specs[row]
-        truth = self._truth.setdefault(launch.job, _Truth(spec))
+        truth = self._truth.get(launch.job)
+        if truth is None:
+            truth = self._truth[launch.job] = _Truth(spec)
         assert truth.process is None, f"{launch} while attempt {truth.process} is not gone"
         works_from_s = now_s + self._load_s(truth)
         luck, reports = self._straggle(), _reports(launch, truth.saved)
@@ -351,6 +353,8 @@ def _coming_true(event: Event, process: _Process) -> bool:
 
 def _reports(launch: Launch, saved: float) -> list[float]:
     """Amounts of work to report, in falling order. A single report covers all amounts in the checkpoint."""
+    if not launch.report_at:
+        return []
     ahead = [amount for amount in reversed(launch.report_at) if amount > saved]
     return ahead if len(ahead) == len(launch.report_at) else [*ahead, saved]
 

@@ -16,7 +16,7 @@ from horae.core.events import Event
 from horae.core.history import History
 from horae.core.invariants import check
 from horae.core.job import JobSpec
-from horae.core.policy import Particular, Policy
+from horae.core.policy import ChecksCluster, Policy
 from horae.core.queues import Queue
 from horae.policies.outside import CheckedPolicy
 from horae.policies.settings import text_of
@@ -137,7 +137,7 @@ def _check_seed(chosen: PolicyChoice, seed: int, finishes: bool) -> None:
 def _suits(world: Scenario) -> bool:
     """Whether the policy takes the cluster: one that goes by prices may not know its GPU types."""
     policy = world.built_policy
-    if isinstance(policy, Particular):
+    if isinstance(policy, ChecksCluster):
         try:
             policy.check(world.cluster.gpu_types, False)
         except UserError:

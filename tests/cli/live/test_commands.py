@@ -137,7 +137,7 @@ def test_a_watched_queue_is_shown_anew_until_ctrl_c(fake: FakeService) -> None:
         while b"v100[0,1,2,3]" not in shown and time.monotonic() < end_s:
             shown += os.read(screen, 100_000)
         program.send_signal(signal.SIGINT)
-        assert program.wait(timeout=10) == 0
+        assert program.wait(timeout=60) == 0
     os.close(screen)
     assert b"NoFreeGpus" in shown
     assert b"v100[0,1,2,3]" in shown

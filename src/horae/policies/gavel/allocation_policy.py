@@ -85,7 +85,7 @@ class AllocationPolicy(ABC):
         shares = self._shares(now, memory, runnable) if runnable.any() else TimeShares(np.zeros_like(owed_s))
         remember(now, memory, shares, owed_s)
         wishes = next_round(now, shares, self.claims(now, shares, owed_s), self.round, self.stay)
-        return replace(wishes, wake_s=min(wishes.wake_s, self.next_claim_s(now, shares)))
+        return wishes._replace(wake_s=min(wishes.wake_s, self.next_claim_s(now, shares)))
 
     def claims(self, now: Snapshot, shares: TimeShares, owed_s: Floats) -> Floats:
         """Claim of each job (rows) to each GPU type (columns), in seconds; the time owed, by default."""
@@ -103,7 +103,7 @@ class AllocationPolicy(ABC):
         """Solve for the jobs that can run now; the others have no share."""
         problem = problem_of(now, self._isolated_s(now, memory))
         if self.space_sharing:
-            problem = replace(problem, sharing=Sharing(now.kind, now.beside))
+            problem = replace(problem, sharing=Sharing(now.job_kind, now.pair_rates))
         problem = problem.only(runnable)
         solution = self._solve(problem if self.aware else problem.agnostic())
         self.note(now, memory, now.rows[runnable], solution)

@@ -68,11 +68,11 @@ class Gandiva:
         order = np.random.default_rng([self.seed, int(decisions)]).permutation(len(now))
         #: The last job drawn without a partner, by GPU count: only jobs of equal size pair up.
         single: dict[int, int] = {}
-        for m in order[(partner[order] < 0) & (now.kind[order] >= 0)].tolist():
+        for m in order[(partner[order] < 0) & (now.job_kind[order] >= 0)].tolist():
             other = single.pop(int(now.gpus[m]), None)
             if other is None:
                 single[int(now.gpus[m])] = m
-            elif gain[now.kind[m], now.kind[other]] >= 1:
+            elif gain[now.job_kind[m], now.job_kind[other]] >= 1:
                 partner[m], partner[other] = other, m
                 needed -= now.gpus[m]
             if needed <= now.open_gpus.sum():
@@ -85,12 +85,12 @@ def _gains(now: Snapshot) -> Floats:
 
     The mean over the GPUs of all types that the two jobs can share.
     """
-    kinds = len(now.beside)
+    kinds = len(now.pair_rates)
     alone = np.zeros((kinds, len(now.open_gpus)))
-    sharing = now.kind >= 0
-    alone[now.kind[sharing]] = now.rates[sharing]
-    ratio = np.divide(now.beside, alone[:, None, :], out=np.zeros_like(now.beside), where=alone[:, None, :] > 0)
-    fits = now.beside > 0
+    sharing = now.job_kind >= 0
+    alone[now.job_kind[sharing]] = now.rates[sharing]
+    ratio = np.divide(now.pair_rates, alone[:, None, :], out=np.zeros_like(now.pair_rates), where=alone[:, None, :] > 0)
+    fits = now.pair_rates > 0
     weight = fits * now.open_gpus
     total = weight.sum(axis=2)
     gains = ((ratio + ratio.transpose(1, 0, 2)) * weight).sum(axis=2)
@@ -102,7 +102,7 @@ def _gaining_partners(now: Snapshot, memory: Memory, gain: Floats) -> Ints:
     rows = memory.column("mate", now.rows).astype(np.int64) - 1
     partner = np.minimum(np.searchsorted(now.rows, rows), len(now) - 1)
     present = (rows >= 0) & (now.rows[partner] == rows)
-    gains = gain[now.kind, now.kind[partner]] >= 1 if len(gain) else np.zeros(len(now), np.bool_)
+    gains = gain[now.job_kind, now.job_kind[partner]] >= 1 if len(gain) else np.zeros(len(now), np.bool_)
     return np.where(present & gains, partner, -1)
 
 
@@ -131,7 +131,7 @@ def _part_needless_pairs(now: Snapshot, partner: Ints, gain: Floats) -> Ints:
     """Part pairs while there are GPUs for both jobs, the pair with the least gain first."""
     free = int(now.open_gpus.sum()) - _gpus_needed(now, partner)
     first = np.flatnonzero(partner > np.arange(len(now)))
-    for m in first[np.argsort(gain[now.kind[first], now.kind[partner[first]]], kind="stable")].tolist():
+    for m in first[np.argsort(gain[now.job_kind[first], now.job_kind[partner[first]]], kind="stable")].tolist():
         if now.gpus[m] <= free:
             free -= int(now.gpus[m])
             partner[partner[m]] = partner[m] = -1
@@ -144,7 +144,7 @@ def _equal_turns(now: Snapshot, partner: Ints) -> TimeShares:
     first = np.flatnonzero(partner > np.arange(len(now)))
     pairs = np.stack((first, partner[first]), axis=1)
     alone = np.flatnonzero(partner < 0)
-    fits = now.beside[now.kind[pairs[:, 0]], now.kind[pairs[:, 1]]] > 0 if len(pairs) else usable[:0]
+    fits = now.pair_rates[now.job_kind[pairs[:, 0]], now.job_kind[pairs[:, 1]]] > 0 if len(pairs) else usable[:0]
     share = isolated_share(
         now.open_gpus,
         np.concatenate((now.gpus[alone], now.gpus[first])),

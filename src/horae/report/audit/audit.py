@@ -16,7 +16,7 @@ from horae.report.metrics.job_outcomes import outcomes
 
 def judge(history: History, observed: Observations, true: Throughputs, seed: int = 0) -> list[Verdict]:
     """Judge a run by true speeds: sharing incentive, Pareto efficiency, envy, strategy-proofness."""
-    result, speeds = outcomes(history, Holdings.of(history.attempts)), Speeds(true)
+    result, speeds = outcomes(history, Holdings.of_gangs(history.attempts)), Speeds(true)
     return [
         judge_rho(history, result),
         judge_isolated_rho(history, result),

@@ -7,7 +7,9 @@ two. So the GPU-time that jobs held sums to the time in which GPUs were in use.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,52 +19,127 @@ from horae.core.gpu_ledger import SEATS
 from horae.core.history import Attempts
 from horae.report.metrics.step_functions import counting
 
+#: GPU numbers that are looked at together, where all of a run would fill the memory.
+PART = 1 << 17
+
+
+def parts(first: Ints) -> Iterator[tuple[slice, slice]]:
+    """Cut rows, each with the GPUs `first[i]` to `first[i + 1]`, into parts: the rows of each, and their GPUs."""
+    edges = np.searchsorted(first, np.arange(PART, first[-1], PART))
+    for begin, end in pairwise(np.unique((0, *edges.tolist(), len(first) - 1)).tolist()):
+        yield slice(begin, end), slice(int(first[begin]), int(first[end]))
+
 
 @dataclass(frozen=True)
 class Holdings:
-    """One entry for each GPU of an attempt and stretch of time in which the number of holders stays the same.
+    """One row for GPUs of an attempt and a stretch of time in which each of them has the same number of holders.
 
-    Columns of equal length. Entries of an attempt follow one another, and so do the
-    stretches of each of its GPUs, in order of time.
+    `gpu[first[i]:first[i + 1]]` are the GPUs of row i; the other columns have one entry for each row. Rows of an
+    attempt follow one another, and so do the stretches of each of its GPUs, in order of time.
     """
 
     attempt: Ints
-    gpu: NDArray[np.int32]
     begin_s: Floats
     end_s: Floats
-    #: Number of attempts that held the GPU, this attempt included.
+    #: Number of attempts that held the GPUs, this attempt included.
     holders: Ints
+    first: Ints
+    gpu: NDArray[np.int32]
 
     @staticmethod
     def of(attempts: Attempts) -> Holdings:
-        """Cut attempts where another job began or ended to share their GPUs."""
-        attempt = np.repeat(np.arange(len(attempts.job)), attempts.gpus)
-        begin_s, end_s = attempts.begin_s[attempt], attempts.end_s[attempt]
-        whole = Holdings(attempt, attempts.gpu_ids, begin_s, end_s, np.ones(len(attempt), np.int64))
-        return _cut(whole) if _overlap(whole) else whole
+        """Attempts, cut where another job began or ended to share their GPUs. Every row has one GPU."""
+        whole = _whole(attempts)
+        return _cut(whole.each_gpu()) if _overlap(whole) else whole.each_gpu()
+
+    @staticmethod
+    def of_gangs(attempts: Attempts) -> Holdings:
+        """The same in fewer rows: if no GPU was ever shared, an attempt is one row with all its GPUs."""
+        whole = _whole(attempts)
+        return _cut(whole.each_gpu()) if _overlap(whole) else whole
+
+    @property
+    def gpus(self) -> Ints:
+        """GPU count of each row."""
+        return np.diff(self.first)
 
     @property
     def gpu_s(self) -> Floats:
-        """GPU-seconds of each entry: its length, divided among the holders."""
+        """GPU-seconds of each GPU of a row: the row's length, divided among the holders."""
         return (self.end_s - self.begin_s) / self.holders
 
     @property
     def shared(self) -> NDArray[np.bool_]:
-        """Whether the attempt shared the GPU, by entry."""
+        """Whether the attempt shared the GPUs, by row."""
         more: NDArray[np.bool_] = self.holders > 1
         return more
 
     @property
     def shared_share(self) -> float:
         """Share of the GPU-time held in which several jobs held the same GPU; 0 if no GPU was held."""
-        gpu_s = self.gpu_s
+        if not self.shared.any():
+            return 0.0
+        gpu_s, shared = np.repeat(self.gpu_s, self.gpus), np.repeat(self.shared, self.gpus)
         held = float(gpu_s.sum())
-        return float(gpu_s[self.shared].sum()) / held if held > 0 else 0.0
+        return float(gpu_s[shared].sum()) / held if held > 0 else 0.0
 
     def inside(self, begin_s: float, end_s: float) -> Holdings:
-        """The holdings between two times; entries outside get the length 0."""
+        """The holdings between two times; rows outside get the length 0."""
         begin, end = np.clip(self.begin_s, begin_s, end_s), np.clip(self.end_s, begin_s, end_s)
-        return Holdings(self.attempt, self.gpu, begin, end, self.holders)
+        return replace(self, begin_s=begin, end_s=end)
+
+    def sums_by_row(self, values: Floats, group: Ints, groups: int) -> Floats:
+        """The sum of each group of rows, where the value of a row counts for each of its GPUs."""
+        total = np.zeros(groups)
+        for rows, _ in parts(self.first):
+            gpus = self.gpus_of(rows)
+            np.add.at(total, np.repeat(group[rows], gpus), np.repeat(values[rows], gpus))
+        return total
+
+    def sums_by_gpu(self, values: Floats, group: Ints, groups: int) -> Floats:
+        """The sum of each group of GPUs, by GPU number, where the value of a row counts for each of its GPUs."""
+        total = np.zeros(groups)
+        for rows, ids in parts(self.first):
+            np.add.at(total, group[self.gpu[ids]], np.repeat(values[rows], self.gpus_of(rows)))
+        return total
+
+    def gpus_of(self, rows: slice) -> Ints:
+        """GPU count of some rows."""
+        return np.diff(self.first[rows.start : rows.stop + 1])
+
+    def each_gpu(self) -> Holdings:
+        """The same with a row for each GPU."""
+        row = np.repeat(np.arange(len(self.attempt)), self.gpus)
+        attempt, holders, first = self.attempt[row], self.holders[row], np.arange(len(row) + 1)
+        return Holdings(attempt, self.begin_s[row], self.end_s[row], holders, first, self.gpu)
+
+    def by_begin(self) -> Holdings:
+        """The same rows in order of begin; rows that begin together stay in their order."""
+        if np.all(self.begin_s[1:] >= self.begin_s[:-1]):
+            return self
+        order = np.argsort(self.begin_s, kind="stable")
+        gpus = self.gpus[order]
+        return Holdings(
+            attempt=self.attempt[order],
+            begin_s=self.begin_s[order],
+            end_s=self.end_s[order],
+            holders=self.holders[order],
+            first=np.append(0, np.cumsum(gpus)),
+            gpu=self.gpu[counting(self.first[order], gpus)],
+        )
+
+
+def _whole(attempts: Attempts) -> Holdings:
+    """Attempts as if no GPU were shared."""
+    count = len(attempts.job)
+    return Holdings(
+        attempt=np.arange(count),
+        begin_s=attempts.begin_s,
+        end_s=attempts.end_s,
+        holders=np.ones(count, dtype=np.int64),
+        first=attempts.first,
+        gpu=attempts.gpu_ids,
+    )
 
 
 def seats(attempts: Attempts) -> Ints:
@@ -86,10 +163,21 @@ def _overlap(whole: Holdings) -> bool:
 
     It is enough to look at attempts that began one after the other on a GPU.
     """
-    order = np.argsort(whole.begin_s, kind="stable")
-    order = order[np.argsort(whole.gpu[order], kind="stable")]
-    gpu, begin_s, end_s = whole.gpu[order], whole.begin_s[order], whole.end_s[order]
-    return bool(np.any((gpu[1:] == gpu[:-1]) & (begin_s[1:] < end_s[:-1])))
+    ordered, numbers = whole.by_begin(), int(whole.gpu.max(initial=0)) + 1
+    small = np.min_scalar_type(numbers)
+    last_end_s = np.full(numbers, -math.inf)
+    for rows, ids in parts(ordered.first):
+        gpu = ordered.gpu[ids]
+        order = np.argsort(gpu.astype(small), kind="stable")
+        gpu, row = gpu[order], np.repeat(np.arange(rows.start, rows.stop), ordered.gpus_of(rows))[order]
+        end_s = ordered.end_s[row]
+        first = np.flatnonzero(np.diff(gpu, prepend=-1))
+        before_s = np.append(0.0, end_s[:-1])
+        before_s[first] = last_end_s[gpu[first]]
+        if np.any(ordered.begin_s[row] < before_s):
+            return True
+        last_end_s[gpu] = end_s
+    return False
 
 
 def _cut(whole: Holdings) -> Holdings:
@@ -115,5 +203,10 @@ def _cut(whole: Holdings) -> Holdings:
     last = np.append(np.flatnonzero(new)[1:], len(entry)) - 1
     entry = entry[new]
     return Holdings(
-        whole.attempt[entry], whole.gpu[entry], moment_s[since[new]], moment_s[since[last] + 1], holders[since[new]]
+        attempt=whole.attempt[entry],
+        begin_s=moment_s[since[new]],
+        end_s=moment_s[since[last] + 1],
+        holders=holders[since[new]],
+        first=np.arange(len(entry) + 1),
+        gpu=whole.gpu[entry],
     )

@@ -63,8 +63,8 @@ def outcomes(history: History, holdings: Holdings) -> Outcomes:
         end_s=history.end_s,
         jct_s=jct_s,
         held_s=sums(attempts.end_s - attempts.begin_s, attempts.job, jobs),
-        gpu_seconds=sums(holdings.gpu_s, holder, jobs),
-        overhead_gpu_s=sums(_overhead_gpu_s(attempts, holdings), holder, jobs),
+        gpu_seconds=holdings.sums_by_row(holdings.gpu_s, holder, jobs),
+        overhead_gpu_s=holdings.sums_by_row(_overhead_gpu_s(attempts, holdings), holder, jobs),
         preemptions=np.bincount(attempts.job[attempts.preempted], minlength=jobs),
         isolated_rho=jct_s / alone_s,
         apps=finish_time_fairness(history),
@@ -72,7 +72,7 @@ def outcomes(history: History, holdings: Holdings) -> Outcomes:
 
 
 def _overhead_gpu_s(attempts: Attempts, holdings: Holdings) -> Floats:
-    """GPU-seconds of each holding in which its attempt did no work; all if it was stopped before it had loaded."""
+    """GPU-seconds of each GPU of a row in which its attempt did no work; all if it was stopped before it had loaded."""
     begin_s = np.maximum(holdings.begin_s, attempts.work_s[holdings.attempt])
     end_s = np.minimum(holdings.end_s, attempts.stop_s[holdings.attempt])
     working_s = np.nan_to_num(np.maximum(end_s - begin_s, 0.0), nan=0.0)

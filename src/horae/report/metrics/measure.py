@@ -18,9 +18,8 @@ from horae.report.metrics.auction_payments import Auctions
 from horae.report.metrics.deadlines import Deadlines
 from horae.report.metrics.fairness import Fairness
 from horae.report.metrics.fragmentation import fragmentation
-from horae.report.metrics.gpu_holdings import Holdings
+from horae.report.metrics.gpu_holdings import Holdings, parts
 from horae.report.metrics.job_outcomes import Outcomes, outcomes
-from horae.report.metrics.step_functions import sums
 
 
 class BadWindow(UserError):
@@ -146,7 +145,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
     last end of those jobs.
     """
     inside = _window_jobs(len(history.jobs), measure_from, measure_to)
-    holdings = Holdings.of(history.attempts)
+    holdings = Holdings.of_gangs(history.attempts)
     result, states = outcomes(history, holdings), history.state[inside]
     window = _window(history, inside)
     length_s = window.end_s - window.begin_s
@@ -206,7 +205,7 @@ def job_columns(history: History, report: Report | None = None) -> dict[str, Any
 
     Pass the run's report, if there is one, so that its outcomes are not computed again.
     """
-    result = report.outcomes if report else outcomes(history, Holdings.of(history.attempts))
+    result = report.outcomes if report else outcomes(history, Holdings.of_gangs(history.attempts))
     own = {name: getattr(result, name) for name in JOB_COLUMNS if name not in ("job_id", "gpus")}
     columns = {"job_id": [job.id for job in history.jobs], "gpus": history.gpus, **own}
     return {name: columns[name] for name in JOB_COLUMNS}
@@ -279,12 +278,12 @@ def _by_gpu_type(history: History, holdings: Holdings, window: Window) -> dict[s
     """How full each GPU type was during the window, and what the window's jobs held of it in their lives."""
     attempts, cluster = history.attempts, history.cluster
     types, length_s = len(cluster.gpu_types), window.end_s - window.begin_s
-    gpu_type = cluster.gpu_type[holdings.gpu]
-    held = sums(holdings.inside(window.begin_s, window.end_s).gpu_s, gpu_type, types)
+    inside = holdings.inside(window.begin_s, window.end_s)
+    held = inside.sums_by_gpu(inside.gpu_s, cluster.gpu_type, types)
     own = (attempts.job >= window.first_job) & (attempts.job < window.end_job)
-    held_by_own = sums(np.where(own[holdings.attempt], holdings.gpu_s, 0.0), gpu_type, types)
-    visited = np.zeros((types, len(history.jobs)), dtype=bool)
-    visited[cluster.gpu_type[attempts.gpu_ids], np.repeat(attempts.job, attempts.gpus)] = True
+    of_own = np.where(own[holdings.attempt], holdings.gpu_s, 0.0)
+    held_by_own = holdings.sums_by_gpu(of_own, cluster.gpu_type, types)
+    visited = _visited(history)
     return {
         name: TypeReport(
             gpus=int(cluster.gpus_by_type[k]),
@@ -294,6 +293,16 @@ def _by_gpu_type(history: History, holdings: Holdings, window: Window) -> dict[s
         )
         for k, name in enumerate(cluster.gpu_types)
     }
+
+
+def _visited(history: History) -> NDArray[np.bool_]:
+    """Whether each job (column) ever held a GPU of each type (row)."""
+    attempts, gpu_type = history.attempts, history.cluster.gpu_type
+    visited = np.zeros((len(history.cluster.gpu_types), len(history.jobs)), dtype=bool)
+    for rows, ids in parts(attempts.first):
+        gpus = np.diff(attempts.first[rows.start : rows.stop + 1])
+        visited[gpu_type[attempts.gpu_ids[ids]], np.repeat(attempts.job[rows], gpus)] = True
+    return visited
 
 
 def _share_held(by_gpu_type: dict[str, TypeReport]) -> float:

@@ -185,10 +185,15 @@ class Packing:
         return _root(demand, demand.highest, weight, np.zeros(len(weight)), all_classes, gpus)
 
     def _aim_at(self, demand: PriceDemand, level: float) -> None:
-        """Make floors rise from the lowest level towards this level; a fall to the lowest is always possible."""
+        """Make floors rise from the lowest level towards this level; a fall to the lowest is always possible.
+
+        Fixed floors do not rise. The demand of their classes may still rise by a rounding error, which would stop the
+        rise of all other floors.
+        """
         rise = self._floors.asked(demand.throughputs(level)[0]) - self._floors.asked(
             demand.throughputs(demand.lowest)[0]
         )
+        rise[self._program.exact_floor] = 0.0
         self._set_rise_factors(rise / max(float(rise.max()), 1e-300))
 
     def _set_rise_factors(self, factor: Floats) -> None:
@@ -206,6 +211,9 @@ class Packing:
         """The level at which the demand costs as much as all GPUs and time are worth, at the program's prices."""
         floors, prices = self._floors, self._program.prices
         priced = np.flatnonzero(prices.floor[floors.floor])
+        # Nothing limits the level, even if rounding errors make the worth negative.
+        if not len(priced):
+            return max(demand.lowest, demand.highest)
         weight = prices.floor[floors.floor[priced]] * floors.weight[priced]
         return _root(demand, start, weight, floors.over[priced], floors.member[priced], prices.worth)
 

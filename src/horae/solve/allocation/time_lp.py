@@ -72,7 +72,7 @@ class TimeProgram:
         #: Of each floor: profile, `over`, lower bound. The first floors are those with `over` = 0.
         self.floor_profile, self.floor_over, self._floor = np.arange(count), np.zeros(count), np.zeros(count)
         #: Limits and floors that are fixed: they hold exactly.
-        self._exact, self._exact_floor = np.zeros(rows, np.bool_), np.zeros(count, np.bool_)
+        self._exact, self.exact_floor = np.zeros(rows, np.bool_), np.zeros(count, np.bool_)
         self._gain = np.zeros((count, len(capacity)))
         self._highs = _solver()
         self._highs.addRows(rows, np.full(rows, -np.inf), self._limits, *_empty(rows))
@@ -163,7 +163,7 @@ class TimeProgram:
 
     def _priced(self, dual: Floats) -> Prices:
         """Prices from row duals. A price with the wrong sign, by rounding, counts as 0 unless its row is fixed."""
-        profiles, rows, exact = len(self._profiles.count), len(self._limits), self._exact_floor
+        profiles, rows, exact = len(self._profiles.count), len(self._limits), self.exact_floor
         limit = np.where(self._exact, dual[:rows], np.maximum(dual[:rows], 0.0))
         fixed = np.where(exact, -dual[rows:] * self._floor, 0.0)
         worth, turnover = limit @ self._limits - fixed.sum(), np.abs(limit) @ self._limits + np.abs(fixed).sum()
@@ -208,7 +208,7 @@ class TimeProgram:
 
     def set_floors(self, least: Floats) -> None:
         """Set the lower bound of each floor."""
-        changed = (least != self._floor) & ~self._exact_floor
+        changed = (least != self._floor) & ~self.exact_floor
         for floor in np.flatnonzero(changed).tolist():
             self._highs.changeRowBounds(len(self._limits) + floor, float(least[floor]), np.inf)
         self._floor = np.where(changed, least, self._floor)
@@ -235,7 +235,7 @@ class TimeProgram:
         new = len(self.floor_profile) + np.arange(len(profile))
         self.floor_profile, self.floor_over = np.append(self.floor_profile, profile), np.append(self.floor_over, over)
         self._floor = np.append(self._floor, np.zeros(len(profile)))
-        self._exact_floor = np.append(self._exact_floor, np.zeros(len(profile), np.bool_))
+        self.exact_floor = np.append(self.exact_floor, np.zeros(len(profile), np.bool_))
         side, floor, height = self._heights(self.sides, new)
         entries = _by_first(floor - new[0], self._unit_column[self.sides.unit[side]], height, len(profile))
         self._highs.addRows(len(profile), np.zeros(len(profile)), np.full(len(profile), np.inf), *entries)
@@ -251,9 +251,9 @@ class TimeProgram:
         for row in np.flatnonzero(paid > _ZERO_PRICE * prices.turnover).tolist():
             self._highs.changeRowBounds(row, min(self._used[row], self._limits[row]), self._limits[row])
             self._exact[row] = True
-        for floor in np.flatnonzero(~self._exact_floor & (prices.sure > 0)).tolist():
+        for floor in np.flatnonzero(~self.exact_floor & (prices.sure > 0)).tolist():
             self._highs.changeRowBounds(rows + floor, floors[floor], floors[floor])
-            self._exact_floor[floor], self._floor[floor] = True, floors[floor]
+            self.exact_floor[floor], self._floor[floor] = True, floors[floor]
         empty = self._unit_column[~self._pays(prices)].astype(np.int32)
         self._highs.changeColsBounds(len(empty), empty, np.zeros(len(empty)), np.zeros(len(empty)))
         self._left_out = self._left_out.take(self._breaks_even(self._left_out, prices))
