@@ -323,3 +323,16 @@ def test_random_pairs_are_drawn_from_the_seed_of_the_run_unless_another_is_set()
 
     assert ends(1) == ends(0, own=1) == ends(7, own=1)
     assert len({tuple(ends(seed)) for seed in range(5)}) > 1
+
+
+def test_a_job_waits_for_a_sharer_that_is_stopped_when_the_last_other_occupant_has_left() -> None:
+    bench = Bench(cluster("1x1"))
+    bench.submit(a=1, x=1, b=1)
+    bench.wish("a+x")
+    bench.slow_stops = True
+    assert [stop.job for stop in bench.wish("a+b").stops] == ["x"]
+    bench.stopped("x")
+    record = bench.wish("b")
+    assert ([stop.job for stop in record.stops], record.launches) == (["a"], ())
+    bench.stopped("a")
+    assert [launch.job for launch in bench.decide().launches] == ["b"]

@@ -1,6 +1,6 @@
 """From wishes to GPUs: preemption, protection, quotas, reservations, elastic gangs, types.
 
-Tests placement/turns.py, placement/holders.py, placement/marks.py, placement/reservation.py, placement/gpu_numbers.py,
+Tests placement/holders.py, placement/marks.py, placement/reservation.py, placement/gpu_numbers.py,
 placement/waiting_reasons.py, placement/kernel_args.py and placement/rules.py.
 """
 
@@ -48,6 +48,15 @@ def test_a_job_is_stopped_only_for_one_that_is_launched_when_its_gpus_are_free()
     answer = cell.at(9, JobStopped(9, "a", 1, 5.0))
     assert [launch.job for launch in answer.launches] == ["b"]
     assert not answer.planned, "the plan was made when the stop was decided"
+
+
+def test_what_a_stopped_job_leaves_over_serves_the_next_gang_of_the_size_that_found_nothing_before() -> None:
+    cell = Cell("4x4", "srtf", placement="consolidated")
+    cell.submit(0, job("first", gpus=2, work=5), job("fill", gpus=3, work=6), job("up", gpus=3, work=7))
+    cell.submit(0, job("middle", gpus=2, work=900), job("last", gpus=4, work=1000))
+    record = cell.submit(1, job("one", gpus=2, work=10), job("two", gpus=2, work=20))
+    assert [stop.job for stop in record.stops] == ["last"]
+    assert cell.running == ["first", "fill", "up", "middle", "one", "two"]
 
 
 @pytest.mark.parametrize("placement", ["anywhere", "best-effort", "consolidated", "least-fragmentation"])

@@ -352,7 +352,7 @@ class Engine:
             placed=tuple(
                 [Placed(jobs.specs[new.row].id, new.gpu_ids, new.span) for new in plan.placed if not new.ready]
             ),
-            launches=self._launches(plan.placed, withdrawn),
+            launches=self._launches(plan.placed, tuple([row for row, _ in plan.stopped])),
             leased=(*plan.renewed, *(new.row for new in plan.placed)) if leased else (),
             lease_until_s=wishes.lease_until_s if leased else 0.0,
             reason_rows=plan.reason_rows,
@@ -419,12 +419,17 @@ class Engine:
         assert wake_s > now_s, f"{self.policy_name} wants to be woken at {wake_s}, now is {now_s}"
         return wake_s
 
-    def _launches(self, placed: tuple[Placement, ...], withdrawn: tuple[int, ...]) -> tuple[Launch, ...]:
-        """Launches that can go out now: of jobs just placed, and of jobs whose last GPU came free."""
+    def _launches(self, placed: tuple[Placement, ...], stopped: tuple[int, ...]) -> tuple[Launch, ...]:
+        """Launches that can go out now: of jobs just placed, and of jobs whose last GPU came free.
+
+        A job that is stopped in this decision sits on its GPUs until it has ended, even if another shared them.
+        """
         state = self._state
         ready = [self._launch(new.row, new.gpu_ids, new.span) for new in placed if new.ready]
         for row, span in state.pending.items():
-            if row not in withdrawn and STATES[state.jobs.state[row]] is PLACED and state.gpus.vacant(row):
+            if row in stopped or STATES[state.jobs.state[row]] is not PLACED or not state.gpus.vacant(row):
+                continue
+            if not stopped or not state.gpus.has_occupant(row, stopped):
                 ready.append(self._launch(row, state.gpus.held[row], span))
         return tuple(ready)
 

@@ -99,6 +99,10 @@ class GpuLedger:
         """Whether only jobs that hold the GPUs of a job sit on them."""
         return bool(gpu_moves.is_vacant(np.array(self.held[row], np.int64), self._columns))
 
+    def has_occupant(self, row: int, among: tuple[int, ...]) -> bool:
+        """Whether one of some jobs sits on the GPUs that a job holds."""
+        return not set(among).isdisjoint(self.occupants[:, list(self.held[row])].ravel().tolist())
+
     def cover(self, rows: int) -> None:
         """Have room for every row below `rows`."""
         if self.holdings.cover(rows):

@@ -244,7 +244,7 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> N
     counters, job, turns, type_counts, counts = floor.counters, walk.job, walk.turns, floor.by_type, floor.by_pool
     holder_of, held, holders, marks = floor.holder_of, floor.held, floor.holders, floor.marks
     next_gpu, by_gpu = floor.next_gpu, floor.by_gpu
-    gpus_min, gpus_max, types, skew = needs.gpus_min, needs.gpus_max, needs.types, needs.skew
+    gpus_min, types, skew = needs.gpus_min, needs.types, needs.skew
     codes, tried, heap_key = walk.codes, walk.tried, walk.heap_key
     keyed, lacking, all_gpus, everybody = len(walk.key) > 0, what_is_lacking(walk), len(next_gpu), EVERYBODY + 0
     for turn in range(counters[TURNS]):
@@ -261,16 +261,15 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> N
             continue
         least, stuck = gpus_min[row], 0
         if h >= 0 and holders[STATUS, h] == UNDECIDED and holders[GUEST, h] < 0:
-            gpu, has = held[FIRST_GPU, h], held[SIZE, h]
-            if types[row] >> by_gpu[TYPE_OF, gpu] & 1 and least <= has and has <= gpus_max[row]:
-                holders[STATUS, h] = KEEPS
-                while gpu >= 0:
-                    pool = by_gpu[POOL_OF, gpu]
-                    if pool != CLOSED:
-                        counts[REACH, pool] -= 1
-                        type_counts[REACH, by_gpu[TYPE_OF, gpu]] -= 1
-                    gpu = next_gpu[gpu]
-                continue
+            # What a job has is what it says: such a wish suits.
+            holders[STATUS, h] = KEEPS
+            gpu = held[FIRST_GPU, h]
+            while gpu >= 0:
+                if by_gpu[POOL_OF, gpu] != CLOSED:
+                    counts[REACH, by_gpu[POOL_OF, gpu]] -= 1
+                    type_counts[REACH, by_gpu[TYPE_OF, gpu]] -= 1
+                gpu = next_gpu[gpu]
+            continue
         if h < 0 and marks[MARK, row] == UNMARKED and counters[BLOCKED] == 0:
             consolidated = pools.rule == BY_SKEW and skew[row] > pools.pack_limit
             size = least + (all_gpus + 1 if consolidated else 0)
