@@ -56,7 +56,8 @@ class GpuLedger:
 
     def hold(self, row: int, gpu_ids: tuple[int, ...]) -> None:
         """Set GPUs aside for a job."""
-        assert gpu_ids and row not in self.held, f"row {row} holds GPUs already, or is given none: {gpu_ids}"
+        assert row not in self.held, f"row {row} holds GPUs already"
+        assert gpu_ids, f"row {row} is given no GPUs"
         self.cover(row + 1)
         in_order = gpu_ids if len(gpu_ids) == 1 else sorted(gpu_ids)
         host = gpu_moves.hold(row, np.array(in_order, np.int64), self.holdings.count, self._columns)

@@ -17,6 +17,8 @@ from horae.core.job import JobSpec
 from horae.core.states import State
 
 _BY_POLICY = (StopWhy.PREEMPTED, StopWhy.MOVED)
+#: Order of an attempt's times in the recorder, and how many each attempt has.
+_BEGIN, _WORK, _STOP, _END, _TIMES = range(5)
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,15 @@ class Recorder:
     """Collects attempts from events and decisions: of a simulation, a daemon, or a journal."""
 
     def __init__(self) -> None:
-        #: Attempts that have not ended, by job and number.
-        self._open: dict[tuple[int, int], int] = {}
-        #: Attempts (by position) whose start of work is only assumed.
+        #: Attempts that have not ended, by job and number: where their times begin, and the work in the job's
+        #: checkpoint when they were launched.
+        self._open: dict[tuple[int, int], tuple[int, float]] = {}
+        #: Attempts (by where their times begin) whose start of work is only assumed.
         self._assumed: set[int] = set()
         self._job, self._span, self._preempted = array("q"), array("b"), array("b")
-        self._begin, self._work, self._stop, self._end = array("d"), array("d"), array("d"), array("d")
-        self._first, self._gpus, self._had = array("q", [0]), array("i"), array("d")
+        # A single array for all times: arrays that grow side by side leave holes in the memory.
+        self._times = array("d")
+        self._first, self._gpus = array("q", [0]), array("i")
 
     def see(self, record: Event | Decided, rows: Mapping[str, int]) -> None:
         """An event was applied, or a decision made. `rows` is the row of each job, by job id."""
@@ -127,60 +131,59 @@ class Recorder:
     ) -> None:
         """An attempt of a job (its row) was launched; `work_done` is the work in the job's checkpoint."""
         assert (job, number) not in self._open, f"attempt {number} of job {job} launched twice at {now_s}"
-        self._open[job, number] = len(self._job)
-        self._had.append(work_done)
+        self._open[job, number] = len(self._times), work_done
         self._job.append(job)
         self._span.append(int(span))
         self._preempted.append(0)
-        self._begin.append(now_s)
-        self._work.append(nan)
-        self._stop.append(nan)
-        self._end.append(nan)
+        self._times.extend((now_s, nan, nan, nan))
         self._gpus.extend(gpu_ids)
         self._first.append(len(self._gpus))
 
     def started(self, job: int, number: int, now_s: float, up_s: float = 0.0) -> None:
         """An attempt began to do work now; with `up_s` above 0 it is assumed to have begun `up_s` seconds ago."""
-        attempt = self._open.get((job, number))
-        if attempt is not None and isnan(self._work[attempt]):
-            self._work[attempt] = max(self._begin[attempt], now_s - up_s)
+        if (found := self._open.get((job, number))) is None:
+            return
+        times, at = self._times, found[0]
+        if isnan(times[at + _WORK]):
+            times[at + _WORK] = max(times[at + _BEGIN], now_s - up_s)
             if up_s > 0:
-                self._assumed.add(attempt)
+                self._assumed.add(at)
 
     def reported(self, job: int, number: int, now_s: float, work_done: float) -> None:
         """An attempt reported its progress. If it has done no work yet, its assumed start of work moves to now."""
-        attempt = self._open.get((job, number))
-        if attempt is None or attempt not in self._assumed:
+        at, had = self._open.get((job, number), (-1, 0.0))
+        if at not in self._assumed:
             return
-        self._assumed.remove(attempt)
-        if work_done <= self._had[attempt]:
-            self._work[attempt] = now_s
+        self._assumed.remove(at)
+        if work_done <= had:
+            self._times[at + _WORK] = now_s
 
     def stopping(self, job: int, number: int, now_s: float, preempted: bool) -> None:
         """The stop of an attempt was commanded."""
-        attempt = self._open.get((job, number))
-        if attempt is not None and isnan(self._stop[attempt]):
-            self._stop[attempt] = now_s
-            self._preempted[attempt] = preempted
+        found = self._open.get((job, number))
+        if found is not None and isnan(self._times[found[0] + _STOP]):
+            self._times[found[0] + _STOP] = now_s
+            self._preempted[found[0] // _TIMES] = preempted
 
     def ended(self, job: int, number: int, now_s: float) -> None:
         """An attempt ended and its GPUs are free."""
-        attempt = self._open.pop((job, number), None)
-        if attempt is None:
+        found = self._open.pop((job, number), None)
+        if found is None:
             return
-        self._end[attempt] = now_s
-        if isnan(self._stop[attempt]):
-            self._stop[attempt] = now_s
+        times, at = self._times, found[0]
+        times[at + _END] = now_s
+        if isnan(times[at + _STOP]):
+            times[at + _STOP] = now_s
 
     def attempts(self, until_s: float) -> Attempts:
         """All attempts, without a copy; running attempts end at `until_s`. Nothing can be recorded afterwards."""
-        end, stop = np.frombuffer(self._end), np.frombuffer(self._stop)
+        begin, work, stop, end = np.frombuffer(self._times).reshape(-1, _TIMES).T
         end[np.isnan(end)] = until_s
         stop[np.isnan(stop)] = until_s
         return Attempts(
             job=np.frombuffer(self._job, np.int64),
-            begin_s=np.frombuffer(self._begin),
-            work_s=np.frombuffer(self._work),
+            begin_s=begin,
+            work_s=work,
             stop_s=stop,
             end_s=end,
             span=np.frombuffer(self._span, np.int8),

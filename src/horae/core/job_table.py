@@ -144,7 +144,7 @@ class JobTable:
         """Give a new job its row; it is active at once."""
         row = len(self.specs)
         if row == len(self.state):
-            self._grow()
+            self.make_room(2 * row)
         self.specs.append(spec)
         self.rows[spec.id] = row
         self.gpus[row], self.gpus_min[row], self.gpus_max[row] = spec.gpus, spec.gpus_min, spec.gpus_max
@@ -365,11 +365,13 @@ class JobTable:
         self.rates = _extended(columns["rates"], np.zeros((room, len(gpu_types))))
         self._active, self._active_count = _extended(active, np.empty(room, np.int64)), len(active)
 
-    def _grow(self) -> None:
+    def make_room(self, jobs: int) -> None:
+        """Have room for `jobs` rows, so that the columns need not grow until there are more."""
+        if jobs <= len(self.state):
+            return
         for name, column in COLUMNS.items():
-            old = getattr(self, name)
-            setattr(self, name, np.concatenate((old, column.fresh(len(old)))))
-        self.rates = np.concatenate((self.rates, np.zeros_like(self.rates)))
+            setattr(self, name, _extended(getattr(self, name), column.fresh(jobs)))
+        self.rates = _extended(self.rates, np.zeros((jobs, len(self.gpu_types))))
 
 
 #: The columns as they were declared, by name.

@@ -50,6 +50,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None, onlooker: Onl
     engine = Engine(
         cluster, scenario.make_policy, name, settings, rule, throughputs, scenario.queues, learn=truth is not None
     )
+    engine.jobs.make_room(len(jobs))
     if isinstance(engine.policy, ChecksCluster):
         engine.policy.check(cluster.gpu_types, throughputs.knows_pairs)
     world = World(engine.jobs, cluster, scenario.restart_cost_s, scenario.faults, scenario.seed, truth)

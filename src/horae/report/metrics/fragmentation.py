@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.arrays import Floats
+from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Cluster
-from horae.report.metrics.gpu_holdings import PART, Holdings, parts
+from horae.report.metrics.gpu_holdings import Holdings, parts
 
 
 def fragmentation(holdings: Holdings, cluster: Cluster, begin_s: float, end_s: float) -> float:
@@ -32,28 +34,25 @@ def _busy(inside: Holdings, cluster: Cluster, begin_s: float, length_s: float) -
     It is the union of each node's intervals. Nodes follow one another on a common axis, so that a running maximum
     of the ends never reaches into the next node.
     """
-    row, node = _visits(inside, cluster)
-    order = np.argsort(node, kind="stable")
-    busy, reached = np.zeros(len(cluster.nodes)), 0.0
-    for start in range(0, len(order), PART):
-        at = order[start : start + PART]
-        where, rows = node[at].astype(np.int64), row[at]
-        offset = where * length_s
+    visits = list(_visits(inside, cluster))
+    busy, reached, none = np.zeros(len(cluster.nodes)), 0.0, np.empty(0, dtype=np.int32)
+    for node in range(len(cluster.nodes)):
+        rows = np.concatenate([none, *(row[first[node] : first[node + 1]] for row, first in visits)])
+        offset = node * length_s
         reach = np.maximum.accumulate(np.append(reached, inside.end_s[rows] - begin_s + offset))
         uncovered = np.maximum(inside.begin_s[rows] - begin_s + offset, reach[:-1])
-        np.add.at(busy, where, np.maximum(reach[1:] - uncovered, 0.0))
+        np.add.at(busy, np.full(len(rows), node), np.maximum(reach[1:] - uncovered, 0.0))
         reached = reach[-1]
     return busy
 
 
-def _visits(inside: Holdings, cluster: Cluster) -> tuple[NDArray[np.int32], NDArray[np.unsignedinteger]]:
-    """Rows and nodes of which they held GPUs: one entry where GPUs of a node follow one another in a row."""
+def _visits(inside: Holdings, cluster: Cluster) -> Iterator[tuple[NDArray[np.int32], Ints]]:
+    """Part by part: the rows that held GPUs of each node, node after node, and where each node's rows begin."""
     node_of = cluster.gpu_node.astype(np.min_scalar_type(len(cluster.nodes)))
-    found = [(np.empty(0, dtype=np.int32), node_of[:0])]
     for rows, ids in parts(inside.first):
         row = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), inside.gpus_of(rows))
         node = node_of[inside.gpu[ids]]
+        # One visit where GPUs of a node follow one another in a row.
         new = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (node != np.append(node[:1], node[:-1])))
-        found.append((row[new], node[new]))
-    row, node = (np.concatenate(column) for column in zip(*found, strict=True))
-    return row, node
+        order = new[np.argsort(node[new], kind="stable")]
+        yield row[order], np.searchsorted(node[order], np.arange(len(cluster.nodes) + 1))

@@ -20,12 +20,12 @@ from horae.core.history import Attempts
 from horae.report.metrics.step_functions import counting
 
 #: GPU numbers that are looked at together, where all of a run would fill the memory.
-PART = 1 << 17
+_PART = 1 << 17
 
 
 def parts(first: Ints) -> Iterator[tuple[slice, slice]]:
     """Cut rows, each with the GPUs `first[i]` to `first[i + 1]`, into parts: the rows of each, and their GPUs."""
-    edges = np.searchsorted(first, np.arange(PART, first[-1], PART))
+    edges = np.searchsorted(first, np.arange(_PART, first[-1], _PART))
     for begin, end in pairwise(np.unique((0, *edges.tolist(), len(first) - 1)).tolist()):
         yield slice(begin, end), slice(int(first[begin]), int(first[end]))
 
