@@ -113,6 +113,11 @@ def test_best_effort_places_whenever_the_count_suffices_and_as_consolidated_as_t
     assert not together or taken == together
 
 
+def test_best_effort_spreads_over_the_rack_that_the_gang_fills_best() -> None:
+    pools = [(4, 2, 0, rack) for rack in (0, 0, 0, 1, 1, 2)]
+    assert chosen(BEST_EFFORT, 4, 0, pools) == {3: 2, 4: 2}
+
+
 @given(pools=pools_of_nodes, gpus=gangs)
 @settings(max_examples=400, deadline=None)
 def test_best_effort_spreads_over_one_rack_before_many_and_over_the_fewest_nodes_there(

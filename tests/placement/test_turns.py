@@ -8,14 +8,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from horae.core.cluster import Span
 from horae.core.engine import Engine
-from horae.core.events import JobStarted, JobStopped, JobSubmitted, NodeDraining
+from horae.core.events import JobFinished, JobHeld, JobStarted, JobStopped, JobSubmitted, NodeDraining
 from horae.core.invariants import check
 from horae.core.job import JobSpec
 from horae.core.memory import Memory, MemorySpec
-from horae.core.queues import Queue
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
+from horae.core.throughputs import Setting, Throughputs
 from horae.core.wishes import Wishes
 from horae.placement.rules import make_placement
 from tests.builders import cluster, job
@@ -37,11 +38,12 @@ class Told:
 
 
 class Room:
-    """An engine whose policy wishes what it is told; stops and starts are answered at once."""
+    """An engine whose policy wishes what it is told; stops and starts are answered at once unless stops are slow."""
 
-    def __init__(self, spec: str, placement: str = "anywhere", queues: tuple[Queue, ...] = ()) -> None:
-        self.told = Told()
-        self.engine = Engine(cluster(spec), lambda *_: self.told, "told", {}, make_placement(placement), queues=queues)
+    def __init__(self, spec: str, placement: str = "anywhere", speeds: Throughputs | None = None) -> None:
+        self.told, self.slow_stops = Told(), False
+        rule = make_placement(placement)
+        self.engine = Engine(cluster(spec), lambda *_: self.told, "told", {}, rule, speeds or Throughputs())
 
     def submit(self, *specs: JobSpec) -> None:
         for spec in specs:
@@ -54,7 +56,7 @@ class Room:
         while self.engine.due(self.engine.now_s):
             record = self.engine.decide(self.engine.now_s)
             check(self.engine)
-            for stop in record.stops:
+            for stop in () if self.slow_stops else record.stops:
                 self.engine.apply(JobStopped(self.engine.now_s, stop.job, stop.attempt, 0.0))
             for launch in record.launches:
                 self.engine.apply(JobStarted(self.engine.now_s, launch.job, launch.attempt))
@@ -106,3 +108,40 @@ def test_a_job_whose_turn_never_comes_is_told_when_the_cluster_has_become_too_sm
     room.engine.apply(NodeDraining(0.0, room.engine.gpus.cluster.nodes[1].name, evict=False))
     assert room.wish("a", "b", "wide", waiting=Reason.BEHIND_EARLIER) == {"a": 1, "b": 1}
     assert room.reason("wide") is Reason.CLUSTER_TOO_SMALL
+
+
+def test_an_elastic_job_on_two_nodes_grows_to_its_most_gpus_and_no_further() -> None:
+    room = Room("2x3", "best-effort")
+    room.submit(*(job(name, work=1000.0) for name in ("stays", "goes", "ends", "leaves")))
+    room.wish("stays", "goes", "ends", "leaves")
+    room.engine.apply(JobFinished(1.0, "ends", 1))
+    # Both nodes have GPUs that are free and not yet idle: room to grow on each.
+    room.slow_stops = True
+    for name in ("goes", "leaves"):
+        room.engine.apply(JobHeld(1.0, name))
+    room.submit(elastic("a", 3, 3, 4))
+    assert room.wish("stays", "a") == {"stays": 1, "a": 4}
+
+
+def test_a_gang_like_one_that_found_no_place_has_the_same_reason() -> None:
+    room = Room("2x2", "consolidated")
+    room.submit(*(job(name, work=1000.0) for name in ("one", "ends", "two")))
+    room.wish("one", "ends", "two")
+    room.engine.apply(JobFinished(1.0, "ends", 1))
+    room.submit(*(job(name, gpus=2, work=1000.0) for name in ("wide", "alike")))
+    assert room.wish("one", "two", "wide", "alike", preempt=False) == {"one": 1, "two": 1}
+    assert (room.reason("wide"), room.reason("alike")) == (Reason.FRAGMENTED, Reason.FRAGMENTED)
+
+
+def test_gpus_that_two_jobs_share_come_back_when_the_later_of_them_ends() -> None:
+    speeds = Throughputs()
+    for partner in ("", "m"):
+        speeds.put(Setting("m", "gpu", 1, Span.GPU, partner), 1.0)
+    speeds.put(Setting("m", "gpu", 2, Span.NODE), 1.0)
+    room = Room("1x2", speeds=speeds)
+    long, short = (job(name, work=work, job_class="m") for name, work in (("long", 100.0), ("short", 50.0)))
+    room.submit(long, short)
+    assert room.wish("long", partner=[1]) == {"long": 1, "short": 1}
+    room.submit(job("wide", gpus=2, work=100.0, job_class="m"), job("fits", work=80.0, job_class="m"))
+    sizes = room.wish("long", "wide", "fits", partner=[1, -1, -1], preempt=False, reserve_after_s=0.0)
+    assert sizes == {"long": 1, "short": 1, "fits": 1}

@@ -50,6 +50,14 @@ def test_a_job_is_stopped_only_for_one_that_is_launched_when_its_gpus_are_free()
     assert not answer.planned, "the plan was made when the stop was decided"
 
 
+@pytest.mark.parametrize("placement", ["anywhere", "best-effort", "least-fragmentation"])
+def test_jobs_that_fit_into_free_gpus_one_by_one_and_not_together_take_those_of_jobs_after_them(placement: str) -> None:
+    cell = Cell("1x4", "srtf", placement=placement)
+    cell.submit(0, job("long", gpus=2, work=1000))
+    record = cell.submit(1, job("a", gpus=2, work=10), job("b", gpus=2, work=20))
+    assert ([stop.job for stop in record.stops], cell.running) == (["long"], ["a", "b"])
+
+
 def test_what_a_stopped_job_leaves_over_serves_the_next_gang_of_the_size_that_found_nothing_before() -> None:
     cell = Cell("4x4", "srtf", placement="consolidated")
     cell.submit(0, job("first", gpus=2, work=5), job("fill", gpus=3, work=6), job("up", gpus=3, work=7))
