@@ -64,21 +64,18 @@ _OVER_QUOTA, _RESERVED = int(Reason.OVER_QUOTA), int(Reason.RESERVED_FOR_LARGER)
 _TOO_SMALL, _LEASED, _TURN = int(Reason.CLUSTER_TOO_SMALL), int(Reason.LEASED), int(Reason.BEHIND_TURN)
 
 
-@inlined
-def _correct_codes(floor: Floor, walk: Walk, needs: Needs) -> None:
-    """Look again at wishes whose turn came: since then other jobs have taken what was free, or their queue's quota."""
-    lacking, turns, codes = what_is_lacking(walk), walk.turns, walk.codes
-    for turn in range(floor.counters[TURNS]):
-        i = turns[WISH, turn]
-        held_up = codes[CODE, i] == _FRAGMENTED or codes[CODE, i] == _RESERVED
-        if not held_up and (not walk.limited or codes[CODE, i] != lacking):
-            continue
-        row, gpus = walk.job[i], least_gpus(i, walk, needs)
-        if held_up and most_of_one_type(needs.types[row], LEFT_OF_TYPE, floor.by_type) < gpus:
-            walk.codes[CODE, i] = lacking
-        # Where jobs are preempted, the job would have their part of the quota.
-        if walk.limited and not walk.takes and not within_maximum(floor.queue[row], gpus, floor.quotas):
-            walk.codes[CODE, i] = _OVER_QUOTA
+@lean
+def _correct_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> None:
+    """Look again at a wish whose turn came: since then other jobs have taken what was free, or their queue's quota."""
+    row, gpus, lacking = walk.job[i], least_gpus(i, walk, needs), what_is_lacking(walk)
+    held_up = walk.codes[CODE, i] == _FRAGMENTED or walk.codes[CODE, i] == _RESERVED
+    if not held_up and walk.codes[CODE, i] != lacking:
+        return
+    if held_up and most_of_one_type(needs.types[row], LEFT_OF_TYPE, floor.by_type) < gpus:
+        walk.codes[CODE, i] = lacking
+    # Where jobs are preempted, the job would have their part of the quota.
+    if walk.limited and not walk.takes and not within_maximum(floor.queue[row], gpus, floor.quotas):
+        walk.codes[CODE, i] = _OVER_QUOTA
 
 
 @inlined
@@ -178,11 +175,12 @@ def _unreached_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> int:
 @lean
 def list_reasons(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools) -> int:
     """List the reasons of jobs with wishes that change; gives how many."""
-    _correct_codes(floor, walk, needs)
-    count, turns = 0, floor.counters[TURNS]
+    count, turns, single = 0, floor.counters[TURNS], walk.asked.shape[1] == 0
     some_wait = turns > 0 and (floor.counters[CONTESTED] > 0 or not walk.preempt)
     guarded = (some_wait or floor.counters[RENAMED] > 0) and _some_guarded(floor, walk, jobs)
     if some_wait and guarded:
+        for turn in range(turns):
+            _correct_code(walk.turns[WISH, turn], floor, walk, needs)
         _mark_held_back(floor, walk, needs)
     # Then jobs whose turn never came wait as before.
     plain = not (walk.limited or pools.shrunk or walk.blocking or walk.head >= 0 or guarded)
@@ -190,7 +188,12 @@ def list_reasons(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools
     marks, holder_of, reason = floor.marks, floor.holder_of, jobs.reason
     for turn in range(turns + floor.counters[RENAMED]):
         i = listed[WISH, turn] if turn < turns else listed[RENAMED_WISH, turn - turns]
-        row, code = job[i], codes[CODE, i] + 0
+        row = job[i]
+        if turn < turns and (walk.limited or codes[CODE, i] == _FRAGMENTED or codes[CODE, i] == _RESERVED):
+            _correct_code(i, floor, walk, needs)
+        code = codes[CODE, i] + 0
+        if plain and single and turn < turns and reason[row] == (walk.waiting if code == UNREACHED_WISH else code):
+            continue
         mark = marks[MARK, row]
         h = holder_of[row] if mark == UNMARKED else -1
         unreached = turn >= turns or code == UNREACHED_WISH
