@@ -17,8 +17,9 @@ from horae.core import checkpoint
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, JobStopped, JobSubmitted
+from horae.service.initial_settings import InitialSettings
 from horae.service.job_file import read_job, spec_of, task_of
-from horae.service.recovery import InitialSettings, recover
+from horae.service.recovery import recover
 from horae.service.store.store import Store
 
 RECORDS, LIMIT_S = 100_000, 10.0

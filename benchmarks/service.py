@@ -21,7 +21,7 @@ from benchmarks.recovery import submissions
 from benchmarks.serving import GPUS, Client, Served, jobs, served, wait_for
 from horae.backends.local.gpu_detection import parse_virtual
 from horae.core.events import JobFinished
-from horae.service.recovery import InitialSettings
+from horae.service.initial_settings import InitialSettings
 from horae.service.warm_up import warm_up
 
 #: Policies whose decisions are timed, with leases and rounds that end while they are.

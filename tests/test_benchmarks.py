@@ -235,7 +235,8 @@ def test_the_journal_that_recovery_is_timed_on_gives_the_same_engine(
     benchmark_module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from horae.backends.local.gpu_detection import parse_virtual
-    from horae.service.recovery import InitialSettings, recover
+    from horae.service.initial_settings import InitialSettings
+    from horae.service.recovery import recover
     from horae.service.store.store import Store
 
     recovery = benchmark_module("recovery")

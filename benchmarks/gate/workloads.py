@@ -26,7 +26,7 @@ from horae.core.engine import Engine
 from horae.core.events import Event
 from horae.core.history import History
 from horae.core.job import JobSpec
-from horae.service.recovery import InitialSettings
+from horae.service.initial_settings import InitialSettings
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
 from horae.solve.allocation.hierarchy import hierarchical

@@ -1,6 +1,6 @@
 """What each policy runs, on examples small enough to do by hand.
 
-Tests policies/time_grid.py, policies/gavel/isolated.py, policies/ordering/fifo.py,
+Tests policies/next_quantum.py, policies/gavel/isolated.py, policies/ordering/fifo.py,
 policies/ordering/least_attained.py, policies/ordering/shortest_first.py, policies/ordering/smallest_first.py and
 policies/ordering/time_slice.py.
 """
@@ -14,7 +14,7 @@ from horae.core.cluster import Cluster
 from horae.core.events import JobFinished
 from horae.core.history import History
 from horae.core.job import JobSpec
-from horae.policies.time_grid import next_quantum_s
+from horae.policies.next_quantum import next_quantum_s
 from horae.solve.allocation.problem import isolated_share
 from tests.builders import Cell, cluster, ends, job, run, times
 

@@ -33,7 +33,7 @@ from horae.core import checkpoint
 from horae.core.commands import Decided, StopWhy
 from horae.core.engine import Engine
 from horae.core.events import JobFailed, JobFinished, JobStopped, LaunchFailed
-from horae.service.recovery import InitialSettings
+from horae.service.initial_settings import InitialSettings
 from horae.service.store.store import Store
 from tests.backends.real import end_all
 from tests.service.mortal import POINTS

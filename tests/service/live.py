@@ -15,7 +15,7 @@ from horae.core.cluster import Node
 from horae.service.api import make_app
 from horae.service.clock import wall_clock
 from horae.service.daemon import Daemon
-from horae.service.recovery import InitialSettings
+from horae.service.initial_settings import InitialSettings
 from horae.service.roles import Role
 from horae.service.server import Http, listen
 from horae.service.store.store import Store

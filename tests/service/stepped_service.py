@@ -11,9 +11,9 @@ from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.core.cluster import Node
 from horae.core.queues import Queue
 from horae.service.daemon import Daemon
+from horae.service.initial_settings import InitialSettings
 from horae.service.job_file import read_job
 from horae.service.operations import Operations
-from horae.service.recovery import InitialSettings
 from horae.service.roles import Caller, Role
 from horae.service.store.store import Store
 from horae.service.views.views import ServiceViews

@@ -31,7 +31,7 @@ from horae.report.metrics.measure import measure
 from horae.service.history.journal_history import read_history, worked_by_type
 from horae.service.history.replay import align_with_past
 from horae.service.history.simulation_costs import Calibration, Costs, calibrate, replayable
-from horae.service.recovery import InitialSettings
+from horae.service.initial_settings import InitialSettings
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
 from horae.workload.clusters import parse_cluster

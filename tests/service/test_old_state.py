@@ -20,7 +20,8 @@ import pytest
 from horae.cli.main import main
 from horae.core.explain import explain
 from horae.core.states import State
-from horae.service.recovery import InitialSettings, recover
+from horae.service.initial_settings import InitialSettings
+from horae.service.recovery import recover
 from horae.service.server import ServeOptions, Server
 from horae.service.store.store import Store
 from tests.contracts.postgres import Server as Postgres

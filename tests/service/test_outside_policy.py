@@ -1,4 +1,7 @@
-"""Policies and backends from outside in the live service."""
+"""Policies and backends from outside in the live service.
+
+Tests service/failing_policies.py and service/initial_settings.py.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.core.cluster import Node
 from horae.core.errors import UserError
 from horae.policies import CONTENT_HASH, POLICIES
+from horae.service.failing_policies import MissingPolicy
 from horae.service.history.journal_history import read_history
-from horae.service.recovery import InitialSettings, MissingPolicy
+from horae.service.initial_settings import InitialSettings
 from horae.service.server import CannotServe, ServeOptions, Server
 from tests.service.live import eventually, submit
 

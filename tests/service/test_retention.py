@@ -17,7 +17,8 @@ from horae.core.states import CANCELLED, STATES, State
 from horae.service.api.auth import _is_over
 from horae.service.daemon import DAY_S, KEEP_S, Change
 from horae.service.history.journal_history import read_history
-from horae.service.recovery import InitialSettings, recover
+from horae.service.initial_settings import InitialSettings
+from horae.service.recovery import recover
 from horae.service.roles import NotFound
 from horae.service.server import CannotServe, _keep_s
 from horae.service.views.event_sentences import EventSentences

@@ -11,7 +11,7 @@ from horae.core.cluster import Node
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.policies import POLICIES
-from horae.service.recovery import InitialSettings
+from horae.service.initial_settings import InitialSettings
 from horae.service.warm_up import warm_up
 from horae.solve.auction import winners
 

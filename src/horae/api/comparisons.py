@@ -27,7 +27,7 @@ from horae.report.pages import curves
 from horae.report.pages.page import write_page
 from horae.report.tables import run_labels
 from horae.simulator.scenario import PolicyChoice, Scenario
-from horae.workload.job_sources import GeneratedJobs
+from horae.workload.generated_jobs import GeneratedJobs
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,8 @@ from horae.policies.settings import text_of
 from horae.simulator.faults import Faults
 from horae.simulator.scenario import JobSource, PolicyChoice, Scenario
 from horae.workload.clusters import cluster_queues, load_queues, parse_cluster
+from horae.workload.generated_jobs import GeneratedJobs
 from horae.workload.generator import preset
-from horae.workload.job_sources import GeneratedJobs
 from horae.workload.roofline import with_estimates
 from horae.workload.skew import profiled
 from horae.workload.speed_files import load_throughputs

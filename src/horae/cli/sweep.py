@@ -160,7 +160,7 @@ def command(
     from horae.experiments.sweep import SweepPlan, check_measure, choose_window
     from horae.simulator.scenario import Scenario
     from horae.workload.clusters import cluster_file, parse_cluster
-    from horae.workload.job_sources import GeneratedJobs
+    from horae.workload.generated_jobs import GeneratedJobs
 
     # Whatever can be wrong is found before anything takes time.
     usual = EXPERIMENTS.get(generate, GAVEL)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horae.core.events import Event
     from horae.core.history import History
     from horae.core.queues import Queue
-    from horae.service.recovery import InitialSettings
+    from horae.service.initial_settings import InitialSettings
 
 _PAGE = 5000
 
@@ -48,7 +48,7 @@ def read_past(at: ServiceClient) -> JournalReader:
     """Read the whole journal of a service."""
     from horae.core.events import SettingsChanged
     from horae.service.history.journal_history import read_history
-    from horae.service.recovery import InitialSettings
+    from horae.service.initial_settings import InitialSettings
 
     settings = at.get("/v1/beginning")
     # By the service's clock; the client's clock may differ.

@@ -10,7 +10,7 @@ import numpy as np
 from horae.core.bidding import Ask
 from horae.core.cluster import Span
 from horae.core.compared_by import ComparedBy
-from horae.core.stored_types import CodeColumn, IntColumn, MemoryWrite, Moment
+from horae.core.json_field_types import CodeColumn, IntColumn, MemoryWrite, Moment
 
 
 class StopWhy(StrEnum):

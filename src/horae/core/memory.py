@@ -10,7 +10,7 @@ import numpy as np
 
 from horae.core.arrays import Floats, Ints
 from horae.core.declared import Stored
-from horae.core.stored_types import MemoryWrite
+from horae.core.json_field_types import MemoryWrite
 
 #: A memory without columns has room for any number of rows.
 _ANY_NUMBER = 1 << 62

@@ -21,9 +21,9 @@ from horae.policies import POLICIES
 from horae.policies.outside import is_built_in
 from horae.simulator.faults import Faults
 from horae.simulator.scenario import JobSource, PolicyChoice, Scenario
+from horae.workload.generated_jobs import GeneratedJobs
 from horae.workload.generator import Workload
 from horae.workload.job_durations import DURATIONS
-from horae.workload.job_sources import GeneratedJobs
 from horae.workload.model_mixes import MIXES
 
 #: What tells a scenario from any other file, and the version of its form.

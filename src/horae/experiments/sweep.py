@@ -19,8 +19,8 @@ from horae.report.confidence import half_width_95
 from horae.report.pages.curves import COLUMNS, SHOWN, Axis, Curve, Panel
 from horae.report.tables import MEASURES, ReportFigure, shown
 from horae.simulator.scenario import JobSource, PolicyChoice, Scenario
+from horae.workload.generated_jobs import GeneratedJobs
 from horae.workload.generator import Workload
-from horae.workload.job_sources import GeneratedJobs
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,9 @@ from horae.core.job import JobSpec
 from horae.core.states import LAUNCHING, RUNNING, STATES, State
 from horae.core.status import ClusterStatus
 from horae.service.clock import Clock
+from horae.service.initial_settings import InitialSettings
 from horae.service.loop_counters import LoopCounters
-from horae.service.recovery import InitialSettings, recover
+from horae.service.recovery import recover
 from horae.service.store.connection import StoreTrouble
 from horae.service.store.store import Store
 from horae.service.store.stored_records import Act

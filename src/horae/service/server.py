@@ -28,8 +28,9 @@ from horae.policies import make_policy
 from horae.policies.outside import CheckedPolicy
 from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import DAY_S, Daemon, Prepare
+from horae.service.failing_policies import MissingPolicy
+from horae.service.initial_settings import InitialSettings, OwnSettings
 from horae.service.operations import Operations
-from horae.service.recovery import InitialSettings, MissingPolicy, OwnSettings
 from horae.service.roles import Caller, Role
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private

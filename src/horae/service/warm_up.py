@@ -13,7 +13,7 @@ from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import JobFinished, JobStarted, JobStopped, JobSubmitted
 from horae.core.job import JobSpec
-from horae.service.recovery import InitialSettings
+from horae.service.initial_settings import InitialSettings
 
 #: Number of test jobs, their GPU counts (which do not fit together, so that the policy must choose), jobs per app.
 _JOBS, _SIZES, _TRIALS = 60, (1, 2, 3, 5, 8), 3

@@ -92,7 +92,7 @@ def read_profile(speeds: Throughputs | None, share: float, noise: float, seed: i
         return speeds
     if speeds is None:
         raise UserError("--profile-share and --profile-noise hide measured speeds: name those with --throughputs FILE.")
-    from horae.workload.profiles import hide
+    from horae.workload.throughput_estimates import hide
 
     return hide(speeds, share, noise, seed)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horae.core.cluster import Cluster
     from horae.core.job import JobSpec
     from horae.core.throughputs import Throughputs
-    from horae.workload.job_sources import GeneratedJobs
+    from horae.workload.generated_jobs import GeneratedJobs
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class JobOptions:
             jobs = self._read_trace(self.trace, speeds, only_generated)
             return jobs, inputs.with_estimates(speeds, jobs, cluster)
         if self.generate is not None and self.trace is None:
-            from horae.workload.job_sources import GeneratedJobs
+            from horae.workload.generated_jobs import GeneratedJobs
 
             _refuse({"--format": self.format, "--skip-bad": self.skip_bad or None}, "--trace", "--generate")
             more = self.jobs, self.load, self.rate, self.hours_from, self.workload or ()

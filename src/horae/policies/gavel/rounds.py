@@ -24,7 +24,7 @@ from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
-from horae.policies.time_grid import next_quantum_s
+from horae.policies.next_quantum import next_quantum_s
 
 #: Memory (stored): seconds owed and share of time by job and type; time run by job, and the time, at the last decision.
 MEMORY = MemorySpec(columns={"ran_s": 0}, by_type=("owed_s", "share"), scalars={"looked_s": 0.0})

@@ -12,8 +12,8 @@ from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
+from horae.policies.next_quantum import next_quantum_s
 from horae.policies.settings import RESERVE, setting
-from horae.policies.time_grid import next_quantum_s
 
 #: Seconds. Puts jobs with GPUs after all waiting jobs: later than any time, and small enough that floats still tell
 #: milliseconds apart.

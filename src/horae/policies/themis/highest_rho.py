@@ -12,9 +12,9 @@ from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
+from horae.policies.next_quantum import next_quantum_s
 from horae.policies.settings import RESERVE, setting
 from horae.policies.themis.rho import MEMORY, find_apps, rho
-from horae.policies.time_grid import next_quantum_s
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 from horae.policies.gavel.isolated_time import COLUMNS, isolated_total_s
+from horae.policies.next_quantum import next_quantum_s
 from horae.policies.settings import BadSetting, setting
 from horae.policies.themis.app_split import Counts, divide, held_by, rate_now
 from horae.policies.themis.app_views import AppViews
@@ -32,7 +33,6 @@ from horae.policies.themis.bidding_agent import (
 )
 from horae.policies.themis.queue_minima import serve_minima
 from horae.policies.themis.rho import MEMORY, AppsNow, alone_s, find_apps, whole_demand
-from horae.policies.time_grid import next_quantum_s
 from horae.solve.auction.bids import Bid, Offer, Taker
 
 #: Memory (stored): counters of all runs, and counters of runs with agents outside the scheduler.

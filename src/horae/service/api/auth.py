@@ -1,4 +1,4 @@
-"""Dependencies of handlers: the service, the caller by token, and checks of tokens."""
+"""Who may do what: the caller by token and role, and the service, as dependencies of handlers."""
 
 from __future__ import annotations
 

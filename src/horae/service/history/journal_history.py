@@ -15,7 +15,7 @@ from horae.core.events import Event, JobFinished, JobProgressed, JobsRetired, Jo
 from horae.core.history import Attempts, History, Recorder
 from horae.core.job import JobSpec
 from horae.core.run_history import history_of
-from horae.service.recovery import InitialSettings
+from horae.service.initial_settings import InitialSettings
 
 
 def read_history(

@@ -17,8 +17,8 @@ from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
 from horae.workload.generator import SIZES, Workload, generate
 from horae.workload.model_mixes import Models
-from horae.workload.profiles import BadProfile, estimate_missing, hide
 from horae.workload.speed_files import load_throughputs
+from horae.workload.throughput_estimates import BadProfile, estimate_missing, hide
 from tests.builders import cluster
 
 CLASSES = tuple(f"net-{k}" for k in range(8))

@@ -1,6 +1,6 @@
 """How stored fields lie in JSON: arrays as lists, never as null, writes into memory as triples.
 
-Tests core/stored_types.py and core/arrays.py.
+Tests core/json_field_types.py and core/arrays.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from horae.core.arrays import Bytes, Floats, Ints
-from horae.core.stored_types import CodeColumn, IntColumn, MemoryWrite, Moment
+from horae.core.json_field_types import CodeColumn, IntColumn, MemoryWrite, Moment
 
 
 def test_a_column_is_a_list_and_comes_back_with_its_type() -> None:
