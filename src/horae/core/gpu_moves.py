@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from horae.core.arrays import Bools, Ints
-from horae.core.jit import lean, lean_when_called
+from horae.core.jit import inlined, lean_when_called
 
 NOBODY = -1
 #: What `hold` gives when the GPUs cannot be had.
@@ -35,13 +35,13 @@ class GpuColumns(NamedTuple):
     of_row: Ints
 
 
-@lean
+@inlined
 def _count(what: int, gpu: int, by: int, gpus: GpuColumns) -> None:
     gpus.by_node[what, gpus.gpu_node[gpu]] += by
     gpus.by_type[what, gpus.gpu_type[gpu]] += by
 
 
-@lean
+@inlined
 def _count_free(gpu_ids: Ints, by: int, gpus: GpuColumns) -> None:
     """Some GPUs got or lost their only holder."""
     for gpu in gpu_ids:
@@ -51,7 +51,7 @@ def _count_free(gpu_ids: Ints, by: int, gpus: GpuColumns) -> None:
                 _count(IDLE, gpu, by, gpus)
 
 
-@lean
+@inlined
 def _rise(row: int, gpu_ids: Ints, seats: Ints) -> None:
     """Leave GPUs; a job on the second seat moves up."""
     for gpu in gpu_ids:
