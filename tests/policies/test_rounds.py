@@ -6,7 +6,6 @@ policies/gavel/makespan.py.
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +13,8 @@ import pytest
 
 from horae.core.snapshot import Snapshot
 from horae.policies.gavel.rounds import TimeShares, next_round
-from horae.report.metrics.measure import Report, measure
-from horae.simulator.run import simulate
-from horae.simulator.scenario import Scenario
-from horae.workload.clusters import parse_cluster
-from horae.workload.speed_files import load_throughputs
-from horae.workload.traces import load_trace
 from tests.builders import Cell, job, run, times
+from tests.policies.unlike_gpus import gavel
 
 
 def test_who_is_owed_the_most_runs_next() -> None:
@@ -80,27 +74,6 @@ def test_makespan_lets_short_jobs_pass_while_the_long_one_has_time_to_spare() ->
     history = run(jobs, "1x2", "makespan")
     assert max(history.end_s) == pytest.approx(10_000)
     assert times(history)["s0"][1] == pytest.approx(100)
-
-
-@cache
-def gavel(shared_data: Path, policy: str, restart_cost_s: float = 0.0, **settings: str) -> Report:
-    """Gavel's physical trace on 8 V100, 16 P100 and 24 K80, as its own simulator had it."""
-    speeds = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")
-    jobs = load_trace(shared_data / "gavel" / "max_min_fairness.trace", throughputs=speeds).jobs
-    machines = parse_cluster("v100:8x1,p100:16x1,k80:24x1")
-    settings = {name.replace("_", "-"): value for name, value in settings.items()}
-    history = simulate(
-        Scenario(
-            jobs,
-            machines,
-            policy=policy,
-            settings=settings,
-            placement="anywhere",
-            restart_cost_s=restart_cost_s,
-            throughputs=speeds,
-        )
-    )
-    return measure(history)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from horae.core.job import JobSpec
@@ -29,11 +30,13 @@ def types_of(cell: Cell) -> dict[str, str]:
     }
 
 
-def gavel(shared_data: Path, policy: str, restart_cost_s: float = 0, **settings: str) -> Report:
+@cache
+def gavel(shared_data: Path, policy: str, restart_cost_s: float = 0.0, **settings: str) -> Report:
     """Gavel's physical trace on 8 V100, 16 P100 and 24 K80, as its own simulator had it."""
     speeds = load_throughputs(shared_data / "gavel" / "simulation_throughputs.json")
     jobs = load_trace(shared_data / "gavel" / "max_min_fairness.trace", throughputs=speeds).jobs
     machines = parse_cluster("v100:8x1,p100:16x1,k80:24x1")
+    settings = {name.replace("_", "-"): value for name, value in settings.items()}
     history = simulate(
         Scenario(
             jobs,

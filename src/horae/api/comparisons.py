@@ -30,35 +30,50 @@ from horae.simulator.scenario import PolicyChoice, Scenario
 from horae.workload.generated_jobs import GeneratedJobs
 
 
+class _RunsBySeed:
+    """Groups of runs that differ in their seeds alone, as frames; nested figures are columns such as `rho.max`."""
+
+    def _groups(self) -> Iterator[tuple[dict[str, Any], Sequence[int], Sequence[Outcome]]]:
+        """What each group has in common, its seeds, and its runs."""
+        raise NotImplementedError
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """One row a group and seed."""
+        rows = [
+            {**common, "seed": seed, **_figures(outcome.report.as_dict())}
+            for common, seeds, outcomes in self._groups()
+            for seed, outcome in zip(seeds, outcomes, strict=True)
+        ]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    @cached_property
+    def means(self) -> pl.DataFrame:
+        """One row a group: the mean of every figure over the seeds."""
+        return self._folded(mean_record)
+
+    @cached_property
+    def intervals(self) -> pl.DataFrame:
+        """One row a group: half the width of the 95 % confidence interval of every mean; null for one seed."""
+        return self._folded(interval_record)
+
+    def _folded(self, fold: Any) -> pl.DataFrame:
+        rows = [
+            {**common, **_figures(fold([outcome.report.as_dict() for outcome in outcomes]))}
+            for common, _, outcomes in self._groups()
+        ]
+        return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
+
+
 @dataclass(frozen=True, eq=False)
-class Comparison:
-    """Several policies on the same jobs, for one seed or many."""
+class Comparison(_RunsBySeed):
+    """Several policies on the same jobs, for one seed or many; the runs of a policy are a group."""
 
     scenario: Scenario
     #: Names of the policies, with settings where a name comes twice.
     labels: list[str]
     seeds: list[int]
     outcomes: list[list[Outcome]] = field(repr=False)
-
-    @cached_property
-    def frame(self) -> pl.DataFrame:
-        """One row a policy and seed; nested figures are columns such as `rho.max`."""
-        rows = [
-            {"policy": label, "seed": seed, **_figures(outcome.report.as_dict())}
-            for label, same in zip(self.labels, self.outcomes, strict=True)
-            for seed, outcome in zip(self.seeds, same, strict=True)
-        ]
-        return pl.DataFrame(rows, infer_schema_length=None)
-
-    @cached_property
-    def means(self) -> pl.DataFrame:
-        """One row a policy: the mean of every figure over the seeds."""
-        return self._folded(mean_record)
-
-    @cached_property
-    def intervals(self) -> pl.DataFrame:
-        """One row a policy: half the width of the 95 % confidence interval of every mean; null for one seed."""
-        return self._folded(interval_record)
 
     @cached_property
     def summary(self) -> list[dict[str, Any]]:
@@ -69,53 +84,28 @@ class Comparison:
         """Write a page with plots, all in one file; of several seeds it shows the first."""
         write_page(path, [(same[0].history, same[0].report) for same in self.outcomes if same[0].history], self.labels)
 
-    def _folded(self, fold: Any) -> pl.DataFrame:
-        rows = [
-            {"policy": label, **_figures(fold([outcome.report.as_dict() for outcome in same]))}
-            for label, same in zip(self.labels, self.outcomes, strict=True)
-        ]
-        return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
+    def _groups(self) -> Iterator[tuple[dict[str, Any], Sequence[int], Sequence[Outcome]]]:
+        for label, same in zip(self.labels, self.outcomes, strict=True):
+            yield {"policy": label}, self.seeds, same
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(self.labels)} over {len(self.seeds)} seeds>"
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep:
-    """Policies at many values of one thing."""
+class Sweep(_RunsBySeed):
+    """Policies at many values of one thing; the runs of a policy at a value are a group.
+
+    A policy to which the values mean nothing has none: its value is null.
+    """
 
     plan: SweepPlan
     points: list[Point] = field(repr=False)
     name: str
 
-    @cached_property
-    def frame(self) -> pl.DataFrame:
-        """One row a policy, value and seed. A policy to which the values mean nothing has none: its value is null."""
-        rows = [
-            {"policy": point.label, "value": point.step and point.step.value, "seed": seed}
-            | _figures(outcome.report.as_dict())
-            for point in self.points
-            for seed, outcome in zip(self.plan.seeds, point.outcomes, strict=True)
-        ]
-        return pl.DataFrame(rows, infer_schema_length=None)
-
-    @cached_property
-    def means(self) -> pl.DataFrame:
-        """One row a policy and value: the mean of every figure over the seeds."""
-        return self._folded(mean_record)
-
-    @cached_property
-    def intervals(self) -> pl.DataFrame:
-        """One row a policy and value: half the width of the 95 % confidence interval of every mean."""
-        return self._folded(interval_record)
-
-    def _folded(self, fold: Any) -> pl.DataFrame:
-        rows = [
-            {"policy": point.label, "value": point.step and point.step.value}
-            | _figures(fold([outcome.report.as_dict() for outcome in point.outcomes]))
-            for point in self.points
-        ]
-        return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
+    def _groups(self) -> Iterator[tuple[dict[str, Any], Sequence[int], Sequence[Outcome]]]:
+        for point in self.points:
+            yield {"policy": point.label, "value": point.step and point.step.value}, self.plan.seeds, point.outcomes
 
     def save_plot(self, path: str | Path, measure: str = "avg_jct_s") -> None:
         """Draw one figure, such as `rho.max`, as .png or .svg."""

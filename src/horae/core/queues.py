@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.arrays import Ints
 from horae.core.declared import Stored
 from horae.core.errors import UserError
 
@@ -167,8 +168,13 @@ class QueueUse:
             self._used[above] += gpus
 
     def _path(self, queue: int) -> list[int]:
-        path = []
-        while queue >= 0:
-            path.append(queue)
-            queue = int(self._parent[queue])
-        return path
+        return path_up(queue, self._parent)
+
+
+def path_up(queue: int, parent: Ints) -> list[int]:
+    """The queue and the queues above it, up to the root; `parent` is the first of `QueueTree.columns`."""
+    path = []
+    while queue >= 0:
+        path.append(queue)
+        queue = int(parent[queue])
+    return path

@@ -99,6 +99,8 @@ class WalkRecords:
         self._rule, self._flat, self._pack_limit = rule, flat, pack_limit
         self._counters = np.zeros(COUNTERS, np.int64)
         self.marks = np.zeros((4, 64), np.int64)
+        #: The columns of the queue tree, and what walks make of them.
+        self._queues: tuple[Ints, Ints, Ints] | None = None
         self._queue_columns: Ints = np.zeros((4, 0), np.int64)
         self._seen: tuple[GpuLedger, int] | None = None
         self._table: JobTable | None = None
@@ -171,9 +173,10 @@ class WalkRecords:
 
     def _quotas(self, queues: QueueTree) -> Ints:
         """Queue above, minimum, maximum and GPUs given, by queue; made anew where a walk counts what it gives."""
-        parent, low, top = queues.columns()
-        if queues.has_minimum or queues.has_maximum or self._queue_columns.shape[1] != len(parent):
-            self._queue_columns = np.array((parent, low, top, np.zeros(len(parent), np.int64)))
+        columns = queues.columns()
+        if queues.has_minimum or queues.has_maximum or columns is not self._queues:
+            self._queues, used = columns, np.zeros(len(columns[0]), np.int64)
+            self._queue_columns = np.array((*columns, used))
         return self._queue_columns
 
     def nodes(self, now: Snapshot) -> Nodes:

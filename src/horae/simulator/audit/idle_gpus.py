@@ -11,7 +11,7 @@ from horae.core.arrays import Ints
 from horae.core.audit_observations import Idleness, IdleStretch
 from horae.core.engine import Engine
 from horae.core.gpu_moves import NOBODY
-from horae.core.queues import QueueTree
+from horae.core.queues import QueueTree, path_up
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.states import State
@@ -119,16 +119,9 @@ class _Room:
         """How many more GPUs a queue may get, by its own maximum and the maxima of the queues above it."""
         if not self._limited:
             return int(self._left[0])
-        return int(min(self._left[above] for above in self._path(queue)))
+        return int(min(self._left[above] for above in path_up(queue, self._parent)))
 
     def use(self, queue: int, gpus: int) -> None:
         """Count GPUs for a queue and all queues above it."""
-        for above in self._path(queue):
+        for above in path_up(queue, self._parent):
             self._left[above] -= gpus
-
-    def _path(self, queue: int) -> list[int]:
-        path = []
-        while queue >= 0:
-            path.append(queue)
-            queue = int(self._parent[queue])
-        return path
