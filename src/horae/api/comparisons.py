@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,12 +31,12 @@ from horae.simulator.scenario import PolicyChoice, Scenario
 from horae.workload.generated_jobs import GeneratedJobs
 
 
-class _RunsBySeed:
+class _RunsBySeed(ABC):
     """Groups of runs that differ in their seeds alone, as frames; nested figures are columns such as `rho.max`."""
 
+    @abstractmethod
     def _groups(self) -> Iterator[tuple[dict[str, Any], Sequence[int], Sequence[Outcome]]]:
         """What each group has in common, its seeds, and its runs."""
-        raise NotImplementedError
 
     @cached_property
     def frame(self) -> pl.DataFrame:

@@ -27,7 +27,7 @@ class GpuLedger:
     an occupant and the new one already a holder. A GPU that nobody holds may be
     planned with; a launch waits until nobody sits on its GPUs but those that hold them.
 
-    A GPU has two seats, for jobs that share it; whoever is alone has the first. Jobs that
+    A GPU has two seats, for jobs that share it; a job that is alone has the first. Jobs that
     share one GPU share all of theirs.
     """
 

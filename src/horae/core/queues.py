@@ -48,7 +48,7 @@ class Queue:
 
 
 def quota_below(gpus: int, path: str, queues: Iterable[Queue]) -> Queue | None:
-    """The first queue on the way down a path whose quota is less than so many GPUs; None where all have room."""
+    """The first queue on the way down a path whose quota is less than this GPU count; None where all have room."""
     limited = {queue.path: queue for queue in queues if queue.gpus_max is not None and queue.gpus_max < gpus}
     parts = path.split("/")
     on_path = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))

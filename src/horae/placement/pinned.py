@@ -206,7 +206,7 @@ class _Floor:
         return [row for row in np.unique(self._ledger.holders[:, gpu_ids]).tolist() if row != NOBODY]
 
     def _lose(self, row: int) -> None:
-        """Take a job's GPUs away; whoever shares them loses them, too."""
+        """Take a job's GPUs away; a job that shares them loses them, too."""
         gpu_ids = list(self._ledger.held[row])
         for sharer in self._sharers(gpu_ids):
             if sharer not in self.losers:

@@ -111,7 +111,7 @@ class _Same(Scenario):
     """A scenario whose runs share one policy object: what it remembers of one run must not change the next."""
 
     def make_policy(self, name: str, settings: Mapping[str, str]) -> Policy:
-        """The policy itself, not a copy; its wishes are checked whoever wrote it."""
+        """The policy itself, not a copy; its wishes are checked."""
         return _always_checked(name, self.built_policy)
 
 
