@@ -6,17 +6,23 @@ placement/waiting_reasons.py, placement/kernel_args.py and placement/rules.py.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horae.core.commands import Decided, StopWhy
 from horae.core.engine import Engine
-from horae.core.events import Event, JobFinished, JobStopped, JobSubmitted, NodeDraining, SettingsChanged
+from horae.core.events import Event, JobFinished, JobStopped, JobSubmitted, NodeDraining, NodeJoined, SettingsChanged
 from horae.core.job import JobSpec
+from horae.core.plan import Plan
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
+from horae.core.snapshot import Snapshot
 from horae.core.states import State
+from horae.core.wishes import Wishes
+from horae.placement.rules import make_placement
+from horae.policies import make_policy
 from tests.builders import Cell, Script, cluster, job, run, times
 
 PREEMPTIVE = ["smallest-first", "srtf", "srsf", "las", "time-slice", "isolated"]
@@ -454,3 +460,61 @@ def test_a_lowered_quota_takes_gpus_back_under_a_policy_that_preempts() -> None:
     cell.submit(0, job("a", work=10, queue="team"), job("b", work=20, queue="team"))
     cell.at(1, SettingsChanged(1, queues=(Queue("team", gpus_max=1),)))
     assert (cell.running, cell.reason("b")) == (["a"], Reason.OVER_QUOTA)
+
+
+# ----------------------------------------------------------------- long lines
+
+
+class BothWays:
+    """Places wishes in their given order, and shuffled with keys for the same order: the plans must be the same."""
+
+    flat = False
+
+    def __init__(self, placement: str) -> None:
+        self._rule, self.lengths, self._rng = make_placement(placement), list[int](), np.random.default_rng(1)
+
+    def fit(self, now: Snapshot, wishes: Wishes) -> Plan:
+        place = self._rng.permutation(len(wishes.job))
+        by_key = self._rule.fit(now, wishes._replace(job=wishes.job[place], key=place.astype(np.float64)))
+        given = self._rule.fit(now, wishes)
+        assert (given.stopped, given.placed) == (by_key.stopped, by_key.placed)
+        assert reasons(given) == reasons(by_key)
+        self.lengths.append(len(wishes.job))
+        return given
+
+
+def reasons(plan: Plan) -> dict[int, int]:
+    """Reasons that change, by row."""
+    return dict(zip(plan.reason_rows.tolist(), plan.reason_codes.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("placement", ["anywhere", "consolidated", "best-effort"])
+@pytest.mark.parametrize("widest", [1, 4, 8])
+def test_the_end_of_a_long_line_waits_for_the_reasons_that_looking_at_each_job_would_give(
+    placement: str, widest: int
+) -> None:
+    """A walk in given order looks at a long line part by part, and hardly at those behind the last GPU."""
+    rng, rule = np.random.default_rng(widest), BothWays(placement)
+    engine = Engine(cluster("v100:4x4,k80:2x4"), make_policy, "fifo-backfill", {}, rule)
+    running: dict[str, int] = {}
+    for step in range(120):
+        for k in range(int(rng.integers(0, 300 if step < 30 else 3))):
+            wants = [(), (), ("v100",), ("k80",)][rng.integers(4)]
+            engine.apply(JobSubmitted(step, job(f"{step}-{k}", gpus=int(rng.integers(1, widest + 1)), gpu_types=wants)))
+        for name in [name for name in running if rng.random() < 0.2]:
+            engine.apply(JobFinished(step, name, running.pop(name)))
+        if step in (60, 70):
+            node = engine.gpus.cluster.nodes[1 if widest < 8 else 4]
+            engine.apply(NodeDraining(step, node.name) if step == 60 else NodeJoined(step, node))
+        running |= {launch.job: launch.attempt for launch in engine.decide(step).launches}
+    assert max(rule.lengths) > 3000 > 1024 > min(rule.lengths)
+
+
+def test_jobs_behind_thousands_that_run_find_the_gpus_that_are_free() -> None:
+    engine = Engine(cluster("1x2200"), make_policy, "fifo-backfill", {}, make_placement("anywhere"))
+    for k in range(2100):
+        engine.apply(JobSubmitted(0, job(str(k))))
+    assert len(engine.decide(0).launches) == 2100
+    engine.apply(JobSubmitted(1, job("wide", gpus=101)))
+    engine.apply(JobSubmitted(1, job("fits", gpus=100)))
+    assert [launch.job for launch in engine.decide(1).launches] == ["fits"]

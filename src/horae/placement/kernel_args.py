@@ -77,14 +77,15 @@ CODE, REASON_CODE = 0, 1
 UNREACHED_WISH, GRANTED_WISH = 255, 254
 
 #: Positions in `Floor.counters`. How many are used: holders touched, marked rows, grants, pieces of grants, wishes
-#: that need a turn, wishes taken from the heap, and wishes of RENAMED_WISH.
-TOUCHED_HOLDERS, MARKED_ROWS, GRANTS, PIECES, TURNS, POPPED, RENAMED = 0, 1, 2, 3, 4, 5, 6
+#: that need a turn, wishes taken from the heap, wishes of RENAMED_WISH, and wishes looked at to list them in either.
+TOUCHED_HOLDERS, MARKED_ROWS, GRANTS, PIECES, TURNS, POPPED, RENAMED, LISTED = 0, 1, 2, 3, 4, 5, 6, 7
 #: Whether holders are looked at; whether their order is known; whether a wish blocks all behind it; whether GPUs are
-#: reserved; whether some holders are protected; and the first wish that has to wait.
-CONTESTED, LINED_UP, BLOCKED, RESERVED, PROTECTED, FIRST_TO_WAIT = 7, 8, 9, 10, 11, 12
+#: reserved; whether some holders are protected; whether no wish can be granted any more and all wait for one reason;
+#: and the first wish that has to wait.
+CONTESTED, LINED_UP, BLOCKED, RESERVED, PROTECTED, SETTLED, FIRST_TO_WAIT = 8, 9, 10, 11, 12, 13, 14
 #: Numbers that only grow: an entry of `tried`, of WISHED or of FREED counts if it has the present number.
-FREE_STAMP, REACH_STAMP, WALK_STAMP = 13, 14, 15
-COUNTERS = 16
+FREE_STAMP, REACH_STAMP, WALK_STAMP = 15, 16, 17
+COUNTERS = 18
 
 
 class Needs(NamedTuple):

@@ -53,6 +53,7 @@ from horae.placement.kernel_args import (
     KEEPS,
     LATE,
     LEAD,
+    LISTED,
     LOOKED_AT,
     MARK,
     MOST_GPUS,
@@ -72,6 +73,7 @@ from horae.placement.kernel_args import (
     RESERVED,
     RESERVED_S,
     ROW,
+    SETTLED,
     SIZE,
     STATUS,
     TRIED_FREE,
@@ -106,29 +108,56 @@ from horae.placement.turns import (
 from horae.placement.waiting_reasons import first_unprotected_s, list_reasons, list_wishless
 
 _PLACED, _STOPPING = int(State.PLACED), int(State.STOPPING)
+#: How many wishes are listed at first where the rest may not have to be looked at closely.
+_FIRST_TURNS = 1024
 _NONE, _VACATING, _FRAGMENTED = int(Reason.NONE), int(Reason.VACATING), int(Reason.FRAGMENTED)
 
 
 @lean
-def _list_turns(floor: Floor, walk: Walk, jobs: JobColumns) -> None:
-    """Part the wishes that need a turn from those of jobs that keep their GPUs anyway.
+def _list_turns(end: int, floor: Floor, walk: Walk, jobs: JobColumns) -> None:
+    """Part the wishes up to `end` that need a turn from those of jobs that keep their GPUs anyway.
 
-    Of the latter all that can change is the reason: that the GPUs are still occupied, or that they are no more.
+    Of the latter all that can change is the reason: that the GPUs are still occupied, or that they are no more. Once
+    there is nothing left to give, jobs that wait for the reason they waited for before need no turn, either.
     """
     job, turns, codes, holder_of, holders = walk.job, walk.turns, walk.codes, floor.holder_of, floor.holders
-    state, reason, count, renamed = jobs.state, jobs.reason, 0, 0
-    for i in range(floor.wishes):
+    state, reason, count, renamed = jobs.state, jobs.reason, floor.counters[TURNS], floor.counters[RENAMED]
+    key, heap_key, keyed, settled = walk.key, walk.heap_key, len(walk.key) > 0, floor.counters[SETTLED] > 0
+    for i in range(floor.counters[LISTED], end):
         row = job[i]
         h = holder_of[row]
         if h < 0 or holders[STATUS, h] != KEEPS:
+            if settled and reason[row] == walk.waiting:
+                continue
             turns[WISH, count], codes[CODE, i] = i, UNREACHED_WISH
+            if keyed:
+                turns[HEAP, count], heap_key[count] = i, key[i]
             count += 1
             continue
         vacating = state[row] == _PLACED or state[row] == _STOPPING
         if reason[row] != (_VACATING if vacating else _NONE):
             turns[RENAMED_WISH, renamed] = i
             renamed += 1
-    floor.counters[TURNS], floor.counters[RENAMED] = count, renamed
+    floor.counters[TURNS], floor.counters[RENAMED], floor.counters[LISTED] = count, renamed, end
+
+
+@inlined
+def _may_settle(floor: Floor, walk: Walk, pools: Pools) -> bool:
+    """Whether jobs that come after the last GPU was given all wait for the same reason, whatever came before them."""
+    in_given_order = len(walk.key) == 0 and walk.asked.shape[1] == 0 and walk.head < 0
+    return in_given_order and not (walk.preempt or walk.takes or walk.blocking or floor.counted or pools.shrunk)
+
+
+@lean
+def _list_next_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -> None:
+    """List the wishes for the next turns: all of them, or as many again where the rest may turn out to be settled."""
+    first, free = floor.counters[LISTED], 0
+    for gpu_type in range(walk.before_by_type.shape[1]):
+        free += walk.before_by_type[FREE, gpu_type] if first == 0 else floor.by_type[FREE, gpu_type]
+    may_settle = _may_settle(floor, walk, pools)
+    floor.counters[SETTLED] = may_settle and free == 0
+    end = max(2 * first, _FIRST_TURNS) if may_settle and free > 0 else floor.wishes
+    _list_turns(min(end, floor.wishes), floor, walk, jobs)
 
 
 @lean
@@ -138,8 +167,10 @@ def _all_fit(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> bool:
     if floor.counted or not walk.as_jobs_say or not anywhere:
         return False
     wanted, types, some_free = 0, 0, False
-    for turn in range(floor.counters[TURNS]):
-        row = walk.job[walk.turns[WISH, turn]]
+    for i in range(floor.wishes):
+        row = walk.job[i]
+        if floor.holder_of[row] >= 0:
+            continue
         wanted += needs.gpus_min[row]
         types |= needs.types[row]
         for gpu_type in range(walk.before_by_type.shape[1]):
@@ -190,13 +221,10 @@ def _prepare(all_fit: bool, floor: Floor, walk: Walk, jobs: JobColumns, nodes: N
         floor.by_type[FREE, gpu_type] = floor.by_type[REACH, gpu_type] = walk.before_by_type[FREE, gpu_type]
     if floor.counters[CONTESTED]:
         _see_holders(all_fit, floor, walk, jobs)
-        _list_turns(floor, walk, jobs)
+        _list_turns(floor.wishes, floor, walk, jobs)
     if floor.counted:
         _charge_holders(floor, walk)
     count = floor.counters[TURNS]
-    for turn in range(count if len(walk.key) > 0 else 0):
-        i = walk.turns[WISH, turn]
-        walk.turns[HEAP, turn], walk.heap_key[turn] = i, walk.key[i]
     if len(walk.key) > 0:
         heapify(walk.heap_key[:count], walk.turns[HEAP][:count])
 
@@ -235,7 +263,7 @@ def _is_stuck(least: int, types: int, size: int, preempt: bool, type_counts: Int
 
 
 @inlined
-def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> None:
+def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools) -> None:
     """Step 2 where wishes say nothing but their jobs, and neither quotas nor reservations count.
 
     Jobs that keep their GPUs, and jobs for which too few are left, are dealt with here: in a long queue that is
@@ -247,10 +275,17 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> N
     gpus_min, types, skew = needs.gpus_min, needs.types, needs.skew
     codes, tried, heap_key = walk.codes, walk.tried, walk.heap_key
     keyed, lacking, all_gpus, everybody = len(walk.key) > 0, what_is_lacking(walk), len(next_gpu), EVERYBODY + 0
-    for turn in range(counters[TURNS]):
+    turn = -1
+    while True:
+        turn += 1
+        while turn == counters[TURNS] and counters[LISTED] < floor.wishes:
+            _list_next_turns(floor, walk, jobs, pools)
+        if turn == counters[TURNS]:
+            break
         over = _nothing_left(type_counts) or (counters[BLOCKED] > 0 and not walk.preempt)
         if over and (counters[FIRST_TO_WAIT] >= 0 or counters[PROTECTED] == 0):
-            break
+            turn = counters[TURNS] - 1
+            continue
         i = _next_wish(turn, turns, heap_key, counters) if keyed else turns[WISH, turn]
         row = job[i]
         h = holder_of[row] if marks[MARK, row] == UNMARKED else NONE
@@ -334,14 +369,15 @@ def fit(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools, 
     for at in range(COUNTERS):
         floor.counters[at] = floor.counters[at] + 1 if at >= FREE_STAMP else 0
     floor.counters[FIRST_TO_WAIT], floor.grants[FIRST_PIECE, 0] = NONE, 0
-    _list_turns(floor, walk, jobs)
     # Where wishes name partners, jobs may wait though all fit: it counts which holders are protected.
     all_fit = walk.preempt and _all_fit(floor, walk, needs, pools)
     floor.counters[CONTESTED] = walk.preempt and (not all_fit or walk.asked.shape[1] > 0)
-    if floor.counters[TURNS] > 0 or floor.counters[CONTESTED]:
+    if not floor.counters[CONTESTED]:
+        _list_next_turns(floor, walk, jobs, pools)
+    if floor.counters[TURNS] > 0 or floor.counters[LISTED] < floor.wishes or floor.counters[CONTESTED]:
         _prepare(all_fit, floor, walk, jobs, nodes)
         if walk.asked.shape[1] == 0 and not floor.counted and walk.head < 0:
-            _take_plain_turns(floor, walk, needs, pools)
+            _take_plain_turns(floor, walk, needs, jobs, pools)
         else:
             _take_turns(floor, walk, needs, jobs, pools)
         _grow_elastic(floor, walk)
