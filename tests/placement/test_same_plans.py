@@ -21,7 +21,7 @@ def digest(plan: Plan) -> int:
     reasons = sorted(zip(plan.reason_rows.tolist(), plan.reason_codes.tolist(), strict=True))
     placed = [(int(one.row), tuple(map(int, one.gpu_ids)), int(one.span), bool(one.ready)) for one in plan.placed]
     stopped, renewed = [(int(row), int(by)) for row, by in plan.stopped], [int(row) for row in plan.renewed]
-    said = (stopped, placed, renewed, reasons, plan.node_free.tolist(), int(plan.head), float(plan.unprotected_s))
+    said = (stopped, placed, renewed, reasons, int(plan.head), float(plan.unprotected_s))
     return crc32(repr(said).encode())
 
 

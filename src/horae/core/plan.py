@@ -32,8 +32,6 @@ class Plan(NamedTuple):
     renewed: tuple[int, ...]
     reason_rows: Ints
     reason_codes: NDArray[np.uint8]
-    #: Free GPUs of each node after the plan.
-    node_free: Ints
     #: Row of the job that has a reservation, or -1.
     head: int
     #: When the first lease or minimum run time of a job that blocks a wish ends.

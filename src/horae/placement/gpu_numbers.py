@@ -28,7 +28,6 @@ from horae.placement.kernel_args import (
     JOINED,
     LEAD,
     LEFT_OF_TYPE,
-    LEFT_ON_NODE,
     NO_HOST,
     NODE_END,
     NODE_OF,
@@ -253,26 +252,22 @@ def list_renewed(floor: Floor, walk: Walk, jobs: JobColumns) -> int:
 
 
 @lean
-def count_free(floor: Floor, walk: Walk, nodes: Nodes) -> None:
-    """Count the free GPUs by node and by type after the decision."""
-    by_node, by_type = nodes.by_node, floor.by_type
-    for node in range(by_node.shape[1]):
-        by_node[LEFT_ON_NODE, node] = nodes.before_by_node[FREE, node]
-    for gpu_type in range(by_type.shape[1]):
-        by_type[LEFT_OF_TYPE, gpu_type] = walk.before_by_type[FREE, gpu_type]
+def count_free(floor: Floor, walk: Walk) -> None:
+    """Count the free GPUs by type after the decision."""
+    free = floor.by_type[LEFT_OF_TYPE]
+    for gpu_type in range(len(free)):
+        free[gpu_type] = walk.before_by_type[FREE, gpu_type]
     for at in range(floor.counters[TOUCHED_HOLDERS]):
         h = floor.grants[TOUCHED, at]
         gpu = floor.held[FIRST_GPU, h] if floor.holders[STATUS, h] >= DISPLACED else NONE
         while gpu >= 0:
             if floor.by_gpu[POOL_OF, gpu] != CLOSED:
-                by_node[LEFT_ON_NODE, floor.by_gpu[NODE_OF, gpu]] += 1
-                by_type[LEFT_OF_TYPE, floor.by_gpu[TYPE_OF, gpu]] += 1
+                free[floor.by_gpu[TYPE_OF, gpu]] += 1
             gpu = floor.next_gpu[gpu]
     for p in range(floor.counters[GRANTS]):
         own = floor.grants[HOST, p] == NO_HOST
         for at in range(floor.grants[FIRST, p], floor.grants[FIRST, p + 1] if own else 0):
-            by_node[LEFT_ON_NODE, floor.by_gpu[NODE_OF, floor.grants[GPU_ID, at]]] -= 1
-            by_type[LEFT_OF_TYPE, floor.by_gpu[TYPE_OF, floor.grants[GPU_ID, at]]] -= 1
+            free[floor.by_gpu[TYPE_OF, floor.grants[GPU_ID, at]]] -= 1
 
 
 @inlined

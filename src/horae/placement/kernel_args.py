@@ -49,9 +49,9 @@ FIRST_NODE, END_NODE, CURSOR = 11, 12, 13
 #: Columns of `Floor.by_gpu`: pool or CLOSED, type, node, and the row that is given the GPU in this decision: -1 before
 #: and after.
 POOL_OF, TYPE_OF, NODE_OF, OWNER = 0, 1, 2, 3
-#: Columns of `Nodes.by_node`: rack, first GPU and the GPU after the last; nodes by pool; the last walk that took GPUs
-#: of the node from a holder; and the GPUs that are free after the decision.
-NODE_RACK, NODE_START, NODE_END, IN_POOL, FREED, LEFT_ON_NODE = 0, 1, 2, 3, 4, 5
+#: Columns of `Nodes.by_node`: rack, first GPU and the GPU after the last; nodes by pool; and the last walk that took
+#: GPUs of the node from a holder.
+NODE_RACK, NODE_START, NODE_END, IN_POOL, FREED = 0, 1, 2, 3, 4
 #: Columns of `Floor.grants`. By grant p: row, most GPUs, host, and its first piece; by piece: pool and GPU count; and
 #: a heap of holders, by their first GPU, and grants, by GPU count and number.
 ROW, MOST_GPUS, HOST, FIRST_PIECE, PIECE_POOL, PIECE_GPUS, ENDING = 0, 1, 2, 3, 4, 5, 6

@@ -38,7 +38,6 @@ def fit_pinned(now: Snapshot, wishes: Wishes, pins: Sequence[Mapping[int, int]])
         renewed=tuple(row for row in floor.kept if now.table.lease_until_s[row] <= now.now_s),
         reason_rows=reason_rows,
         reason_codes=reason_codes,
-        node_free=floor.node_free(),
         head=NOBODY,
         unprotected_s=floor.unprotected_s(),
     )
@@ -160,12 +159,6 @@ class _Floor:
             code[number[one.row]] = int(Reason.NONE if one.ready else Reason.VACATING)
         changed = np.flatnonzero(table.reason[now.rows] != code)
         return now.rows[changed], code[changed].astype(np.uint8)
-
-    def node_free(self) -> Ints:
-        """Free GPUs by node when all is placed."""
-        cluster = self._now.cluster
-        free = cluster.gpu_node[(self._owner == NOBODY) & self._ledger.gpu_open]
-        return np.bincount(free, minlength=len(cluster.nodes)).astype(np.int64)
 
     def unprotected_s(self) -> float:
         """When the first job that is protected is so no more, if anybody waits for that."""

@@ -98,7 +98,6 @@ class GangPlacement:
             renewed=_renewed(ledger, answer.renewed[: totals.renewed]),
             reason_rows=reason_rows,
             reason_codes=reason_codes,
-            node_free=answer.free_by_node.copy(),
             head=head,
             unprotected_s=np.inf if everybody_has_gpus else totals.unprotected_s,
         )

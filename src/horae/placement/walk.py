@@ -383,7 +383,7 @@ def fit(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools, 
         _grow_elastic(floor, walk)
     number_grants(floor, walk, jobs, nodes)
     stopped, renewed = list_stopped(floor, walk), list_renewed(floor, walk, jobs)
-    count_free(floor, walk, nodes)
+    count_free(floor, walk)
     unprotected_s = np.inf
     if floor.counters[PROTECTED] > 0 and floor.counters[FIRST_TO_WAIT] >= 0:
         unprotected_s = first_unprotected_s(floor, walk, jobs)

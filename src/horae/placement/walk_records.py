@@ -29,7 +29,6 @@ from horae.placement.kernel_args import (
     JOINED,
     KEEPS,
     LEAST,
-    LEFT_ON_NODE,
     MOST,
     NODE_END,
     NODE_RACK,
@@ -76,8 +75,6 @@ class Answer(NamedTuple):
     #: Rows whose reason changes, and the new reasons.
     reason_rows: Ints
     reason_codes: Bytes
-    #: Free GPUs after the decision.
-    free_by_node: Ints
 
 
 class WalkRecords:
@@ -223,7 +220,6 @@ class WalkRecords:
             ready=self._grants[READY],
             reason_rows=self._turns[REASON_ROW],
             reason_codes=self._codes[REASON_CODE],
-            free_by_node=self._by_node[LEFT_ON_NODE],
         )
 
     def _make_room_for_wishes(self, wishes: int) -> None:
@@ -265,7 +261,7 @@ def _node_pools(cluster: Cluster, flat: bool) -> Ints:
 
 def _by_node(cluster: Cluster, flat: bool) -> Ints:
     """Rack and GPUs of each node, and the nodes in order of their pools."""
-    block = np.zeros((6, len(cluster.nodes)), np.int64)
+    block = np.zeros((5, len(cluster.nodes)), np.int64)
     block[NODE_RACK], block[NODE_START], block[NODE_END] = (
         cluster.node_rack,
         cluster.first_gpu[:-1],
