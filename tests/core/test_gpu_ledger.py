@@ -46,6 +46,20 @@ def test_a_job_may_hold_gpus_that_another_still_sits_on_but_not_sit_there_too() 
         gpus.occupy(1)
 
 
+def test_a_job_waits_until_the_one_it_is_to_share_with_has_left_its_old_gpus() -> None:
+    gpus = ledger()
+    gpus.hold(0, (0, 1))
+    gpus.occupy(0)
+    gpus.drop(0)
+    for row in (0, 1):
+        gpus.hold(row, (0, 2))
+    assert not gpus.vacant(1), "the first is stopped, to come back, and still sits on GPU 0"
+    gpus.vacate(0)
+    assert gpus.vacant(1)
+    gpus.occupy(0)
+    assert gpus.vacant(1)
+
+
 def test_a_job_that_leaves_takes_its_own_claim_along_and_no_other() -> None:
     gpus = ledger()
     gpus.hold(0, (0,))

@@ -124,3 +124,13 @@ def test_a_job_does_not_grow_beyond_the_quota_of_its_queue() -> None:
     cell.at(400, JobFinished(400, "y", 1))
     cell.at(401)
     assert len(cell.gpus("grows")) <= 3, "x has 2 of the 5"
+
+
+def test_an_elastic_job_asks_for_no_more_than_one_type_or_its_queue_can_ever_give() -> None:
+    grows = job("grows", gpus=2, gpus_min=2, gpus_max=8, work=1000, queue="lab")
+    unlike = Cell("a100:1x4,k80:1x6", "optimus")
+    unlike.submit(0, grows)
+    assert len(unlike.engine.gpus.held[0]) == 6
+    limited = Cell("1x8", "optimus", queues=[Queue("lab", gpus_max=3)])
+    limited.submit(0, grows)
+    assert len(limited.engine.gpus.held[0]) == 3

@@ -97,8 +97,16 @@ class GpuLedger:
             self.drop(row)
 
     def vacant(self, row: int) -> bool:
-        """Whether only jobs that hold the GPUs of a job sit on them."""
-        return bool(gpu_moves.is_vacant(np.array(self.held[row], np.int64), self._columns))
+        """Whether only jobs that hold the GPUs of a job sit on them, and on no others."""
+        gpu_ids = self.held[row]
+        if not gpu_moves.is_vacant(np.array(gpu_ids, np.int64), self._columns):
+            return False
+        first, second = self.holders[:, gpu_ids[0]].tolist()
+        if second == NOBODY:
+            return True
+        # A job that is stopped, to come back to some of its GPUs, still sits on all of its old ones.
+        sits_on = self.occupied.get(first if second == row else second, ())
+        return sorted(sits_on) == sorted(gpu_ids) or set(sits_on).isdisjoint(gpu_ids)
 
     def has_occupant(self, row: int, among: tuple[int, ...]) -> bool:
         """Whether one of some jobs sits on the GPUs that a job holds."""

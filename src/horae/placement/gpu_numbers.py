@@ -169,12 +169,15 @@ def _is_ready(p: int, floor: Floor, jobs: JobColumns, nodes: Nodes) -> bool:
     if jobs.state[row] != _WAITING and jobs.state[row] != _PLACED:
         return False
     shares_with = floor.holders[LEAD, host] if host >= 0 else NONE
+    shared, gpus = 0, floor.grants[FIRST, p + 1] - floor.grants[FIRST, p]
     for at in range(floor.grants[FIRST, p], floor.grants[FIRST, p + 1]):
         for seat in range(2):
             occupant = nodes.occupants[seat, floor.grants[GPU_ID, at]]
             if occupant >= 0 and occupant != shares_with:
                 return False
-    return True
+            shared += 1 if occupant >= 0 else 0
+    # A job that sits on some of them only is still on its way here.
+    return shared == 0 or shared == gpus
 
 
 @lean

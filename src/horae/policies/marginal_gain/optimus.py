@@ -12,6 +12,7 @@ import numpy as np
 from horae.core.arrays import Floats, Ints
 from horae.core.compared_by import ComparedBy
 from horae.core.memory import Memory, MemorySpec
+from horae.core.queues import path_up
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
@@ -40,7 +41,7 @@ class Optimus:
         """Gangs in order of the GPU time left, each as large as marginal gains have made it."""
         time_on_one_s = np.maximum(now.remaining_s * now.gpus, 0.0)
         order = np.argsort(time_on_one_s, kind="stable")
-        least, most = now.table.gpus_min[now.rows], now.table.gpus_max[now.rows]
+        least, most = now.table.gpus_min[now.rows], _most_ever(now)
         wanted = marginal_gains(time_on_one_s, least, most, order, int(now.open_gpus.sum()))
         gpus = self._gpus_asked(now, time_on_one_s, wanted)[order]
         quantum_ends_s = next_quantum_s(now.now_s, self.quantum)
@@ -92,6 +93,20 @@ def marginal_gains(time_on_one_s: Floats, least: Ints, most: Ints, order: Ints, 
 def _gain_s(time_on_one_s: float, gpus: int) -> float:
     """Seconds that one GPU more saves a job that has `gpus`."""
     return time_on_one_s / gpus - time_on_one_s / (gpus + 1)
+
+
+def _most_ever(now: Snapshot) -> Ints:
+    """The most GPUs that each job could have: at most as many as a type it can use has, and as its queue may have.
+
+    A job that asked for more would wait for ever.
+    """
+    of_one_type = np.where(now.rates > 0, now.open_gpus, 0).max(axis=1, initial=0)
+    most: Ints = np.minimum(now.table.gpus_max[now.rows], of_one_type)
+    if now.queues.has_maximum:
+        parent, _, maximum = now.queues.columns()
+        allowed = [maximum[path_up(queue, parent)].min() for queue in now.queue.tolist()]
+        most = np.minimum(most, np.array(allowed, np.int64))
+    return np.asarray(np.maximum(most, now.table.gpus_min[now.rows]), np.int64)
 
 
 def gpus_held(now: Snapshot) -> Ints:

@@ -246,8 +246,10 @@ class _JobGrants:
         left = _without(free, self.given)
         for i in self.given:
             if self._views.leased[i]:
-                has = held_by(self._now, i)
-                left[list(has)] += list(has.values())
+                # A job with a new lease leaves what it was granted: the GPUs that it had are offered anyway.
+                leaves = self._views.granted.get(i) or held_by(self._now, i)
+                for machine, gpus in leaves.items():
+                    left[machine] += gpus
         return left
 
     def _takers(self, typical: Floats | None) -> dict[int, Taker]:
