@@ -53,9 +53,15 @@ def mortal(function: Callable[..., Any], call: int, when: str) -> Callable[..., 
     return last
 
 
-def main() -> None:
+def owner(place: str) -> Any:
+    """The class or module of this name."""
     from importlib import import_module
 
+    module, _, inner = place.rpartition(".")
+    return getattr(import_module(module), inner) if inner[0].isupper() else import_module(place)
+
+
+def main() -> None:
     from horae.backends import BACKENDS, BackendOptions
     from horae.backends.local.backend import LocalBackend
     from horae.cli.main import main as horae
@@ -70,9 +76,7 @@ def main() -> None:
     point, call, when = sys.argv.pop(1).split(":")
     if point:
         place, name = POINTS[point]
-        module, _, inner = place.rpartition(".")
-        owner = getattr(import_module(module), inner)
-        setattr(owner, name, mortal(getattr(owner, name), int(call), when))
+        setattr(owner(place), name, mortal(getattr(owner(place), name), int(call), when))
     sys.exit(horae())
 
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -22,6 +23,7 @@ import pytest
 from horae.core.errors import UserError
 from horae.service.server import ServeOptions, Server
 from tests.service.crashes import LONG, Findings, Service, Storm, examine, service
+from tests.service.mortal import POINTS
 
 KILLS = int(os.environ.get("HORAE_KILLS", "0"))
 SEED = int(os.environ.get("HORAE_SEED", "1"))
@@ -59,6 +61,13 @@ def test_killed_at_any_moment_the_daemon_loses_no_job_and_runs_none_twice(
     assert found.daemon_kills == (KILLS or 3)
     assert found.went_on > 0
     assert found.failed_attempts == 0, "a job fails because the daemon is killed"
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_every_point_at_which_a_service_dies_is_there(point: str) -> None:
+    """In a process of its own, in which nothing else has been imported."""
+    look = f"from tests.service.mortal import *; place, name = POINTS[{point!r}]; getattr(owner(place), name)"
+    subprocess.run([sys.executable, "-c", look], check=True, cwd=Path(__file__).parent.parent.parent)
 
 
 def test_killed_between_two_steps_of_one_thing_the_daemon_ends_what_it_began(tmp_path: Path, show: Show) -> None:
