@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The test suite takes at most six minutes on two cores.
+# The test suite takes six to seven minutes on two cores, with the tests that train with PyTorch.
 TEST_WORKERS ?= 2
 
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
