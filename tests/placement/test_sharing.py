@@ -14,7 +14,7 @@ from horae.core.cluster import Cluster, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Launch, Stop
 from horae.core.engine import Engine
-from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, JobStopped, JobSubmitted
+from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, JobStopped, JobSubmitted, NodeDraining
 from horae.core.invariants import check
 from horae.core.memory import Memory, MemorySpec
 from horae.core.queues import Queue
@@ -336,3 +336,17 @@ def test_a_job_waits_for_a_sharer_that_is_stopped_when_the_last_other_occupant_h
     assert ([stop.job for stop in record.stops], record.launches) == (["a"], ())
     bench.stopped("a")
     assert [launch.job for launch in bench.decide().launches] == ["b"]
+
+
+def test_a_job_does_not_join_one_that_still_has_to_leave_some_of_its_old_gpus() -> None:
+    bench = Bench(cluster("3x1"))
+    bench.submit(a=2, b=2)
+    bench.wish("a")
+    bench.slow_stops = True
+    bench.tell(NodeDraining(bench.engine.now_s, bench.machines.nodes[1].name, evict=True))
+    bench.wish("a")
+    assert (bench.gpus("a"), bench.state("a")) == ((0, 2), State.STOPPING)
+    assert bench.wish("a+b").launches == (), "a sits on GPUs 0 and 1"
+    assert bench.gpus("b") == (0, 2)
+    bench.stopped("a")
+    assert {launch.job for launch in bench.decide().launches} == {"a", "b"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.policies.settings import BadSetting
 from horae.policies.themis.bidding_agent import ErringAgent, TruthfulAgent
+from horae.policies.themis.themis import _JobGrants
 from horae.report.metrics.measure import measure
 from horae.simulator.driver import Driver
 from horae.simulator.run import simulate
@@ -277,3 +279,19 @@ def test_trials_that_stop_early_are_bid_for_in_their_order() -> None:
     assert report.given_up > 10
     assert history.counters["auctions"] > 0
     assert (~np.isnan(history.end_s)).all()
+
+
+def test_a_job_that_moves_leaves_what_it_was_granted_before_the_auction_or_else_what_it_has() -> None:
+    views = SimpleNamespace(leased=[True, True], granted={0: {1: 2}}, queue_use=lambda: None)
+    now = SimpleNamespace(
+        machines=SimpleNamespace(
+            names=("a", "b", "c"), of_gpu=np.array([0, 0, 1, 1, 2]), gpu_type=np.zeros(3, np.int64)
+        ),
+        rows=np.array([4, 5]),
+        gpu_ledger=SimpleNamespace(held={5: (4,)}, gpu_open=np.array([True] * 4 + [False])),
+    )
+    grants = _JobGrants(now, views, {})  # type: ignore[arg-type]
+    grants.given = {0: {0: 2}, 1: {0: 1}}
+    assert grants._left(np.array([4, 0, 0])).tolist() == [1, 2, 0], "the GPU that job 1 has is closed"
+    now.gpu_ledger.gpu_open[4] = True
+    assert grants._left(np.array([4, 0, 0])).tolist() == [1, 2, 1]

@@ -275,19 +275,17 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, 
     gpus_min, types, skew = needs.gpus_min, needs.types, needs.skew
     codes, tried, heap_key = walk.codes, walk.tried, walk.heap_key
     keyed, lacking, all_gpus, everybody = len(walk.key) > 0, what_is_lacking(walk), len(next_gpu), EVERYBODY + 0
-    turn = -1
-    while True:
-        turn += 1
-        while turn == counters[TURNS] and counters[LISTED] < floor.wishes:
-            _list_next_turns(floor, walk, jobs, pools)
+    turn = 0
+    while turn < counters[TURNS] or counters[LISTED] < floor.wishes:
         if turn == counters[TURNS]:
-            break
+            _list_next_turns(floor, walk, jobs, pools)
+            continue
         over = _nothing_left(type_counts) or (counters[BLOCKED] > 0 and not walk.preempt)
         if over and (counters[FIRST_TO_WAIT] >= 0 or counters[PROTECTED] == 0):
-            turn = counters[TURNS] - 1
+            turn = counters[TURNS]
             continue
         i = _next_wish(turn, turns, heap_key, counters) if keyed else turns[WISH, turn]
-        row = job[i]
+        row, turn = job[i], turn + 1
         h = holder_of[row] if marks[MARK, row] == UNMARKED else NONE
         if over:
             # Only the first that has to wait is still of interest: which protected holders are in its way?

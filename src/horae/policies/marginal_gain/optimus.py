@@ -104,8 +104,8 @@ def _most_ever(now: Snapshot) -> Ints:
     most: Ints = np.minimum(now.table.gpus_max[now.rows], of_one_type)
     if now.queues.has_maximum:
         parent, _, maximum = now.queues.columns()
-        allowed = [maximum[path_up(queue, parent)].min() for queue in now.queue.tolist()]
-        most = np.minimum(most, np.array(allowed, np.int64))
+        allowed = np.array([maximum[path_up(queue, parent)].min() for queue in range(len(parent))], np.int64)
+        most = np.minimum(most, allowed[now.queue])
     return np.asarray(np.maximum(most, now.table.gpus_min[now.rows]), np.int64)
 
 
