@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The test suite takes six to seven minutes on two cores, with the tests that train with PyTorch.
+# `make test` takes about TIME_TEST on two cores, `make test-long` TIME_LONG with PyTorch.
 TEST_WORKERS ?= 2
 
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test torch soak lint bench agreement docs clean
+.PHONY: demo test test-long torch soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -26,16 +26,20 @@ demo: $(INSTALLED)
 	@mkdir -p build
 	$(BIN)/horae demo --html build/demo.html
 
-## The whole test suite; what could not run is listed with its reason. Then, alone, the gate: Horae is as fast as it was.
+## The test suite; what could not run is listed with its reason. Then, alone, the gate: Horae is as fast as it was.
 test: $(INSTALLED)
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal --ignore=tests/gate
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "not long" --ignore=tests/gate
 	$(BIN)/pytest -p no:xdist tests/gate
 
-## PyTorch, for the tests that train with it; `make test` runs them where it is installed.
+## What takes long: a service that is killed again and again, the demo, real jobs against simulated ones, PyTorch.
+test-long: $(INSTALLED)
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m long
+
+## PyTorch, for the tests that train with it; `make test-long` runs them where it is installed.
 torch: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 
-## 2,000 seeds of random workloads with every fault, and 100 kills of a real service; `make test` runs a slice of it.
+## 2,000 seeds of random workloads with every fault, and 100 kills of a real service; `make test` and `make test-long` run a slice of it.
 soak: $(INSTALLED)
 	HORAE_SEEDS=2000 $(BIN)/pytest -n $(TEST_WORKERS) -q tests/simulation
 	HORAE_KILLS=100 $(BIN)/pytest -q tests/service/test_crashes.py

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from statistics import median
 
 from benchmarks.gate import proof, recorded
-from benchmarks.gate.measurement import AGAIN, FIRST, LATER_LOOKS, Judged, Verdict, judge, measure_alone
+from benchmarks.gate.measurement import AGAIN, CLEAR, FIRST, LATER_LOOKS, Judged, Verdict, judge, measure_alone
 from benchmarks.gate.workloads import WORKLOADS
 from benchmarks.machine import ROOT, cpu_name
 
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None, command: Sequence[str] = _COMMA
     if asked.samples:
         print(json.dumps({name: measure_alone(name, AGAIN) for name in names}))
         return 0
-    return check(names, asked.output, command)
+    return check(names, asked.output, command, asked.first)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -38,19 +39,23 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help="write the median ratios of some runs to ratios.json")
     parser.add_argument("--runs", type=int, default=5, help="processes whose median ratio --record writes")
     parser.add_argument("--prove", action="store_true", help="run the gate with a slower engine, and unchanged")
+    parser.add_argument("--first", action="store_true", help="end at the first workload that got slower")
     parser.add_argument("--samples", action="store_true", help="print ratios as JSON and judge nothing")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the verdicts")
     return parser.parse_args(arguments)
 
 
-def check(names: Sequence[str], output: str, command: Sequence[str]) -> int:
-    """Judge the workloads by their recorded ratios."""
+def check(names: Sequence[str], output: str, command: Sequence[str], first: bool) -> int:
+    """Judge the workloads by their recorded ratios, all of them or up to the first that got slower."""
     record = recorded.load()
     verdicts = []
     for name in names:
-        verdicts.append(judge(name, record.ratios.get(name), _looks(name, command)))
+        ratio = record.ratios.get(name)
+        verdicts.append(judge(name, ratio, _looks(name, ratio, command)))
         if output == "text":
             print(verdicts[-1].sentence, flush=True)
+        if first and verdicts[-1].verdict is Verdict.SLOWER:
+            break
     if output == "json":
         print(json.dumps([_as_dict(judged) for judged in verdicts]))
     failed = [judged for judged in verdicts if judged.verdict in (Verdict.SLOWER, Verdict.UNRECORDED)]
@@ -59,9 +64,9 @@ def check(names: Sequence[str], output: str, command: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def _looks(name: str, command: Sequence[str]) -> Iterator[float]:
+def _looks(name: str, ratio: float | None, command: Sequence[str]) -> Iterator[float]:
     """The ratio in a fork, and then in fresh processes, as long as the caller asks."""
-    yield measure_alone(name, FIRST)
+    yield measure_alone(name, FIRST, math.inf if ratio is None else CLEAR * ratio)
     for _ in range(LATER_LOOKS):
         yield _fresh_ratios([name], command)[name]
 

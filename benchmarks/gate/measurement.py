@@ -10,6 +10,7 @@ what ran before in a process changes the ratio even more.
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,8 +24,8 @@ from benchmarks.gate.workloads import WORKLOADS, Act, TimedPair
 MAY_FALL = 0.15
 #: A ratio that is higher by more than this should be recorded.
 WORTH_RAISING = 0.15
-#: Repetitions of the first look at a ratio, and of the later ones.
-FIRST, AGAIN = 8, 16
+#: Repetitions of the first look at a ratio, at least and at most, and of the later ones.
+FEWEST, FIRST, AGAIN = 4, 8, 16
 #: Fresh processes that measure a low ratio again.
 LATER_LOOKS = 3
 #: The part of the recorded ratio that passes at the first look: few repetitions must show a clear margin.
@@ -87,14 +88,16 @@ def judge(name: str, recorded: float | None, looks: Iterable[float]) -> Judged:
     return Judged(name, max(ratios[1:]), recorded, len(ratios))
 
 
-def measure_alone(name: str, repetitions: int) -> float:
+def measure_alone(name: str, repetitions: int, enough: float = math.inf) -> float:
     """The ratio of a workload in a fork, which has the imports of this process and nothing else."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        return pool.submit(measure, WORKLOADS[name], repetitions).result()
+        return pool.submit(measure, WORKLOADS[name], repetitions, enough).result()
 
 
-def measure(make: Callable[[], TimedPair], repetitions: int) -> float:
+def measure(make: Callable[[], TimedPair], repetitions: int, enough: float = math.inf) -> float:
     """Reference over workload in CPU time, by the fastest repetitions of each.
+
+    After a few repetitions a ratio of `enough` ends the measurement.
 
     The reference is run as often in each turn as takes about the time of the workload. A short piece of work finds a
     quiet moment on a busy machine more often than a long one, and the ratio would fall with the load.
@@ -103,11 +106,17 @@ def measure(make: Callable[[], TimedPair], repetitions: int) -> float:
     # The first run of each loads compiled code and fills caches.
     pair.workload()
     pair.reference()
+    # What is there by now stays: collecting garbage before each repetition need not look at it.
+    gc.collect()
+    gc.freeze()
     times = max(1, round(_cpu_s(pair.workload) / _cpu_s(pair.reference)))
     workload_s, reference_s = [], []
     for _ in range(repetitions):
         workload_s.append(_cpu_s(pair.workload))
         reference_s.append(_cpu_s(pair.reference, times))
+        if len(workload_s) >= FEWEST and fastest_s(reference_s) >= enough * fastest_s(workload_s):
+            break
+    gc.unfreeze()
     return fastest_s(reference_s) / fastest_s(workload_s)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.gate import recorded
 from benchmarks.gate.calibration import calibrate
-from benchmarks.gate.measurement import Judged, Verdict, fastest_s, judge, measure
+from benchmarks.gate.measurement import FEWEST, Judged, Verdict, fastest_s, judge, measure
 from benchmarks.gate.workloads import WORKLOADS, TimedPair
 
 
@@ -52,6 +52,16 @@ def test_a_workload_without_a_recorded_ratio_says_how_to_record_it() -> None:
 
 def test_the_fastest_repetitions_count() -> None:
     assert fastest_s([2.0, 7.0, 2.0, 2.0]) == 2.0
+
+
+def test_a_ratio_that_is_enough_is_measured_no_longer() -> None:
+    done: list[float] = []
+    pair = TimedPair(lambda: done.append(calibrate(1)), lambda: calibrate(1))
+    measure(lambda: pair, 9)
+    assert len(done) == 2 + 9
+    done.clear()
+    measure(lambda: pair, 9, enough=0.01)
+    assert len(done) == 2 + FEWEST
 
 
 def test_a_workload_that_does_its_work_twice_has_half_the_ratio() -> None:

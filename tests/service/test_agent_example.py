@@ -43,6 +43,7 @@ def service(tmp_path: Path) -> Iterator[tuple[httpx.Client, dict[str, str]]]:
         assert server.wait(timeout=30) == 0
 
 
+@pytest.mark.long
 def test_an_app_bids_for_itself_while_its_trials_are_halved(service: Any) -> None:
     client, env = service
     trials = [

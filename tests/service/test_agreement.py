@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from benchmarks.agreement import Comparison, Plan, Wanted, run_live, run_simulated, swapped
 from horae.service.history.simulation_costs import calibrate
@@ -20,6 +21,7 @@ def ten_jobs() -> Plan:
     return Plan((*crowd, *later), "tiresias", {"thresholds": "4"})
 
 
+@pytest.mark.long
 def test_ten_jobs_live_and_simulated(tmp_path: Path) -> None:
     """Speeds and costs are those of the live run itself, unlike in `make agreement`.
 

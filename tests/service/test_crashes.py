@@ -47,6 +47,7 @@ def show(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> 
     return printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [TURNS, LEASES] if KILLS else [TURNS], ids=lambda policy: policy[0])
 def test_killed_at_any_moment_the_daemon_loses_no_job_and_runs_none_twice(
     tmp_path: Path, policy: tuple[str, tuple[str, ...]], show: Show
@@ -70,6 +71,7 @@ def test_every_point_at_which_a_service_dies_is_there(point: str) -> None:
     subprocess.run([sys.executable, "-c", look], check=True, cwd=Path(__file__).parent.parent.parent)
 
 
+@pytest.mark.long
 def test_killed_between_two_steps_of_one_thing_the_daemon_ends_what_it_began(tmp_path: Path, show: Show) -> None:
     with service(tmp_path, *TURNS) as running:
         storm = Storm(running, SEED + 1)
@@ -82,6 +84,7 @@ def test_killed_between_two_steps_of_one_thing_the_daemon_ends_what_it_began(tmp
     assert found.failed_attempts == 0, "a job fails because the daemon is killed"
 
 
+@pytest.mark.long
 def test_killed_jobs_and_runners_are_run_again_from_what_they_saved(tmp_path: Path, show: Show) -> None:
     with service(tmp_path, *TURNS) as running:
         storm = Storm(running, SEED + 2)
@@ -148,6 +151,7 @@ def steps_done(saved: Path) -> int:
     return sum(int(json.loads(path.read_text())["step"]) for path in saved.rglob("saved.json"))
 
 
+@pytest.mark.long
 def test_a_full_disk_refuses_jobs_in_one_sentence_lets_others_run_and_loses_nothing(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     with small_disk(tmp_path / "state"), service(tmp_path, *TURNS) as running:
@@ -201,6 +205,7 @@ def wait_until(look: Callable[[], bool]) -> None:
 # --------------------------------------------------------------- a locked journal
 
 
+@pytest.mark.long
 def test_a_locked_journal_refuses_jobs_in_one_sentence_and_all_goes_on_when_it_is_free(tmp_path: Path) -> None:
     with service(tmp_path, *TURNS) as running:
         storm = Storm(running, SEED)

@@ -20,6 +20,7 @@ from horae.service.roles import Caller, Role
 from horae.service.server import ServeOptions, Server
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
+pytestmark = pytest.mark.long
 
 SOURCE = Path(__file__).parents[2]
 SCRIPT = SOURCE / "examples" / "train_torch_ddp.py"

@@ -15,6 +15,7 @@ from horae.train import STOPPED
 from tests.train.service import environment, inside_horae, launch, start, wait_for
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
+pytestmark = pytest.mark.long
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_torch_ddp.py"
 STEPS = 60

@@ -10,6 +10,7 @@ from horae.train import profile
 from horae.workload.catalogue import model
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
+pytestmark = pytest.mark.long
 
 #: Names in torchvision, and what its classes want to hear.
 VISION: dict[str, tuple[str, dict[str, Any]]] = {

@@ -37,6 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HORAE_TOKEN", raising=False)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_jobs_that_were_preempted_end_with_the_loss_of_an_undisturbed_run(horae: Horae, tmp_path: Path) -> None:
     answer = horae("demo", "--state", tmp_path / "state", "--html", tmp_path / "demo.html", "-o", "json")
