@@ -27,6 +27,7 @@ from horae.placement import PLACEMENTS
 from horae.placement.rules import make_placement
 from horae.policies import make_policy
 from horae.policies.settings import BadSetting
+from horae.policies.tiresias.queue_bounds import worthwhile_bounds
 from horae.policies.tiresias.tiresias import TiresiasGittins
 from horae.simulator.driver import Driver
 from horae.simulator.run import simulate
@@ -66,9 +67,20 @@ def test_a_running_job_is_demoted_the_moment_it_crosses_the_bound() -> None:
 def test_every_bound_counts() -> None:
     jobs = [job("a", work=1000), job("b", work=1000)]
     history = run(jobs, "1x1", "tiresias", settings={"thresholds": "100,300", "promote-knob": "off"})
-    # First queue: a, b. Second: a until it has had 300, then b. Last: a to its end, then b.
-    assert launches(history, "a") == [0, 200, 600]
-    assert launches(history, "b") == [100, 400, 1300]
+    # First queue: a, b. Second: b runs on until it has had 300, then a. Last: a runs on to its end, then b.
+    assert launches(history, "a") == [0, 400]
+    assert launches(history, "b") == [100, 1300]
+
+
+def test_a_running_job_gives_way_to_earlier_queues_not_to_an_earlier_start() -> None:
+    """All are in the second queue from 150 on, where b runs and a, which began earlier, waits; new is in the first."""
+    cell = Cell("1x2", "tiresias", {"thresholds": "100", "promote-knob": "off"})
+    cell.submit(0, job("a", gpus=2, work=1000))
+    cell.submit(50, job("b", work=1000, submit_s=50), job("c", work=1000, submit_s=50))
+    assert cell.running == ["b", "c"]
+    assert cell.at(150).stops == ()
+    cell.submit(300, job("new", gpus=2, work=10, submit_s=300))
+    assert cell.running == ["new"]
 
 
 def test_equal_jobs_do_not_take_turns_within_a_queue() -> None:
@@ -90,9 +102,17 @@ def test_a_demotion_that_helps_nobody_wakes_nobody() -> None:
 def test_who_waits_two_queues_below_wakes_nobody_at_the_first_bound() -> None:
     cell = Cell("1x1", "tiresias", {"thresholds": "100,300", "promote-knob": "off"})
     cell.submit(0, job("old", work=1000))
-    cell.submit(400, job("new", work=1000, submit_s=400))
+    cell.submit(200, job("new", work=1000, submit_s=200))
+    cell.at(300)
     assert cell.running == ["new"]
-    assert cell.engine.wake_s == 700, "old stands in the last queue, which new reaches with 300 GPU-seconds"
+    assert cell.engine.wake_s == 500, "old is in the second queue, which new leaves with 300 GPU-seconds"
+
+
+def test_a_job_that_waits_in_the_last_queue_wakes_nobody() -> None:
+    cell = Cell("1x1", "tiresias", {"thresholds": "100,300", "promote-knob": "off", "patience": "off"})
+    cell.submit(0, job("old", work=1000))
+    cell.submit(400, job("new", work=1000, submit_s=400))
+    assert (cell.running, cell.engine.wake_s) == (["new"], math.inf)
 
 
 def test_a_job_that_loads_long_is_demoted_by_what_it_worked() -> None:
@@ -157,9 +177,9 @@ def ran_between(worked: list[tuple[float, float]], from_s: float, to_s: float) -
 def test_a_job_is_promoted_when_it_has_waited_knob_times_as_long_as_it_worked() -> None:
     jobs = [job("old", work=1000), *(job(f"new-{k}", work=90, submit_s=50 + 90 * k) for k in range(9))]
     script = Script(jobs, "1x1", "tiresias", {"thresholds": "100", "promote-knob": "2"})
-    # It works until 100 and waits from then on; at 300 it is back in the first queue, ahead of all who started later.
+    # It works until 100 and waits; at 300 it is back in the first queue, where only the job that runs goes before it.
     assert promoted(script.records)[0] == (0, 300)
-    assert launches(script.history, "old")[:2] == [0, 300]
+    assert launches(script.history, "old")[:2] == [0, 370]
 
 
 def test_without_promotion_it_waits_for_all_of_them() -> None:
@@ -430,21 +450,46 @@ def chosen_bounds(jobs: list[JobSpec]) -> tuple[float, list[float]]:
     return chosen[0].at_s, [float(value) for name, _, value in chosen[0].memory if name.startswith("bound_")]
 
 
-def test_chosen_bounds_cut_all_service_so_far_into_fifths() -> None:
-    jobs = [job(str(k), work=10_000.0 * 4 ** (k % 6), submit_s=2e7 * k) for k in range(40)]
+def test_bounds_are_chosen_from_all_service_so_far() -> None:
+    jobs = [job(str(k), work=1000.0 * 8 ** (k % 4), submit_s=2e7 * k) for k in range(40)]
     at_s, bounds = chosen_bounds(jobs)
-    had = [one.work for one in jobs if one.submit_s < at_s]
+    had = np.array([one.work for one in jobs if one.submit_s < at_s])
     assert len(had) == 30
-    assert [sum(min(one, bound) for one in had) for bound in bounds[:3]] == pytest.approx(
-        [sum(had) * fifth / 5 for fifth in (1, 2, 3)]
-    )
-    assert bounds[3] == math.inf, "the last fifth ends at less than twice the third bound, so that it is left out"
+    wanted = worthwhile_bounds(had, had)
+    assert len(wanted) > 2
+    assert bounds == [*wanted, *[math.inf] * (len(bounds) - len(wanted))]
 
 
-@pytest.mark.parametrize(("work", "wanted"), [(100.0, [3250, 7200]), (30_000.0, [6000, 12_000])])
-def test_chosen_bounds_are_worth_a_restart(work: float, wanted: list[float]) -> None:
-    _, bounds = chosen_bounds([job(str(k), work=work, submit_s=40_000.0 * k) for k in range(40)])
-    assert bounds == pytest.approx([*wanted, *{100.0: [math.inf] * 2, 30_000.0: [24_000, math.inf]}[work]])
+def brute_force_bounds(attained: list[float], finished: list[float]) -> list[float]:
+    """The rule again, job by job."""
+    chosen, before = [], math.inf if not finished else sum(attained) / len(finished)
+    bound = 2000.0
+    while any(one > bound for one in attained):
+        beyond, ended = sum(one - bound for one in attained if one > bound), sum(one > bound for one in finished)
+        if (beyond / ended if ended else math.inf) >= 1.25 * before:
+            chosen.append(bound)
+            before = beyond / ended if ended else math.inf
+        if not ended:
+            break
+        bound *= 4
+    return chosen
+
+
+@given(
+    st.lists(st.sampled_from([100.0, 3000.0, 9000.0, 50_000.0, 400_000.0, 9e6]), min_size=1, max_size=30),
+    st.lists(st.sampled_from([0.0, 5000.0, 60_000.0, 2e6]), max_size=10),
+)
+def test_bounds_are_where_clearly_more_is_left_than_at_the_bound_before(had: list[float], has: list[float]) -> None:
+    """`had` by finished jobs, `has` by those that go on."""
+    chosen = worthwhile_bounds(np.array(had + has), np.array(had))
+    assert chosen == brute_force_bounds(had + has, had)
+
+
+def test_jobs_that_are_alike_need_no_bounds_and_few_long_ones_among_many_short_ones_do() -> None:
+    draw = np.random.default_rng(0)
+    alike, heavy = draw.uniform(20_000, 60_000, 1000), 1000 * draw.pareto(0.8, 1000)
+    assert worthwhile_bounds(alike, alike) == []
+    assert len(worthwhile_bounds(heavy, heavy)) > 3
 
 
 @pytest.mark.parametrize(("trace", "machines"), [("60_job", "n4g4"), ("480gen_job", "n15g4")])
@@ -460,11 +505,11 @@ def test_queues_are_no_worse_than_none_where_restarts_cost(
     assert jct[0] <= jct[1]
 
 
-def test_before_that_bounds_are_those_of_the_published_simulator() -> None:
+def test_before_that_there_are_eight_bounds() -> None:
     cell = Cell("1x1", "tiresias")
     cell.submit(0, job("a", work=10_000), job("b", work=10_000))
-    assert cell.engine.wake_s == 3250
-    assert cell.at(3250).stops[0].job == "a"
+    assert cell.engine.wake_s == 2000
+    assert cell.at(2000).stops[0].job == "a"
 
 
 # GPUs of unlike speed
@@ -558,10 +603,21 @@ def test_an_old_job_does_not_wait_behind_new_ones_for_ever_by_index(index: str) 
 
 
 def test_a_job_that_came_late_to_its_gpus_keeps_them() -> None:
-    """It counts as begun at 3,600, so that those who begin later do not pass it when it runs."""
+    """It is owed precedence since 3,600, so that jobs that are owed it since later do not pass it when it runs."""
     small = [job(f"small-{k}", work=1000.0, submit_s=140.0 * k) for k in range(60)]
-    jobs = sorted([*small, job("gang", gpus=8, work=300.0, submit_s=0.5)], key=lambda one: one.submit_s)
-    assert len(launches(run(jobs, "1x8", "tiresias", placement="anywhere"), "gang")) == 1
+    jobs = sorted([*small, job("gang", gpus=8, work=200.0, submit_s=0.5)], key=lambda one: one.submit_s)
+    assert launches(run(jobs, "1x8", "tiresias", placement="anywhere"), "gang") == [3600.5]
+
+
+def test_a_gang_that_was_promoted_does_not_wait_for_a_stream_of_small_jobs_to_end() -> None:
+    """It runs until 1,000 and is promoted after 100 s of wait; its patience ends 3,600 s later."""
+    starts = []
+    for stream in (100, 200):
+        small = [job(f"small-{k}", work=1000.0, submit_s=500.0 + 140.0 * k) for k in range(stream)]
+        jobs = sorted([*small, job("gang", gpus=8, work=2000.0)], key=lambda one: one.submit_s)
+        by = {"thresholds": "8000", "promote-knob": "0.1"}
+        starts.append(launches(run(jobs, "1x8", "tiresias", settings=by, placement="anywhere"), "gang"))
+    assert starts[0] == starts[1] == [0, 1100 + 3600]
 
 
 def test_the_smallest_bound_and_knob_end_too() -> None:

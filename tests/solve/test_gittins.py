@@ -112,13 +112,6 @@ def test_no_way_to_serve_ends_jobs_sooner_than_the_highest_index_first(values: l
     assert by_index(tuple(sorted(start))) == best(tuple(sorted(start)))
 
 
-@given(samples, st.integers(2, 6))
-def test_equal_parts_have_equal_service(values: list[int], parts: int) -> None:
-    bounds = known(values).equal_parts(parts)
-    spent = [sum(min(one, bound) for one in values) for bound in bounds]
-    assert spent == pytest.approx([sum(values) * k / parts for k in range(1, parts)])
-
-
 @given(st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=30), st.lists(st.floats(0, 1e9), min_size=1, max_size=10))
 def test_real_numbers_of_any_size_give_an_index_that_is_one(values: list[float], at: list[float]) -> None:
     distribution, where = ServiceDistribution(np.array(values)), np.array(at)

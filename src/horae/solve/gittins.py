@@ -83,12 +83,6 @@ class ServiceDistribution:
         end = np.where(self._rise[end] > slope(end), self._jumps[0][end], end)
         return slope(end)
 
-    def equal_parts(self, parts: int) -> Floats:
-        """The ages that cut all service into equal parts: M there is 1/parts of its last value, 2/parts ..."""
-        ends, _, spent = self._curve
-        cuts = spent[-1] * np.arange(1, parts) / parts
-        return np.asarray(np.interp(cuts, np.append(0.0, spent), np.append(0.0, ends)), np.float64)
-
     @cached_property
     def _hull(self) -> tuple[Ints, Floats]:
         """The next corner of the upper hull of each sample and all after it, and the slope of the edge to it.

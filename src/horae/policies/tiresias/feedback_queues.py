@@ -8,15 +8,18 @@ the last promotion, or from the first start if there was no promotion. All time 
 Both moments are exact. A running job leaves its queue when it reaches the bound: the policy asks to be woken then,
 if a waiting job could gain. A job is promoted when promotion is due.
 
+Inside a queue jobs that have GPUs keep them: they lose GPUs only to jobs of an earlier queue. Otherwise large jobs
+that started early would evict small ones again and again.
+
 Two choices are ours.
-- Promotion does nothing for a job that has never run, and a large gang may never find enough GPUs free at once
-  while small jobs keep coming. So a job that has not started within `patience_s` of its submission counts as
-  started then, and goes before all jobs that start later.
+- A large gang may never find enough GPUs free at once while small jobs keep coming. So a job that has waited in the
+  first queue for `patience_s`, since its submission or its promotion, is owed precedence: it goes before the
+  jobs that run there, the longest owed first. It leaves the first queue like any other, so all get their turn.
 - A running job may have waited so long before that it would be promoted as soon as it lost its GPUs. To take the
   GPUs away and give them back would help no job, so such a job is promoted while it runs.
 
-Where jobs inside a queue are not ordered by start, a job may wait for ever in the first queue, too. With `anywhere`
-promotion applies to all queues, and the promoted jobs go first, the longest owed before others.
+Where jobs preempt one another `inside` a queue, by something else than their start, promotion applies to all queues,
+and a promoted job is owed precedence at once.
 """
 
 from __future__ import annotations
@@ -30,13 +33,14 @@ from horae.core.arrays import Bools, Floats, Ints
 from horae.core.memory import Memory
 from horae.core.snapshot import Snapshot
 from horae.policies.tiresias.queue_columns import (
+    INSTANT_S,
     NextChange,
     QueueColumns,
     Rule,
     ServiceColumns,
     add_queues,
     fill_queues,
-    key_by_first_start,
+    key_by_start,
     next_change,
 )
 
@@ -76,19 +80,17 @@ class FeedbackQueues:
         add_queues(self.queue, key)
         return key
 
-    def by_first_start(self) -> Floats:
-        """Jobs that started first go first; jobs that never started come last, by arrival."""
+    def by_start(self) -> Floats:
+        """Jobs owed precedence, jobs that have GPUs, jobs that ran before by first start, the rest by arrival."""
         order = np.empty(len(self.now))
-        key_by_first_start(self.now.now_s, self._columns.begun_s, order)
+        key_by_start(self.now.now_s, self.now.rows, self._jobs, self._columns, order)
         return order
 
     @cached_property
     def owed_s(self) -> Floats:
         """Since when each job of the first queue is owed precedence (promoted or out of patience); infinite if not."""
-        begun_s, promoted_s = self._columns.begun_s, self._columns.promoted_s
-        late_s = np.where(begun_s < self.now.first_started_s, begun_s, np.inf)
-        owed_s = np.where(promoted_s > 0, promoted_s, late_s)
-        return np.where(self.queue == 0, owed_s, np.inf)
+        owed_s = self._columns.owed_s
+        return np.where(owed_s <= self.now.now_s + INSTANT_S, owed_s, np.inf)
 
     @property
     def promotion_s(self) -> Floats:

@@ -1,18 +1,18 @@
 """The bounds of feedback queues, in GPU-seconds: given by the user, or chosen from the service of this cluster's jobs.
 
-Chosen bounds cut all service attained so far, by finished and unfinished jobs, into five equal parts: jobs attained
-a fifth of it before they reached the first bound, and so on. So every queue matters, whether jobs take hours or
-months. Chosen bounds are remembered, and chosen anew when the number of finished jobs has grown by half.
+A job that passes a bound gives way to jobs that have not. That helps if it has more left than they have. So a bound is
+chosen where the mean service left, of jobs that pass it, is well above that of jobs that pass the bound before. Where
+many jobs are short and few are very long, the mean grows from bound to bound, and there are many queues. Where jobs
+are alike, it falls: those that have had much are nearly done, there is no bound, and jobs run in the order they came.
 
-A job that leaves a queue may lose its GPUs, and a restart costs tens of seconds on each GPU. So bounds are no
-lower than those of Tiresias' published simulator, and a bound less than twice the one before is left out: the
-service of a job that is stopped is then many times the cost of stopping it.
+Each bound is four times the one before, or sixteen times, and so on: whether jobs take minutes or months, some are
+right. Until some jobs have finished, nothing is known, and the first eight are all in use. Chosen bounds
+are remembered, and chosen anew when the number of finished jobs has grown by half.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,18 +20,21 @@ from horae.core.arrays import Floats
 from horae.core.memory import Memory
 from horae.core.snapshot import Snapshot
 from horae.policies.settings import BadSetting
-from horae.policies.tiresias.attained_service import attained_by_all
+from horae.policies.tiresias.attained_service import attained_by_all, attained_by_finished
 from horae.policies.tiresias.queue_columns import LEAST_BOUND
-from horae.solve.gittins import ServiceDistribution
 
 AUTO = "auto"
-#: The bounds of Tiresias' published simulator, and the least ratio of a chosen bound to the one before it.
-_PUBLISHED, _LEAST_RATIO = (3250.0, 7200.0), 2.0
+#: The bounds to choose from: 2,000 GPU-seconds, many times what a restart costs, up to more than any job takes.
+_CANDIDATES: Floats = np.array([2000.0 * 4.0**step for step in range(12)])
+#: Bounds until some are chosen.
+_FIRST: Floats = np.append(_CANDIDATES[:8], math.inf)
+#: The mean service left must be this many times that at the bound before.
+_MORE_LEFT = 1.25
 #: Bounds are chosen when this many jobs have finished, and again when that number has grown by this factor.
 _ENOUGH, _GROWTH = 30, 1.5
 
-#: Memory (stored): the chosen bounds, at first the published ones, and the number of jobs they were chosen from.
-_CHOSEN = dict(zip(("bound_1", "bound_2", "bound_3", "bound_4"), (*_PUBLISHED, math.inf, math.inf), strict=True))
+#: Memory (stored): the chosen bounds, then infinity, and the number of jobs they were chosen from.
+_CHOSEN = {f"bound_{number}": math.inf for number in range(1, len(_CANDIDATES) + 1)}
 SCALARS = {**_CHOSEN, "chosen_from": 0.0}
 
 
@@ -52,19 +55,34 @@ def choose_bounds(now: Snapshot, memory: Memory, normalise: bool) -> Floats:
     """Bounds from the service of this cluster's jobs, and infinity for the last queue."""
     if now.has_finished(max(_ENOUGH, _GROWTH * memory.scalar("chosen_from"))):
         memory.put_scalar("chosen_from", now.finished)
-        distribution = ServiceDistribution(attained_by_all(now, normalise))
-        for name, bound in zip(
-            _CHOSEN, _spaced_bounds(distribution.equal_parts(len(_CHOSEN) + 1).tolist()), strict=True
-        ):
+        chosen = worthwhile_bounds(attained_by_all(now, normalise), attained_by_finished(now, math.inf, normalise))
+        for name, bound in zip(_CHOSEN, [*chosen, *[math.inf] * (len(_CHOSEN) - len(chosen))], strict=True):
             memory.put_scalar(name, bound)
-    return np.array([*(memory.scalar(name) for name in _CHOSEN), math.inf])
+    if memory.scalar("chosen_from") == 0:
+        return _FIRST
+    chosen = [memory.scalar(name) for name in _CHOSEN]
+    return np.array([*(bound for bound in chosen if bound < math.inf), math.inf])
 
 
-def _spaced_bounds(cuts: Sequence[float]) -> list[float]:
-    """As many bounds as cuts: none below the published ones, each well above the one before, infinite if left out."""
-    bounds = [max(cuts[0], _PUBLISHED[0])]
-    bounds.append(max(cuts[1], _PUBLISHED[1], _LEAST_RATIO * bounds[0]))
-    for cut in cuts[2:]:
-        if cut >= _LEAST_RATIO * bounds[-1]:
-            bounds.append(cut)
-    return [*bounds, *[math.inf] * (len(cuts) - len(bounds))]
+def worthwhile_bounds(attained: Floats, finished: Floats) -> list[float]:
+    """The candidates that are worthwhile by the service that all jobs have had, and that of finished jobs.
+
+    The mean service left at an age is the service that jobs have had beyond it over the number of jobs that ended
+    beyond it. So what unfinished jobs have had counts, though not as if they had ended.
+    """
+    chosen: list[float] = []
+    before = _mean_left(0.0, attained, finished)
+    for bound in _CANDIDATES[attained.max(initial=0.0) > _CANDIDATES].tolist():
+        left = _mean_left(bound, attained, finished)
+        if left >= _MORE_LEFT * before:
+            chosen.append(bound)
+            before = left
+        if left == math.inf:
+            break
+    return chosen
+
+
+def _mean_left(age: float, attained: Floats, finished: Floats) -> float:
+    """Mean service that jobs of this age still take; infinite if no job has ended beyond it."""
+    ended = np.count_nonzero(finished > age)
+    return float(np.maximum(attained - age, 0.0).sum()) / ended if ended else math.inf

@@ -15,7 +15,7 @@ INSTANT_S = 1e-6
 #: Lowest bound, in GPU-seconds. Reaching it takes real work, or a job could be promoted and demoted without end.
 LEAST_BOUND = 1.0
 
-_LAUNCHING, _RUNNING = int(State.LAUNCHING), int(State.RUNNING)
+_PLACED, _LAUNCHING, _RUNNING = int(State.PLACED), int(State.LAUNCHING), int(State.RUNNING)
 
 
 class Rule(NamedTuple):
@@ -23,8 +23,8 @@ class Rule(NamedTuple):
 
     knob: float
     patience_s: float
-    #: Whether promotion applies to jobs of the first queue, too.
-    anywhere: bool
+    #: Whether jobs preempt one another inside a queue. Promotion then applies to jobs of the first queue, too.
+    inside: bool
     #: Upper bounds of the queues; that of the last is infinite.
     bounds: Floats
 
@@ -59,21 +59,22 @@ class QueueColumns(NamedTuple):
     #: When the job was last promoted, 0 if never; when promotion is due if it does no work until then.
     promoted_s: Floats
     due_s: Floats
-    #: When the job first started, or ran out of patience; infinite before either.
-    begun_s: Floats
+    #: When the job is owed precedence in the first queue; infinite for jobs of other queues.
+    owed_s: Floats
     #: When the job is promoted, if it does no work from now on; infinite for jobs that are not.
     promotion_s: Floats
-    #: Whether the job has not been launched; whether it is promoted now.
+    #: Whether the job has GPUs, or some are set aside; whether it has not been launched; whether it is promoted now.
+    has_gpus: Bools
     waits: Bools
     promoted: Bools
 
     @staticmethod
     def empty(jobs: int) -> QueueColumns:
         """Room for this number of jobs."""
-        service, rate, promoted_s, due_s, begun_s, promotion_s = np.empty((6, jobs))
-        waits, promoted = np.empty((2, jobs), np.bool_)
+        service, rate, promoted_s, due_s, owed_s, promotion_s = np.empty((6, jobs))
+        has_gpus, waits, promoted = np.empty((3, jobs), np.bool_)
         queue = np.empty(jobs, np.int64)
-        return QueueColumns(queue, service, rate, promoted_s, due_s, begun_s, promotion_s, waits, promoted)
+        return QueueColumns(queue, service, rate, promoted_s, due_s, owed_s, promotion_s, has_gpus, waits, promoted)
 
 
 class NextChange(NamedTuple):
@@ -116,24 +117,37 @@ def fill_queues(now_s: float, rows: Ints, rule: Rule, jobs: ServiceColumns, to: 
         queue = _queue_of(service + rate * INSTANT_S, rule.bounds)
         due_s = _due_s(row, jobs.executed_s[row] + jobs.executing[row] * elapsed_s, rule.knob, jobs)
         # Some work must lie between two promotions, or promotions would never end.
-        promotable = queue > 0 or (rule.anywhere and service >= LEAST_BOUND)
+        promotable = queue > 0 or (rule.inside and service >= LEAST_BOUND)
         waits = jobs.state[row] != _LAUNCHING and jobs.state[row] != _RUNNING
         due = promotable and due_s <= soon_s
         if due and waits:
             queue = 0
         if waits:
             first_waiting = min(first_waiting, queue)
-        late_s = jobs.submit_s[row] + rule.patience_s
         to.queue[i], to.service[i], to.service_rate[i] = queue, service, rate
         to.promoted_s[i], to.due_s[i], to.waits[i], to.promoted[i] = jobs.promoted_s[row], due_s, waits, due
-        to.begun_s[i] = min(jobs.first_started_s[row], late_s if late_s <= soon_s else np.inf)
+        to.has_gpus[i] = _PLACED <= jobs.state[row] <= _RUNNING
         to.promotion_s[i] = max(due_s, soon_s) if promotable else np.inf
+    contested = first_waiting - 1 if rule.inside else first_waiting
     for i in range(len(rows)):
         queue = to.queue[i]
-        to.promoted[i] = to.promoted[i] and (to.waits[i] or (queue > 0 and queue >= first_waiting))
+        to.promoted[i] = to.promoted[i] and (to.waits[i] or (queue > 0 and queue > contested))
         if to.promoted[i]:
             to.queue[i], to.service[i], to.promoted_s[i], to.promotion_s[i] = 0, 0.0, now_s, np.inf
+        to.owed_s[i] = _owed_s(rows[i], to.promoted_s[i], rule, jobs) if to.queue[i] == 0 else np.inf
     return first_waiting
+
+
+@lean
+def _owed_s(row: int, promoted_s: float, rule: Rule, jobs: ServiceColumns) -> float:
+    """When a job of the first queue is owed precedence there: some time after it came there, new or promoted.
+
+    Where jobs preempt one another inside a queue: when it is promoted, or at last if it has not started.
+    """
+    late_s = jobs.submit_s[row] + rule.patience_s
+    if rule.inside:
+        return promoted_s if promoted_s > 0 else (late_s if late_s < jobs.first_started_s[row] else np.inf)
+    return promoted_s + rule.patience_s if promoted_s > 0 else late_s
 
 
 @lean_when_called
@@ -142,15 +156,17 @@ def next_change(
 ) -> NextChange:
     """When the order may next change so that a waiting job could run; infinite if no job waits.
 
-    Jobs lose GPUs only to jobs of the same queue or an earlier one. So after a plan no job waits in a queue
-    before `first_waiting`, and changes before that queue do not matter.
+    Jobs lose GPUs only to jobs of an earlier queue, to jobs that are owed precedence, and, where jobs preempt one
+    another inside a queue, to jobs of the same queue. So after a plan no job waits in a queue before `first_waiting`,
+    and changes before that queue do not matter.
     """
-    change_s, idle_s = np.inf, np.inf
+    change_s, idle_s, soon_s = np.inf, np.inf, now_s + INSTANT_S
     if first_waiting == len(rule.bounds):
         return NextChange(change_s, idle_s)
+    contested = first_waiting - 1 if rule.inside else first_waiting
     for i in range(len(rows)):
         row = rows[i]
-        bound = rule.bounds[max(of.queue[i], first_waiting - 1)]
+        bound = rule.bounds[max(of.queue[i], contested)]
         demotion_s = now_s + (bound - of.service[i]) / of.service_rate[i]
         if jobs.working_gpus[row] > 0:
             change_s = min(change_s, demotion_s)
@@ -158,17 +174,28 @@ def next_change(
             idle_s = min(idle_s, demotion_s)
         if of.waits[i]:
             change_s = min(change_s, of.promotion_s[i])
-            if of.begun_s[i] == np.inf:
-                change_s = min(change_s, jobs.submit_s[row] + rule.patience_s)
+            if of.owed_s[i] > soon_s:
+                change_s = min(change_s, of.owed_s[i])
     return NextChange(change_s, idle_s)
 
 
 @lean_when_called
-def key_by_first_start(now_s: float, begun_s: Floats, key: Floats) -> None:
-    """Jobs that started first go first; jobs that never started come last, by arrival."""
-    for i in range(len(begun_s)):
-        ago_s = now_s - begun_s[i]
+def key_by_start(now_s: float, rows: Ints, jobs: ServiceColumns, of: QueueColumns, key: Floats) -> None:
+    """Jobs that are owed precedence go first, the longest owed before others; then jobs that have GPUs; then the rest.
+
+    The last two by first start; jobs that never started come last, by arrival.
+    """
+    longest_s = 0.0
+    for i in range(len(rows)):
+        ago_s = now_s - jobs.first_started_s[rows[i]]
         key[i] = 1.0 if np.isinf(ago_s) else -ago_s
+        longest_s = max(longest_s, ago_s)
+    step = longest_s + 2.0
+    for i in range(len(rows)):
+        if of.owed_s[i] <= now_s + INSTANT_S:
+            key[i] = -2.0 * step - (now_s - of.owed_s[i])
+        elif of.has_gpus[i]:
+            key[i] -= step
 
 
 @lean_when_called

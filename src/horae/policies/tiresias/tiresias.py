@@ -1,4 +1,4 @@
-"""Tiresias: queues by attained service; inside a queue by first start (2D-LAS) or by Gittins index (2D-Gittins)."""
+"""Tiresias: queues by attained service; inside a queue running jobs first (2D-LAS) or by Gittins index (2D-Gittins)."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class FeedbackPolicy(ABC):
     """Base of both policies: the feedback queues, their settings and their memory."""
 
     unit: ClassVar = "GPU-s"
-    #: Whether promotion applies to jobs of the first queue, too.
-    anywhere: ClassVar[bool] = False
+    #: Whether jobs preempt one another inside a queue.
+    inside: ClassVar[bool] = False
     memory: ClassVar[MemorySpec] = MemorySpec(columns=COLUMNS, scalars=BOUNDS)
     thresholds: str = setting(
         AUTO, "GPU-seconds after which a job leaves each queue, such as 3250,7200; auto chooses by what jobs have had"
     )
     promote_knob: float = setting(
-        8.0, "a job that waits this many times as long as it worked is promoted; off for never", least=0.01, off=True
+        64.0, "a job that waits this many times as long as it worked is promoted; off for never", least=0.01, off=True
     )
     patience: float = setting(
         3600.0,
-        "seconds after which a job that never ran goes before those that begin later; off for never",
+        "seconds after which a job that waits in the first queue goes before jobs that run there; off for never",
         0,
         off=True,
     )
@@ -67,7 +67,7 @@ class FeedbackPolicy(ABC):
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """By queue, then by `order`. The policy is woken when the queues next change."""
         bounds = choose_bounds(now, memory, self.normalise) if self._given_bounds is None else self._given_bounds
-        rule = Rule(self.promote_knob, self.patience, self.anywhere, bounds)
+        rule = Rule(self.promote_knob, self.patience, self.inside, bounds)
         queues = assign_queues(now, memory, rule, self.normalise)
         return Wishes(
             now.rows,
@@ -87,18 +87,18 @@ class FeedbackPolicy(ABC):
 
 @dataclass(frozen=True)
 class Tiresias(FeedbackPolicy):
-    """Run the jobs that have had the least GPU time, compared by queue; inside a queue, those that started first.
+    """Run the jobs that have had the least GPU time, compared by queue; inside a queue, those that run already.
 
     Discretised 2D-LAS (Tiresias, NSDI '19, section 3): durations need not be known. Attained service is compared
     by queue, not by the second, so two jobs a little apart do not take turns preempting each other.
     """
 
-    objective: ClassVar = "queue by attained GPU time, then first start"
+    objective: ClassVar = "queue by attained GPU time, then who runs, then first start"
     paper: ClassVar = "Tiresias, NSDI '19, section 3"
 
     def order(self, now: Snapshot, memory: Memory, queues: FeedbackQueues) -> Floats:
-        """By first start."""
-        return queues.by_first_start()
+        """Jobs that have GPUs keep them; then by first start."""
+        return queues.by_start()
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class TiresiasGittins(FeedbackPolicy):
     """
 
     objective: ClassVar = "queue by attained GPU time, then Gittins index"
-    anywhere: ClassVar[bool] = True
+    inside: ClassVar[bool] = True
     paper: ClassVar = "Tiresias, NSDI '19, section 3.3"
     memory: ClassVar[MemorySpec] = MemorySpec(columns=COLUMNS, scalars={**BOUNDS, **LEARNT})
     samples: str = setting(
@@ -134,7 +134,7 @@ class TiresiasGittins(FeedbackPolicy):
         """Jobs owed precedence, the longest owed first; then by Gittins index, highest first."""
         distribution = self._given or self._learnt.distribution(now, memory)
         if distribution is None:
-            return queues.by_first_start()
+            return queues.by_start()
         age, supremum = queues.service, self.index.lower() == "supremum"
         index = distribution.best_index(age) if supremum else distribution.index(age, queues.left)
         index = np.where(now.launched, _STAY_FACTOR * index, index)
