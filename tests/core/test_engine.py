@@ -20,6 +20,7 @@ from horae.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobTimedOut,
     LaunchFailed,
     NodeDraining,
     NodeJoined,
@@ -58,11 +59,13 @@ def _lead(cell: Cell, state: State) -> None:
         cell.at(2, JobHeld(2, "a"))
     elif state in (State.CANCELLING, State.CANCELLED):
         cell.at(2, JobCancelled(2, "a"))
+    elif state in (State.TIMING_OUT, State.TIMEOUT):
+        cell.at(2, JobTimedOut(2, "a"))
     elif state is State.FINISHED:
         cell.at(2, JobFinished(2, "a", 1))
     elif state is State.FAILED:
         cell.at(2, JobFailed(2, "a", 1, exit_code=1))
-    if state in (State.HELD, State.CANCELLED):
+    if state in (State.HELD, State.CANCELLED, State.TIMEOUT):
         cell.at(3, JobStopped(3, "a", 1, 2.0))
 
 
@@ -75,7 +78,7 @@ def moved(state: State, event: Event) -> tuple[State, int]:
 
 
 S = State
-Request = JobHeld | JobReleased | JobCancelled
+Request = JobHeld | JobReleased | JobCancelled | JobTimedOut
 REQUESTS: dict[type[Request], dict[State, State]] = {
     JobHeld: {
         S.WAITING: S.HELD, S.PLACED: S.HELD, S.LAUNCHING: S.HOLDING, S.RUNNING: S.HOLDING, S.STOPPING: S.HOLDING,
@@ -85,6 +88,7 @@ REQUESTS: dict[type[Request], dict[State, State]] = {
         S.WAITING: S.CANCELLED, S.HELD: S.CANCELLED, S.PLACED: S.CANCELLED, S.LAUNCHING: S.CANCELLING,
         S.RUNNING: S.CANCELLING, S.STOPPING: S.CANCELLING, S.HOLDING: S.CANCELLING,
     },
+    JobTimedOut: {S.LAUNCHING: S.TIMING_OUT, S.RUNNING: S.TIMING_OUT},
 }  # fmt: skip
 
 
@@ -99,16 +103,16 @@ def test_a_request_moves_a_job_or_is_dropped(state: State, request_type: type[Re
 REPORTS: dict[str, tuple[Event, dict[State, State]]] = {
     "started": (JobStarted(10, "a", 1), {S.LAUNCHING: S.RUNNING}),
     "finished": (JobFinished(10, "a", 1), dict.fromkeys(
-        (S.LAUNCHING, S.RUNNING, S.STOPPING, S.HOLDING, S.CANCELLING), S.FINISHED)),
+        (S.LAUNCHING, S.RUNNING, S.STOPPING, S.HOLDING, S.CANCELLING, S.TIMING_OUT), S.FINISHED)),
     "stopped": (JobStopped(10, "a", 1, 5.0), {
         S.LAUNCHING: S.WAITING, S.RUNNING: S.WAITING, S.STOPPING: S.WAITING, S.HOLDING: S.HELD,
-        S.CANCELLING: S.CANCELLED}),
+        S.CANCELLING: S.CANCELLED, S.TIMING_OUT: S.TIMEOUT}),
     "failed": (JobFailed(10, "a", 1, exit_code=1), {
         S.LAUNCHING: S.FAILED, S.RUNNING: S.FAILED, S.STOPPING: S.FAILED, S.HOLDING: S.FAILED,
-        S.CANCELLING: S.CANCELLED}),
+        S.CANCELLING: S.CANCELLED, S.TIMING_OUT: S.TIMEOUT}),
     "launch failed": (LaunchFailed(10, "a", 1), {
         S.LAUNCHING: S.WAITING, S.RUNNING: S.WAITING, S.STOPPING: S.WAITING, S.HOLDING: S.HELD,
-        S.CANCELLING: S.CANCELLED}),
+        S.CANCELLING: S.CANCELLED, S.TIMING_OUT: S.TIMEOUT}),
 }  # fmt: skip
 
 

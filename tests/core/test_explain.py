@@ -26,7 +26,9 @@ def test_a_job_that_lacks_gpus_hears_how_many_it_needs_and_how_many_are_free() -
     cell.submit(0, job("a", gpus=3, gpu_types=("v100",)), job("b", gpus=2, gpu_types=("v100",)))
     code, sentence = said(cell, "b")
     assert code == "NoFreeGpus"
-    assert re.search(r"needs 2 GPUs.* 1 of .* free", sentence)
+    assert re.search(
+        r"needs 2 GPUs of one type, and of a type it accepts 1 is free; 1 job has the other 3 GPUs", sentence
+    )
 
 
 def test_a_gang_between_scraps_hears_how_much_is_free_and_how_much_of_it_on_one_node() -> None:
@@ -42,7 +44,7 @@ def test_a_gang_between_scraps_hears_how_much_is_free_and_how_much_of_it_on_one_
 def test_a_job_over_its_quota_hears_which_queue_is_full() -> None:
     cell = Cell("1x4", queues=[Queue("org", gpus_max=1)])
     cell.submit(0, job("a", queue="org/x"), job("b", queue="org/y"))
-    assert said(cell, "b")[1].startswith("Queue org has 1 of at most 1 GPUs and the job needs 1;")
+    assert said(cell, "b")[1].startswith("Queue org has 1 of at most 1 GPU and the job needs 1;")
 
 
 def test_a_job_behind_a_reservation_hears_for_whom_the_gpus_are() -> None:
@@ -58,7 +60,7 @@ def test_a_job_whose_launch_failed_hears_when_it_is_tried_again() -> None:
     cell.at(99, LaunchFailed(99, "a", 1))
     code, sentence = said(cell, "a")
     assert code == "BackingOff"
-    assert "has failed 1 times" in sentence
+    assert "has failed 1 time in a row" in sentence
     assert "again in 1 s" in sentence
 
 

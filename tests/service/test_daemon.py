@@ -20,7 +20,7 @@ from horae.backends.fake import FakeJob
 from horae.core.checkpoint import UnreadableCheckpoint
 from horae.core.cluster import Node
 from horae.core.commands import Decided
-from horae.core.events import JobCancelled, JobFinished, JobHeld, JobReleased, JobStarted, JobSubmitted
+from horae.core.events import JobCancelled, JobFinished, JobHeld, JobReleased, JobStarted, JobSubmitted, JobTimedOut
 from horae.core.states import State
 from horae.service.api.health import what_is_wrong
 from horae.service.daemon import OtherNode
@@ -336,8 +336,8 @@ def test_a_job_over_its_time_is_ended_once_however_long_the_journal_was_full(cel
     cell.to(20)
     cell.store.append = append
     cell.to(22)
-    assert cell.state(job) == "cancelled"
-    assert sum(isinstance(record, JobCancelled) for _, record in cell.store.tail()) == 1
+    assert cell.state(job) == "timeout"
+    assert sum(isinstance(record, JobTimedOut) for _, record in cell.store.tail()) == 1
 
 
 def test_a_decision_that_cannot_be_written_is_not_performed_and_made_again_later(cell: SteppedService) -> None:
@@ -441,7 +441,7 @@ def test_a_job_that_runs_longer_than_it_may_is_ended(cell: SteppedService) -> No
     cell.to(3)
     assert cell.state(job) == "running"
     cell.to(6)
-    assert cell.state(job) == "cancelled"
+    assert cell.state(job) == "timeout"
 
 
 def test_the_time_in_which_a_job_only_comes_up_counts(cell: SteppedService) -> None:
@@ -450,7 +450,7 @@ def test_the_time_in_which_a_job_only_comes_up_counts(cell: SteppedService) -> N
     cell.to(3)
     assert cell.state(job) == "launching"
     cell.to(6)
-    assert cell.state(job) == "cancelled"
+    assert cell.state(job) == "timeout"
 
 
 def test_others_see_nothing_and_viewers_change_nothing(cell: SteppedService) -> None:

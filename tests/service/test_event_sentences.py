@@ -20,6 +20,7 @@ from horae.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobTimedOut,
     LaunchFailed,
     NodeDraining,
     NodeJoined,
@@ -28,7 +29,6 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.queues import Queue
-from horae.service.daemon import TIME_LIMIT
 from horae.service.views.event_sentences import EventSentences
 from tests.builders import Cell, job
 
@@ -57,7 +57,7 @@ def told(record: Any) -> list[tuple[str, str, str]]:
             "Submitted by alice to queue default: 2 GPUs of type v100 or k80.",
         ),
         (JobCancelled(0, "a-1", "bob"), "cancelled", "Cancelled by bob."),
-        (JobCancelled(0, "a-1", TIME_LIMIT), "cancelled", "Cancelled: it reached its time limit."),
+        (JobTimedOut(0, "a-1"), "timeout", "It has run for as long as it may (`max_duration`)."),
         (JobHeld(0, "a-1", "alice"), "held", "Held by alice."),
         (JobReleased(0, "a-1"), "released", "Released."),
         (JobStarted(0, "a-1", 2), "started", "Attempt 2 is up and works."),

@@ -10,6 +10,7 @@ import pytest
 from horae.backends.fake import FakeJob
 from horae.core.cluster import Node
 from horae.core.queues import Queue
+from horae.service.views.views import Filters
 from tests.service.stepped_service import ANN, SteppedService
 
 QUEUES = (Queue("red", weight=3.0), Queue("red/ann", weight=2.0), Queue("blue", gpus_max=6))
@@ -66,3 +67,24 @@ def test_nodes_say_how_many_gpus_are_used_and_by_whom(cell: SteppedService) -> N
     cell.to(1)
     told = {record["node"]: (record["used"], record["jobs"]) for record in cell.views().nodes()}
     assert told == {"a": (4, {one: 3, two: 1}), "b": (0, {})}
+
+
+def test_a_list_that_is_too_long_keeps_what_runs_the_head_of_the_line_and_the_newest_and_counts_all(
+    cell: SteppedService,
+) -> None:
+    held = [cell.submit() for _ in range(2)]
+    cell.ask(lambda: cell.operations.request(ANN, "hold", held))
+    running = [cell.submit(resources={"gpus": 4}) for _ in range(2)]
+    cell.to(1)
+    waiting = [cell.submit(resources={"gpus": 4}) for _ in range(5)]
+    cell.to(2)
+
+    def listed(limit: int) -> list[str]:
+        records, by_state = cell.views().jobs(ANN, Filters(limit=limit))
+        assert by_state == {"waiting": 5, "running": 2, "held": 2}
+        return [record["id"] for record in records]
+
+    assert listed(0) == listed(9) == [*held, *running, *waiting]
+    assert listed(1) == running[:1]
+    assert listed(4) == [*running, *waiting[:2]]
+    assert listed(8) == [held[1], *running, *waiting]

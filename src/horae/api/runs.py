@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import polars as pl
 
 from horae.api.scenarios import Conditions, PolicyLike, WorkloadLike, scenario
+from horae.core.counted import counted
 from horae.core.history import History
 from horae.experiments import audit as audits
 from horae.report.audit.verdict import Verdict, all_held
@@ -61,8 +62,8 @@ class Run:
         report = self.report
         unit = time_unit(report.avg_jct_s)
         return (
-            f"<Run of {report.policy}: {report.finished:,} of {report.jobs:,} jobs finished on {report.gpus:,} GPUs, "
-            f"average JCT {report.avg_jct_s / unit.seconds:,.2f} {unit.symbol}>"
+            f"<Run of {report.policy}: {report.finished:,} of {report.jobs:,} jobs finished "
+            f"on {counted(report.gpus, 'GPU')}, average JCT {report.avg_jct_s / unit.seconds:,.2f} {unit.symbol}>"
         )
 
 

@@ -15,7 +15,7 @@ from horae.client.service_client import ServiceClient, Strange, records_of, serv
 from horae.core.errors import UserError
 
 #: States that a job never leaves.
-ENDED = ("finished", "failed", "cancelled")
+ENDED = ("finished", "failed", "cancelled", "timeout")
 #: How often to look at a job that is waited for, and how long a service may be away meanwhile.
 _LOOK_S, _AWAY_S = 0.5, 60.0
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from horae.core.arrays import Bools, Floats, Ints
 from horae.core.errors import UserError, did_you_mean
-from horae.core.states import CANCELLED, CANCELLING, FAILED, FINISHED
+from horae.core.states import ENDED, ENDING
 
 
 class BadAppScheduler(UserError):
@@ -43,7 +43,7 @@ class AppTrials:
     @property
     def alive(self) -> Bools:
         """Which trials may still report a loss."""
-        return ~np.isin(self.state, (int(CANCELLING), int(CANCELLED), int(FAILED), int(FINISHED)))
+        return ~np.isin(self.state, [int(state) for state in (*ENDED, *ENDING)])
 
 
 #: Turn of a trial that pauses until its rung is decided.

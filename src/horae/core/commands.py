@@ -25,6 +25,7 @@ class StopWhy(StrEnum):
     STRAY = "stray"
     GIVEN_UP = "given up"
     PAUSED = "paused"
+    TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,8 @@ class Evidence:
     #: blocks a wish ends.
     again_s: Moment = np.inf
     unprotected_s: Moment = np.inf
+    #: Seconds of wait after which a job gets a reservation; 0 where no job passes another.
+    reserve_after_s: Moment = np.inf
 
 
 @dataclass(frozen=True, slots=True)

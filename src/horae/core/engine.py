@@ -46,6 +46,7 @@ from horae.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobTimedOut,
     LaunchFailed,
     NodeDraining,
     NodeJoined,
@@ -68,8 +69,8 @@ from horae.core.speed_learning import LEAST_MEASURED_S, SpeedLearner
 from horae.core.state import EngineState
 from horae.core.states import (
     ALIVE,
-    CANCELLING,
     ENDED,
+    ENDING,
     HELD,
     HOLDING,
     LAUNCHING,
@@ -218,7 +219,7 @@ class Engine:
                 self._fold(event)
                 if event.planned:
                     self._state.evidence, self._state.evidence_basis = event.evidence, None
-            case JobCancelled() | JobHeld() | JobReleased():
+            case JobCancelled() | JobHeld() | JobReleased() | JobTimedOut():
                 self._life.request(event)
             case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved():
                 self._life.node(event)
@@ -381,7 +382,10 @@ class Engine:
         holders = len(state.gpus.held) - len(plan.stopped) + len(plan.placed)
         head = state.jobs.specs[plan.head].id if plan.head >= 0 else ""
         some_wait = holders < len(state.jobs.active)
-        return EvidenceBasis(state.now_s, some_wait, head, wishes.compared_by, wake_s, plan.unprotected_s)
+        reserve_after_s = 0.0 if wishes.blocking else wishes.reserve_after_s
+        return EvidenceBasis(
+            state.now_s, some_wait, head, wishes.compared_by, wake_s, plan.unprotected_s, reserve_after_s
+        )
 
     def snapshot(self) -> Snapshot:
         """What a policy is shown; valid until the next event or decision."""
@@ -457,7 +461,7 @@ class Engine:
         """A trial that its app pauses loses its GPUs, or its claim to some, and is no candidate until it may go on."""
         state, jobs, before = self._state, self._state.jobs, int(self._state.jobs.turn[row])
         jobs.turn[row] = turn
-        if (turn < 0) == (before < 0) or STATES[jobs.state[row]] in (*ENDED, CANCELLING):
+        if (turn < 0) == (before < 0) or STATES[jobs.state[row]] in (*ENDED, *ENDING):
             return
         state.must_plan = True
         if STATES[jobs.state[row]] not in (HELD, HOLDING):

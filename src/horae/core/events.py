@@ -34,6 +34,14 @@ class JobCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class JobTimedOut:
+    """A job has run for as long as it may."""
+
+    at_s: float
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobHeld:
     """A user put a job on hold; a running attempt is stopped. `by` is the user."""
 
@@ -194,6 +202,7 @@ Event = (
     | JobCancelled
     | JobHeld
     | JobReleased
+    | JobTimedOut
     | JobStarted
     | LaunchFailed
     | JobProgressed
@@ -219,6 +228,6 @@ _NODES = (NodeJoined, NodeLost, NodeDraining, NodeObserved)
 PRECEDENCE: dict[type[Event], int] = {
     **dict.fromkeys(_REPORTS, 0),
     **dict.fromkeys(_NODES, 1),
-    **dict.fromkeys((JobCancelled, JobHeld, JobReleased, SettingsChanged, AgentChanged, JobsRetired), 2),
+    **dict.fromkeys((JobCancelled, JobHeld, JobReleased, JobTimedOut, SettingsChanged, AgentChanged, JobsRetired), 2),
     JobSubmitted: 3,
 }

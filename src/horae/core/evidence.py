@@ -29,6 +29,7 @@ class EvidenceBasis(NamedTuple):
     measure: ComparedBy
     again_s: float
     unprotected_s: float
+    reserve_after_s: float
 
 
 def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queues: QueueTree) -> Evidence:
@@ -54,6 +55,7 @@ def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queue
         queue_used=_queue_use(jobs, gpus, queues) if queues.has_maximum else (),
         again_s=basis.again_s,
         unprotected_s=basis.unprotected_s,
+        reserve_after_s=basis.reserve_after_s,
     )
 
 

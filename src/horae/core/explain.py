@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from horae.core.commands import Evidence
 from horae.core.compared_by import compared_values, comparison_in_words
+from horae.core.counted import CountingFormatter, counted, counted_or_no
 from horae.core.reasons import RULES, SENTENCES, Reason
-from horae.core.states import ENDED, PLACED, STOPPING, WAITING, State
+from horae.core.states import ENDED, ENDING, PLACED, STOPPING, WAITING, State
 from horae.core.status import ClusterStatus
 
 #: What a job does that does not wait, by its state.
@@ -26,6 +28,8 @@ _DOING = {
     State.FINISHED: "has finished",
     State.FAILED: "has failed",
     State.CANCELLED: "was cancelled",
+    State.TIMING_OUT: "is being stopped, since it has reached its time limit",
+    State.TIMEOUT: "was ended by its time limit",
 }
 #: A guarantee that lasts longer than this has no end: the job is not preemptible.
 _FOR_EVER_S = 1e7
@@ -54,7 +58,8 @@ def explain(status: ClusterStatus, job: str, now_s: float | None = None) -> Expl
         now_s = status.now_s
     words = _Words(status, row, now_s)
     numbers = words.numbers(reason)
-    return Explanation(job, reason.code, SENTENCES[reason].format(**numbers, **words.phrases(reason)), numbers)
+    sentence = CountingFormatter().format(SENTENCES[reason], **numbers, **words.phrases(reason, numbers))
+    return Explanation(job, reason.code, sentence[0].upper() + sentence[1:], numbers)
 
 
 class _Words:
@@ -101,8 +106,9 @@ class _Words:
                 pass
         return numbers
 
-    def phrases(self, reason: Reason) -> dict[str, str]:
+    def phrases(self, reason: Reason, numbers: Mapping[str, float | str]) -> dict[str, str]:
         """The parts of sentences that are more than a number."""
+        number = {name: value for name, value in numbers.items() if isinstance(value, int)}
         holders, taken = self._over_types(self._evidence.jobs_by_type), self._over_types(self._evidence.gpus_by_type)
         loss = float(self._status.columns["loss"][self._row])
         return {
@@ -114,6 +120,13 @@ class _Words:
             "failed": self._failed(),
             "its_loss": f"its own is at {loss:.4g}" if isfinite(loss) else "it has reported no loss",
             "again": _in(", at the latest looked at in", self._evidence.again_s - self._now_s),
+            "holders_have": counted_or_no(holders, "job", "has", "have"),
+            "free_are": f"{number['free'] or 'none'} {'is' if number['free'] <= 1 else 'are'} free",
+            "smaller": "with fewer GPUs or " if number["gpus"] > 1 else "",
+            "ahead_wait": counted_or_no(number.get("ahead", 0), "job", "waits", "wait"),
+            "chosen_are": counted_or_no(number.get("chosen", 0), "GPU", "is", "are"),
+            "occupied_are": f"{number.get('occupied', 0)} of them {'is' if number.get('occupied') == 1 else 'are'}",
+            "passing": self._passing(),
             "until": _in(", the first of them for", self._evidence.unprotected_s - self._now_s, " more"),
         }
 
@@ -134,10 +147,24 @@ class _Words:
         """Sum over the GPU types that the job can use."""
         return sum(by_type[gpu_type] for gpu_type in self._types if gpu_type < len(by_type))
 
+    def _passing(self) -> str:
+        """Whether jobs that fit may pass this one, and until when."""
+        column, row, after_s = self._status.columns, self._row, self._evidence.reserve_after_s
+        if self._evidence.head == self._status.spec(row).id:
+            return "; it has a reservation, so jobs that fit pass it only if they end before it could start"
+        if int(column["gpus_min"][row]) == 1 or after_s == 0:
+            return ""
+        if not isfinite(after_s):
+            return "; jobs that fit pass it, and the setting `reserve` of the policy would end that"
+        left_s = max(0.0, float(column["waiting_since_s"][row]) + after_s - self._now_s)
+        return f"; jobs that fit pass it for {left_s:.0f} s more at most, then it can have a reservation"
+
     def _failed(self) -> str:
         """What failed: launches since the job last worked, or else the job itself."""
         launches, failures = (int(self._status.columns[name][self._row]) for name in ("launch_failures", "failures"))
-        return f"Its launch has failed {launches} times in a row" if launches else f"It has failed {failures} times"
+        if launches:
+            return f"Its launch has failed {counted(launches, 'time')} in a row"
+        return f"It has failed {counted(failures, 'time')}"
 
     def _compared(self) -> str:
         compared_by = self._evidence.measure
@@ -182,7 +209,7 @@ class _Words:
 
     def _trials_not_at_rung(self) -> int:
         """Trials of the job's app that are alive and do not wait at a rung."""
-        column, over = self._status.columns, [int(state) for state in (*ENDED, State.CANCELLING)]
+        column, over = self._status.columns, [int(state) for state in (*ENDED, *ENDING)]
         alive = (column["app"] == column["app"][self._row]) & ~np.isin(column["state"], over)
         return int(np.count_nonzero(alive & (np.asarray(column["turn"], np.int64) >= 0)))
 

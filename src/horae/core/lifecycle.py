@@ -22,6 +22,7 @@ from horae.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobTimedOut,
     LaunchFailed,
     NodeDraining,
     NodeJoined,
@@ -34,6 +35,7 @@ from horae.core.states import (
     ALIVE,
     CANCELLED,
     CANCELLING,
+    ENDING,
     HELD,
     HOLDING,
     LAUNCHING,
@@ -52,7 +54,13 @@ from horae.core.throughputs import Setting
 LONGEST_BACKOFF_S = 300.0
 
 _START, _FINISH, _STOPPED, _RETRY, _FAIL = Move.START, Move.FINISH, Move.STOPPED, Move.RETRY, Move.FAIL
-_REQUESTS = {JobCancelled: Move.CANCEL, JobHeld: Move.HOLD, JobReleased: Move.RELEASE}
+_REQUESTS = {
+    JobCancelled: Move.CANCEL,
+    JobHeld: Move.HOLD,
+    JobReleased: Move.RELEASE,
+    JobTimedOut: Move.TIME_OUT,
+}
+_WHY = {Move.HOLD: StopWhy.HELD, Move.CANCEL: StopWhy.CANCELLED, Move.TIME_OUT: StopWhy.TIMEOUT}
 
 
 class Lifecycle:
@@ -72,8 +80,8 @@ class Lifecycle:
         state.apps.add(state.jobs.add(event.spec, state.now_s))
         state.must_plan = True
 
-    def request(self, event: JobCancelled | JobHeld | JobReleased) -> None:
-        """What a user wants of a job. A running attempt is stopped by the next decision."""
+    def request(self, event: JobCancelled | JobHeld | JobReleased | JobTimedOut) -> None:
+        """What a user, or a time limit, wants of a job. A running attempt is stopped by the next decision."""
         state, jobs = self._state, self._state.jobs
         row = jobs.rows.get(event.job, -1)
         move = _REQUESTS[type(event)]
@@ -88,7 +96,7 @@ class Lifecycle:
             jobs.activate(row)
             state.must_plan = True
         else:
-            self.withdraw_from_line(row, before, to, StopWhy.HELD if move is Move.HOLD else StopWhy.CANCELLED)
+            self.withdraw_from_line(row, before, to, _WHY[move])
 
     def withdraw_from_line(self, row: int, before: State, to: State, why: StopWhy) -> None:
         """A job is held, cancelled or given up: at once, or by way of a stop if its attempt is alive."""
@@ -101,7 +109,7 @@ class Lifecycle:
             self.withdraw_gpus(row)
         if before in (LAUNCHING, RUNNING):
             state.evicted[row] = why
-        if before not in (HOLDING, CANCELLING):
+        if before not in (HOLDING, *ENDING):
             jobs.deactivate(row)
         jobs.state[row] = int(to)
         jobs.reason[row] = int(self._reason_to_rest(row, to))
@@ -256,7 +264,7 @@ class Lifecycle:
             jobs.ended_s[row] = state.now_s
             state.apps.notice(row)
             self._dismiss_agent(row)
-        if before not in (HOLDING, CANCELLING, HELD):
+        if before not in (HOLDING, *ENDING, HELD):
             jobs.deactivate(row)
         state.must_plan = True
 

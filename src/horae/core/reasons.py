@@ -47,46 +47,47 @@ RULES: dict[Reason, str] = {
     Reason.BEHIND_BETTER: "Jobs whose loss falls faster go first",
 }
 
-#: The sentence for each reason, its numbers and the next step. `core/explain.py` fills in the numbers.
+#: The sentence for each reason, its numbers and the next step. `core/explain.py` fills in the numbers; one with a noun
+#: behind its colon is counted: `{gpus:GPU}` is "1 GPU" or "8 GPUs".
 SENTENCES: dict[Reason, str] = {
     Reason.NONE: "The job is not waiting: it {doing}; `horae events {job}` tells what befell it.",
     Reason.NOT_YET_CONSIDERED: "No decision has looked at it since it came, was released or failed; the next one "
     "will: ask again in a moment.",
     Reason.HELD: "The job is held; `horae release {job}` lets it run.",
-    Reason.NO_FREE_GPUS: "It needs {gpus} GPUs of one type and {free} of a type it accepts are free; it starts when "
-    "enough of the {holders} jobs that have the other {taken} end, or sooner with fewer GPUs or on another type.",
-    Reason.FRAGMENTED: "{free} GPUs are free, but not close enough together for its {gpus} (at most {most} on one "
-    "node); another placement rule, or a smaller gang, would start sooner.",
-    Reason.OVER_QUOTA: "Queue {full} has {full_used} of at most {full_max} GPUs and the job needs {gpus}; wait for "
+    Reason.NO_FREE_GPUS: "It needs {gpus:GPU} of one type, and of a type it accepts {free_are}; {holders_have} the "
+    "other {taken:GPU}: it starts when enough of them are free again, or sooner {smaller}on another type{passing}.",
+    Reason.FRAGMENTED: "{free:GPU} are free, but not close enough together for its {gpus} (at most {most} on one "
+    "node); another placement rule, or a smaller gang, would start sooner{passing}.",
+    Reason.OVER_QUOTA: "Queue {full} has {full_used} of at most {full_max:GPU} and the job needs {gpus}; wait for "
     "jobs of that queue to end, cancel one, or ask an admin for a larger quota.",
     Reason.RESERVED_FOR_LARGER: "Job {head} has waited longest and has a reservation: until it starts nobody is "
     "preempted, and free GPUs ({free} of a type this one accepts) go only to jobs that end before it could; one with "
     "less to do could still slip in.",
     Reason.BACKING_OFF: "{failed}; it is tried again in {retry_in_s:.0f} s; `horae events {job}` says what went wrong.",
-    Reason.VACATING: "{chosen} GPUs are chosen for it and the jobs on {occupied} of them are saving their work; it "
-    "starts when the last of them is free: nothing is to be done.",
-    Reason.CLUSTER_TOO_SMALL: "It needs {gpus} GPUs of one type it accepts and the cluster now has {capacity}; "
+    Reason.VACATING: "{chosen_are} chosen for it, and {occupied_are} in use by jobs that save their work; it "
+    "starts when they have: nothing is to be done.",
+    Reason.CLUSTER_TOO_SMALL: "It needs {gpus:GPU} of one type it accepts and the cluster now has {capacity}; "
     "return a node or ask for fewer.",
-    Reason.BEHIND_EARLIER: "{rule}: {ahead} wait before it for GPUs that {holders} jobs have ({taken}); it moves up "
-    "as they end, and a policy with backfill would let it pass if it fits.",
-    Reason.BEHIND_SMALLER: "{rule}: it needs {gpus}, and {holders} jobs have the {taken} GPUs it could use, {mean} "
+    Reason.BEHIND_EARLIER: "{rule}: {ahead_wait} before it, and {holders_have} the {taken:GPU} it could use; it moves "
+    "up as they end, and a policy with backfill would let it pass if it fits.",
+    Reason.BEHIND_SMALLER: "{rule}: it needs {gpus}, and {holders_have} the {taken:GPU} it could use, {mean} "
     "each on average; with fewer GPUs it would start sooner.",
-    Reason.BEHIND_SHORTER: "{rule}: {holders} jobs have the {taken} GPUs it could use{compared}; cut into shorter "
+    Reason.BEHIND_SHORTER: "{rule}: {holders_have} the {taken:GPU} it could use{compared}; cut into shorter "
     "jobs it would start sooner.",
-    Reason.BEHIND_LESS_SERVED: "{rule}: {holders} jobs have the {taken} GPUs it could use{compared}; it goes on when "
+    Reason.BEHIND_LESS_SERVED: "{rule}: {holders_have} the {taken:GPU} it could use{compared}; it goes on when "
     "they have had as much or end{again}.",
-    Reason.BEHIND_TURN: "{rule} on the {taken} GPUs it could use, {holders} of them; its own comes when their time "
-    "slice ends{again}, after {ahead} that waited longer: nothing is to be done.",
-    Reason.BEHIND_SHARE: "{rule}: {holders} jobs have the {taken} GPUs it could use; shares are compared anew as "
+    Reason.BEHIND_TURN: "{rule}: {holders_have} the {taken:GPU} it could use; its own comes when their time "
+    "slice ends{again}, after {ahead:job} that waited longer: nothing is to be done.",
+    Reason.BEHIND_SHARE: "{rule}: {holders_have} the {taken:GPU} it could use; shares are compared anew as "
     "time goes by{again}; `horae share` shows what each queue has and is entitled to.",
-    Reason.BEHIND_BETTER: "{rule}: {holders} jobs have the {taken} GPUs it could use; {its_loss}; it goes on when "
+    Reason.BEHIND_BETTER: "{rule}: {holders_have} the {taken:GPU} it could use; {its_loss}; it goes on when "
     "theirs fall more slowly or they end{again}.",
-    Reason.LEASED: "The {taken} GPUs it could use are guaranteed to {holders} jobs that do not go before it, by a "
-    "lease or their minimum run time{until}; it is looked at again then: nothing is to be done.",
-    Reason.AWAITING_BIDS: "{offered} GPUs of a type it accepts are on offer, and the auction waits for the bids of "
-    "{bidders} apps' own agents, {answer_in_s:.1f} s at most: ask again then.",
-    Reason.AT_RUNG: "It has reached a rung of its app, which compares its trials there: {others} have yet to come; "
-    "`horae queue --app {app}` shows them, and one that is held or waits keeps all others waiting.",
+    Reason.LEASED: "{holders_have} the {taken:GPU} it could use, and none of them goes before it, but a lease or a "
+    "minimum run time lets them keep these GPUs{until}; it is looked at again then: nothing is to be done.",
+    Reason.AWAITING_BIDS: "{offered:GPU} of a type it accepts can be had by auction, which waits for the bids of the "
+    "agents of {bidders:app}, {answer_in_s:.1f} s at most: ask again then.",
+    Reason.AT_RUNG: "It has reached a rung of its app, which compares its trials there, with {others:trial} yet to "
+    "come; `horae queue --app {app}` shows them, and one that is held or waits keeps all others waiting.",
     Reason.GIVEN_UP: "Its app gave it up {given_up}; to run it to its end all the same, submit it again without the "
     "app.",
 }

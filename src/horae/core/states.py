@@ -23,6 +23,10 @@ class State(IntEnum):
     FINISHED = 8
     FAILED = 9
     CANCELLED = 10
+    #: Being stopped, since it has reached its time limit.
+    TIMING_OUT = 11
+    #: Ended by its time limit.
+    TIMEOUT = 12
 
 
 class Move(IntEnum):
@@ -40,12 +44,14 @@ class Move(IntEnum):
     RETRY = 9
     FINISH = 10
     FAIL = 11
+    TIME_OUT = 12
 
 
 # Module-level names: an attribute look-up in an enum class is slow, and hot code does it a million times.
-HELD, WAITING, PLACED, LAUNCHING, RUNNING, STOPPING, HOLDING, CANCELLING, FINISHED, FAILED, CANCELLED = State
 #: State by number.
 STATES: tuple[State, ...] = tuple(State)
+HELD, WAITING, PLACED, LAUNCHING, RUNNING, STOPPING, HOLDING, CANCELLING = STATES[:8]
+FINISHED, FAILED, CANCELLED, TIMING_OUT, TIMEOUT = STATES[8:]
 
 _S, _M = State, Move
 
@@ -70,6 +76,7 @@ MOVES: dict[tuple[State, Move], State] = {
             (alive, _M.STOP): _S.STOPPING,
             (alive, _M.HOLD): _S.HOLDING,
             (alive, _M.CANCEL): _S.CANCELLING,
+            (alive, _M.TIME_OUT): _S.TIMING_OUT,
             (alive, _M.RETRY): _S.WAITING,
             (alive, _M.FAIL): _S.FAILED,
         }.items()
@@ -84,19 +91,22 @@ MOVES: dict[tuple[State, Move], State] = {
     (_S.HOLDING, _M.RELEASE): _S.STOPPING,
     (_S.HOLDING, _M.CANCEL): _S.CANCELLING,
     (_S.CANCELLING, _M.STOPPED): _S.CANCELLED,
-    **{(ending, _M.FINISH): _S.FINISHED for ending in (_S.STOPPING, _S.HOLDING, _S.CANCELLING)},
+    **{(ending, _M.FINISH): _S.FINISHED for ending in (_S.STOPPING, _S.HOLDING, _S.CANCELLING, _S.TIMING_OUT)},
     (_S.STOPPING, _M.RETRY): _S.WAITING,
     (_S.HOLDING, _M.RETRY): _S.HELD,
     (_S.STOPPING, _M.FAIL): _S.FAILED,
     (_S.HOLDING, _M.FAIL): _S.FAILED,
     (_S.CANCELLING, _M.RETRY): _S.CANCELLED,
     (_S.CANCELLING, _M.FAIL): _S.CANCELLED,
+    **{(_S.TIMING_OUT, gone): _S.TIMEOUT for gone in (_M.STOPPED, _M.RETRY, _M.FAIL)},
 }
 
 #: States in which a job's processes may exist and its GPUs are taken.
-ALIVE = (State.LAUNCHING, State.RUNNING, State.STOPPING, State.HOLDING, State.CANCELLING)
+ALIVE = (State.LAUNCHING, State.RUNNING, State.STOPPING, State.HOLDING, State.CANCELLING, State.TIMING_OUT)
 #: States that a job never leaves.
-ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
+ENDED = (State.FINISHED, State.FAILED, State.CANCELLED, State.TIMEOUT)
+#: States of jobs that are being stopped for good.
+ENDING = (State.CANCELLING, State.TIMING_OUT)
 
 
 #: `MOVES` by number, which is faster to look up.

@@ -59,11 +59,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}%" if share in (0, 1) else f"{100 * share:.1f}%"
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """A count and what is counted: 1 app, 2,000 apps. `plural` is for nouns that take more than an s."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
 def time_ticks(begin_s: float, end_s: float, most: int = 9) -> tuple[list[float], TimeUnit]:
     """Moments at a round distance from `begin_s`, in at most `most` steps, and the unit to name them in."""
     length_s = max(end_s - begin_s, 1e-9)

@@ -155,6 +155,8 @@ def _end(history: History, attempt: int, last: bool) -> str:
         return "failed"
     if history.attempts.preempted[attempt]:
         return "preempted"
+    if last and state is State.TIMEOUT:
+        return "stopped by its time limit"
     if last and state is State.CANCELLED and history.attempts.end_s[attempt] >= history.end_s[job]:
         return "given up by its app" if history.given_up is not None and history.given_up[job] else "cancelled"
     if last and state in ALIVE:

@@ -24,17 +24,18 @@ from horae.backends.task import Task
 from horae.core import checkpoint
 from horae.core.cluster import Node
 from horae.core.commands import Command, Launch, Stop, WakeAt
+from horae.core.counted import counted
 from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.events import (
     PRECEDENCE,
     AttemptReport,
     Event,
-    JobCancelled,
     JobFailed,
     JobFinished,
     JobsRetired,
     JobStopped,
+    JobTimedOut,
     LaunchFailed,
     NodeDraining,
     NodeJoined,
@@ -65,8 +66,6 @@ KEEP_S = 90 * DAY_S
 #: a full disk may have space for a test write but not for a large record.
 _RETRY_S, _CALM_S = 1.0, 10.0
 _LEAVING = "The service is shutting down: try again in a moment."
-#: The actor in the journal when a job reaches its time limit.
-TIME_LIMIT = "time limit"
 
 _END_EVENTS = (JobFinished, JobFailed, JobStopped, LaunchFailed)
 
@@ -227,9 +226,10 @@ class Daemon:
         known_node = ledger.cluster.nodes[number]
         if node.gpus > known_node.gpus or node.gpu_type != known_node.gpu_type:
             raise OtherNode(
-                f"Node {node.name} has {node.gpus} {node.gpu_type} GPUs now, but had {known_node.gpus} "
-                f"{known_node.gpu_type} GPUs when this service first saw it: restore these GPUs or use fewer "
-                "(with --gpus, if they are virtual), or start a new service with another --state."
+                f"Node {node.name} has {counted(node.gpus, f'{node.gpu_type} GPU')} now, but had "
+                f"{counted(known_node.gpus, f'{known_node.gpu_type} GPU')} when this service first saw it: "
+                "restore these GPUs or use fewer (with --gpus, if they are virtual), or start a new service with "
+                "another --state."
             )
         if not ledger.node_up[number]:
             return [NodeJoined(now_s, node)]
@@ -308,7 +308,7 @@ class Daemon:
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
             # Jobs over their time limit will be found again.
-            self._unrecorded = [event for event in new_events if not isinstance(event, JobCancelled)]
+            self._unrecorded = [event for event in new_events if not isinstance(event, JobTimedOut)]
             return False
         if any(isinstance(event, NodeLost) for event in new_events):
             # Attempts being stopped on a lost node never report their end unless stopped again.
@@ -471,7 +471,7 @@ class Daemon:
         )
 
     def _over_time_limit(self, now_s: float) -> list[Event]:
-        """Cancellations of jobs that have reached their time limit (`max_duration`)."""
+        """Jobs that have reached their time limit (`max_duration`)."""
         over: list[Event] = []
         jobs = self.engine.jobs
         for row in self.engine.gpus.occupied:
@@ -481,7 +481,7 @@ class Daemon:
             # An attempt that has not started yet has had its GPUs since its launch.
             since_s = float((jobs.since_s if jobs.executing[row] else jobs.launched_s)[row])
             if float(jobs.executed_s[row]) + now_s - since_s >= limit_s:
-                over.append(JobCancelled(now_s, jobs.specs[row].id, TIME_LIMIT))
+                over.append(JobTimedOut(now_s, jobs.specs[row].id))
         return over
 
     # ------------------------------------------ published status, clean-up

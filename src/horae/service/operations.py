@@ -9,6 +9,7 @@ from itertools import count
 from horae.backends.protocol import Backend
 from horae.core.bidding import Ask, BidAnswer
 from horae.core.cluster import Cluster
+from horae.core.counted import counted
 from horae.core.engine import Engine
 from horae.core.errors import UserError, did_you_mean
 from horae.core.events import (
@@ -28,7 +29,7 @@ from horae.core.events import (
 from horae.core.job import JobSpec
 from horae.core.policy import ChecksCluster
 from horae.core.queues import Queue, quota_below
-from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
+from horae.core.states import CANCELLING, ENDED, ENDING, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.plugins.setting_files import with_files
 from horae.policies import CONTENT_HASH, make_policy
 from horae.service.app_owners import AppOwnerHistory, AppOwners
@@ -289,8 +290,8 @@ def _objection(what: str, state: State) -> str:
     held = state in (HELD, HOLDING)
     if state in ENDED:
         return f"is {state.name.lower()} already"
-    if state is CANCELLING:
-        return "is being cancelled already"
+    if state in ENDING:
+        return "is being cancelled already" if state is CANCELLING else "has reached its time limit already"
     if what == "hold" and held:
         return "is held already"
     return "is not held" if what == "release" and not held else ""
@@ -324,11 +325,11 @@ def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) 
         largest = max(by_type[name] for name in spec.gpu_types or cluster.gpu_types)
         if spec.gpus_min > largest:
             raise BadJobFile(
-                f"Job {spec.id.rpartition('-')[0]!r} needs {spec.gpus_min} GPUs of one type, but there are only "
-                f"{largest}: ask for fewer GPUs."
+                f"Job {spec.id.rpartition('-')[0]!r} needs {counted(spec.gpus_min, 'GPU')} of one type, but there "
+                f"are only {largest}: ask for fewer GPUs."
             )
         if queue := quota_below(spec.gpus_min, spec.queue, engine.queues.configured):
             raise BadJobFile(
-                f"Queue {queue.path} may use at most {queue.gpus_max} GPUs and the job needs {spec.gpus_min}: "
-                "ask for fewer GPUs, or for a larger quota."
+                f"Queue {queue.path} may use at most {counted(queue.gpus_max or 0, 'GPU')} and the job needs "
+                f"{spec.gpus_min}: ask for fewer GPUs, or for a larger quota."
             )

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 DEFAULT_POLICY, DEFAULT_PLACEMENT, DEFAULT_BACKEND = "fifo-backfill", "best-effort", "local"
+#: Settings of the default policy that its simulation leaves off: a large job is not passed by small ones for ever.
+DEFAULT_SETTINGS = {"reserve": "600"}
 #: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
 LEAVE_S = 0.8
 
@@ -325,7 +327,7 @@ def _begin(asked: ServeOptions, store: Store, nodes: tuple[Node, ...]) -> Initia
     beginning = InitialSettings(
         nodes,
         policy,
-        with_files(policy, asked.settings),
+        with_files(policy, _with_defaults(policy, asked.settings)),
         asked.placement or DEFAULT_PLACEMENT,
         asked.queues,
     )
@@ -336,6 +338,11 @@ def _begin(asked: ServeOptions, store: Store, nodes: tuple[Node, ...]) -> Initia
         raise CannotServe(f"There is no folder {asked.secrets}: name the folder that has the files of the secrets.")
     _check_placement(asked.placement, before)
     return beginning
+
+
+def _with_defaults(policy: str | None, given: Mapping[str, str]) -> dict[str, str]:
+    """The settings that were given, and the service's own for a new policy if that is the default one."""
+    return {**DEFAULT_SETTINGS, **given} if policy == DEFAULT_POLICY else dict(given)
 
 
 def _check_policy(beginning: InitialSettings) -> None:
@@ -364,7 +371,7 @@ def _reconfiguration_change(daemon: Daemon, asked: ServeOptions) -> Prepare[None
     """The change of policy, settings and queues that the options ask for; warms up the policy that will decide."""
     at, decides = daemon.status, daemon.engine.policy
     policy = asked.policy if asked.policy != at.policy else None
-    given = with_files(policy or at.policy, asked.settings)
+    given = with_files(policy or at.policy, _with_defaults(policy, asked.settings))
     settings = {key: value for key, value in given.items() if at.settings.get(key) != value}
     queues = [queue for queue in asked.queues if at.queues.get(queue.path) != queue]
     if not policy:

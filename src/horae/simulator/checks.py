@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from horae.core.apps import check_apps
 from horae.core.cluster import Cluster
+from horae.core.counted import counted
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
 from horae.core.queues import Queue, quota_below
@@ -33,7 +34,7 @@ def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughput
         most = int(cluster.gpus_by_type[rates > 0].max())
         if most < job.gpus_min:
             raise CannotRun(
-                f"Job {job.id!r} needs {job.gpus_min} GPUs of one type and the cluster has {most}: "
+                f"Job {job.id!r} needs {counted(job.gpus_min, 'GPU')} of one type and the cluster has {most}: "
                 "give a larger --cluster, or take the job out of the trace."
             )
         checked.add(alike)
@@ -45,8 +46,8 @@ def check_quotas(jobs: Sequence[JobSpec], queues: Sequence[Queue]) -> None:
     for job in jobs if limited else ():
         if queue := quota_below(job.gpus_min, job.queue, limited):
             raise CannotRun(
-                f"Job {job.id!r} needs {job.gpus_min} GPUs and queue {queue.path} may have {queue.gpus_max}: "
-                "raise gpus_max, or take the job out of the trace."
+                f"Job {job.id!r} needs {counted(job.gpus_min, 'GPU')} and queue {queue.path} may have "
+                f"{queue.gpus_max}: raise gpus_max, or take the job out of the trace."
             )
 
 
@@ -67,7 +68,9 @@ def _no_speed(job: JobSpec, cluster: Cluster) -> str:
         return (
             f"Job {job.id!r} accepts only {', '.join(job.gpu_types)} and the cluster has {types}: change one of them."
         )
-    what = f"class {job.job_class!r} on {job.gpus} GPUs" if job.job_class else f"its {job.gpus} GPUs"
+    what = (
+        f"class {job.job_class!r} on {counted(job.gpus, 'GPU')}" if job.job_class else f"its {counted(job.gpus, 'GPU')}"
+    )
     return (
         f"Job {job.id!r} counts its work in steps, and no throughput is known for {what} of type {types}: "
         "give --throughputs FILE, or a cluster whose type names the table knows."

@@ -92,9 +92,10 @@ def test_a_narrow_terminal_gets_no_bars_and_nobody_a_column_in_which_nothing_sta
 
 
 def test_an_empty_queue_and_a_cut_one_say_so(fake: FakeService, horae: Horae) -> None:
-    fake.answers["GET /v1/jobs"] = [{"jobs": [], "total": 0}, {"jobs": [job()], "total": 1234}]
+    cut = {"jobs": [job()], "total": 1234, "states": {"running": 4, "waiting": 1230}}
+    fake.answers["GET /v1/jobs"] = [{"jobs": [], "total": 0}, cut]
     assert "No jobs." in horae("queue").out
-    assert "1,233 earlier ones are left out" in horae("queue").out
+    assert "4 running, 1,230 waiting; 1,233 of them are not listed (--limit)" in horae("queue").out
 
 
 def test_the_queue_for_programs(fake: FakeService, horae: Horae) -> None:

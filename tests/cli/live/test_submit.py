@@ -185,6 +185,7 @@ def test_what_cannot_be_right_is_not_sent(fake: FakeService, horae: Horae, words
         ("- run: x\n", "job.yaml is not a map"),
         ("run: [", "job.yaml is not YAML"),
         ("name: x\n", "There is no program to run"),
+        ("rnu: python train.py\n", "job.yaml: rnu is not a key of a job. Did you mean 'run'?"),
     ],
 )
 def test_a_wrong_file_is_told_by_name(fake: FakeService, horae: Horae, text: str, said: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-SUCCEEDED, FAILED, NOT_FINISHED, NOT_FOUND, CANCELLED = 0, 100, 101, 102, 103
+SUCCEEDED, FAILED, NOT_FINISHED, NOT_FOUND, CANCELLED, TIMEOUT = 0, 100, 101, 102, 103, 104
 
 #: States of ended jobs, and the exit code of each.
-ENDED = {"finished": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED}
+ENDED = {"finished": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED, "timeout": TIMEOUT}
 
 #: Exit codes from worst to best, to choose one code for several jobs.
-_WORST = (NOT_FOUND, FAILED, CANCELLED, NOT_FINISHED)
+_WORST = (NOT_FOUND, FAILED, TIMEOUT, CANCELLED, NOT_FINISHED)
 
 
 def exit_code(state: str) -> int:

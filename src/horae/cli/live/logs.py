@@ -31,7 +31,7 @@ def command(
 
     -o json prints one object; with -f, one object per line.
 
-    Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled.
+    Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled, 104 time limit.
     """
     if follow and output is Output.CSV:
         raise typer.BadParameter("-f does not work with -o csv: use -o json, or leave -o out.")

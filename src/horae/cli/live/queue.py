@@ -45,7 +45,10 @@ def command(
         str | None,
         typer.Option("--since", metavar="TIME", help="Only jobs submitted within this time, such as 30m or 7d."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Only the newest N jobs; 0 for all.")] = 100,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", metavar="N", min=0, help="At most N jobs, those that run and wait; 0 for all."),
+    ] = 100,
     fields: Annotated[
         str | None, typer.Option("--fields", metavar="NAME,NAME", help="Only these fields (with -o json or -o csv).")
     ] = None,
@@ -75,7 +78,7 @@ def command(
             return
         response = client.get("/v1/jobs", wanted)
     records = records_of(response, "jobs")
-    answer(output, response, records, lambda: overview(records, int(response.get("total") or len(records))))
+    answer(output, response, records, lambda: overview(records, response.get("states")))
 
 
 def _check_use(fields: str | None, watch: bool, output: Output) -> None:
@@ -95,13 +98,14 @@ def _states(names: Sequence[str]) -> str | None:
     return ",".join(names).lower() or None
 
 
-def overview(records: list[dict[str, Any]], total: int) -> list[RenderableType]:
-    """Jobs as a table, and the number of jobs in each state."""
+def overview(records: list[dict[str, Any]], by_state: Mapping[str, int] | None = None) -> list[RenderableType]:
+    """Jobs as a table, and the number of all jobs in each state, listed or not."""
     if not records:
         return ["No jobs. `horae queue --all` also lists ended jobs; `horae submit` submits a job."]
-    counts = Counter(str(record.get("state")) for record in records)
+    counts = by_state or Counter(str(record.get("state")) for record in records)
     summary = ", ".join(f"{number:,} {state}" for state, number in counts.items())
-    more = f"; {total - len(records):,} earlier ones are left out (--limit)" if total > len(records) else ""
+    left_out = sum(counts.values()) - len(records)
+    more = f"; {left_out:,} of them are not listed (--limit)" if left_out > 0 else ""
     return [filled(_COLUMNS, [_row(record) for record in records]), f"{summary}{more}"]
 
 
@@ -160,4 +164,4 @@ def _current_list(client: ServiceClient, wanted: Mapping[str, Any]) -> Renderabl
     except NoService as error:
         return Group(str(error), "Trying again; Ctrl-C ends this.")
     records = records_of(response, "jobs")
-    return Group(*overview(records, int(response.get("total") or len(records))))
+    return Group(*overview(records, response.get("states")))

@@ -84,7 +84,8 @@ def _where(record: Mapping[str, Any]) -> str:
 
 
 def _ended(record: Mapping[str, Any], state: str) -> str:
-    verb = {"finished": "finished", "failed": "failed", "cancelled": "was cancelled"}[state]
+    verbs = {"cancelled": "was cancelled", "timeout": "reached its time limit"}
+    verb = verbs.get(state, state)
     return f"{verb} {ago(record.get('ended'))}, after running for {short(float(record.get('ran_s') or 0))}"
 
 

@@ -199,7 +199,7 @@ def command(
 
 def job_from(file: Path | None, flags: Flags, words: Sequence[str] | None) -> dict[str, Any]:
     """The job of a job file and the command line, which overrides the file. Folders become absolute."""
-    from horae.service.job_file import load_job_file
+    from horae.service.job_file import load_job_file, read_job
 
     if file is not None and not file.exists() and words is None:
         raise UserError(f"There is no job file {file}; write a program after `--`: horae submit -- {file}")
@@ -209,6 +209,9 @@ def job_from(file: Path | None, flags: Flags, words: Sequence[str] | None) -> di
     if words is not None:
         job["run"] = list(words)
     if not job.get("run"):
+        if file:
+            # A key that is not known, such as a misspelt `run`, is named first.
+            read_job({**job, "run": "true"}, str(file))
         raise UserError("There is no program to run: write it after `--`, such as horae submit -- python train.py.")
     for key, value in _variables(flags.env):
         _set_key(job, f"envs.{key}", value)

@@ -33,8 +33,8 @@ def command(
 ) -> None:
     """Wait until jobs have ended, even if the service is away for up to a minute.
 
-    Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled. For several jobs the worst
-    one counts, in the order: not found, failed, cancelled, not finished.
+    Exit codes: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled, 104 time limit. For several
+    jobs the worst one counts, in the order: not found, failed, time limit, cancelled, not finished.
     """
     limit_s = None if timeout is None else read_span("--timeout", timeout)
     with service(url) as client:

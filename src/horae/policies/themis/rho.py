@@ -19,7 +19,7 @@ from horae.core.app_demand import AppDemand
 from horae.core.arrays import Floats, Ints
 from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
-from horae.core.states import CANCELLED, CANCELLING, FAILED
+from horae.core.states import ENDED, ENDING, FINISHED
 
 #: Memory (stored) of policies that use rho: by app, whether it is known, when it came and the integral then;
 #: the number of apps, the integral and the time at the last decision.
@@ -30,7 +30,7 @@ MEMORY = MemorySpec(
 )
 
 #: States of jobs whose work does not count for the app.
-_GIVEN_UP = (int(FAILED), int(CANCELLING), int(CANCELLED))
+_GIVEN_UP = tuple(int(state) for state in (*ENDED, *ENDING) if state is not FINISHED)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ import numpy as np
 
 from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Span
+from horae.core.counted import counted
 from horae.core.history import History
 from horae.core.throughputs import Speeds
 from horae.report.audit.verdict import Verdict
-from horae.report.formatting import counted, number, percent
+from horae.report.formatting import number, percent
 from horae.report.metrics.fairness import AppLives
 from horae.report.metrics.gpu_holdings import Holdings
 from horae.report.metrics.step_functions import StepFunction, overlap, sums

@@ -7,11 +7,12 @@ from typing import Any
 
 from horae.core.audit_observations import Idleness, IdleStretch, Observations, ObservedMoment
 from horae.core.cluster import Cluster
+from horae.core.counted import counted
 from horae.core.history import History
 from horae.core.throughputs import Speeds
 from horae.report.audit.pareto_exchanges import Exchange, better_places
 from horae.report.audit.verdict import Verdict, held
-from horae.report.formatting import counted, duration, number, percent
+from horae.report.formatting import duration, number, percent
 
 #: GPUs that a sentence names; the others are counted.
 _NAMED = 4

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from horae.core.arrays import Floats
+from horae.core.counted import counted
 from horae.core.history import History
 from horae.report.audit.verdict import Verdict, held
-from horae.report.formatting import counted, duration, number
+from horae.report.formatting import duration, number
 from horae.report.metrics.fairness import TOLERANCE, Fairness
 from horae.report.metrics.job_outcomes import Outcomes
 

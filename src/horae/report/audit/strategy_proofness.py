@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from horae.core.audit_observations import Observations, Probe
+from horae.core.counted import counted
 from horae.core.history import History
 from horae.report.audit.verdict import Verdict, held
-from horae.report.formatting import counted, number
+from horae.report.formatting import number
 from horae.report.metrics.fairness import alone_until
 
 #: Smaller differences of speed are rounding.

@@ -95,6 +95,8 @@ class Report:
     #: By users; trials that an app gave up are counted apart.
     cancelled: int
     given_up: int
+    #: Jobs that reached their time limit.
+    timeout: int
     apps: int
     gpus: int
     avg_jct_s: float
@@ -161,6 +163,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         failed=int((states == State.FAILED).sum()),
         cancelled=int((states == State.CANCELLED).sum() - given_up.sum()),
         given_up=int(given_up.sum()),
+        timeout=int((states == State.TIMEOUT).sum()),
         apps=len(apps),
         gpus=history.cluster.gpus,
         avg_jct_s=_mean(jct_s),

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from horae.core.arrays import Floats
-from horae.report.formatting import counted, number, percent, time_unit
+from horae.core.counted import counted
+from horae.report.formatting import number, percent, time_unit
 from horae.report.pages.palette import MUTED, line_colour
 from horae.report.tables import MEASURES, NumberFormat, Row
 

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from horae.core.counted import counted
 from horae.core.errors import UserError
 from horae.core.history import History
 from horae.report.audit.html_section import render_verdicts
 from horae.report.audit.verdict import Verdict
-from horae.report.formatting import NOTHING, counted, duration, number, percent
+from horae.report.formatting import NOTHING, duration, number, percent
 from horae.report.metrics.deadlines import names as listed_jobs
 from horae.report.metrics.measure import Report
 from horae.report.pages.html import PageFigure, render
@@ -150,7 +151,7 @@ def _lead(history: History, report: Report) -> str:
     """How many jobs ran on which cluster."""
     cluster = history.cluster
     types = [f"{number(gpus)} {name}" for name, gpus in zip(cluster.gpu_types, cluster.gpus_by_type, strict=True)]
-    machines = f"{number(cluster.gpus)} GPUs on {counted(len(cluster.nodes), 'node')} ({', '.join(types)})"
+    machines = f"{counted(cluster.gpus, 'GPU')} on {counted(len(cluster.nodes), 'node')} ({', '.join(types)})"
     jobs = counted(report.jobs, "job") + (f" of {counted(report.apps, 'app')}" if report.apps != report.jobs else "")
     window = report.window
     if window.end_job - window.first_job < len(history.jobs):
@@ -200,6 +201,7 @@ def _job_ends(report: Report) -> str:
     ends = [f"{number(report.finished)} of {counted(report.jobs, 'job')} finished"]
     ends += [f"{number(report.failed)} failed"] if report.failed else []
     ends += [f"{number(report.cancelled)} were cancelled"] if report.cancelled else []
+    ends += [f"{number(report.timeout)} reached their time limit"] if report.timeout else []
     ends += [f"{number(report.given_up)} were given up by their apps"] if report.given_up else []
     return ", ".join(ends)
 

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from horae.core.arrays import Ints
+from horae.core.counted import counted
 from horae.core.gpu_ledger import SEATS
 from horae.core.history import Attempts, History
-from horae.report.formatting import counted, duration, time_ticks
+from horae.report.formatting import duration, time_ticks
 from horae.report.metrics.gpu_holdings import Holdings, seats
 from horae.report.metrics.step_functions import counting
 from horae.report.pages.palette import BLOCKS, IDLE, OTHERS

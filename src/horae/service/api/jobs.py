@@ -54,7 +54,9 @@ def jobs(
     queue: Annotated[str | None, Query(max_length=200, description="A queue, including the queues below it.")] = None,
     app: Annotated[str | None, Query(max_length=100)] = None,
     since: Annotated[str, Query(max_length=30, description="Submitted within this time, such as 7d.")] = "",
-    limit: Annotated[int, Query(ge=0, le=LONGEST_LIST, description="Only the newest N jobs; 0 for all.")] = 100,
+    limit: Annotated[
+        int, Query(ge=0, le=LONGEST_LIST, description="At most N jobs, those that run and wait; 0 for all.")
+    ] = 100,
     fields: Annotated[
         str, Query(max_length=500, description="Only these fields, separated by commas. `why` must be named here.")
     ] = "",
@@ -71,9 +73,10 @@ def jobs(
         limit=limit,
         fields=_fields(fields),
     )
-    shown, total = views.jobs(caller, wanted)
+    shown, by_state = views.jobs(caller, wanted)
     # Not validated against the schema: for 10,000 jobs that would take longer than the list itself.
-    return Response(to_json({"jobs": shown, "total": total}), media_type="application/json")
+    content = {"jobs": shown, "total": sum(by_state.values()), "states": by_state}
+    return Response(to_json(content), media_type="application/json")
 
 
 def _states(text: str, everything: bool) -> tuple[State, ...]:

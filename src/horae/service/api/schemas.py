@@ -64,10 +64,11 @@ class JobRecord(_JobFields, total=False):
 
 
 class JobList(TypedDict):
-    """Jobs, newest last, and the total number of matches."""
+    """Jobs, newest last, the total number of matches, and how many are in each state."""
 
     jobs: list[JobRecord]
     total: int
+    states: dict[str, int]
 
 
 class Why(TypedDict):

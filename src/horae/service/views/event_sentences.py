@@ -16,6 +16,7 @@ import numpy as np
 from horae.backends.task import Task
 from horae.core.bidding import Ask
 from horae.core.commands import Decided, GivenUp, Launch, Placed, Stop, StopWhy
+from horae.core.counted import counted, counted_or_no
 from horae.core.events import (
     AgentChanged,
     BidReceived,
@@ -30,6 +31,7 @@ from horae.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobTimedOut,
     LaunchFailed,
     NodeDraining,
     NodeJoined,
@@ -40,7 +42,6 @@ from horae.core.events import (
 from horae.core.queues import Queue
 from horae.core.reasons import RULES, Reason
 from horae.core.status import ClusterStatus
-from horae.service.daemon import TIME_LIMIT
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class EventSentences:
         self,
         record: JobSubmitted
         | JobCancelled
+        | JobTimedOut
         | JobHeld
         | JobReleased
         | JobStarted
@@ -90,9 +92,10 @@ class EventSentences:
         match record:
             case JobSubmitted():
                 return EventSentence("submitted", record.spec.id, self._submitted(record))
-            case JobCancelled(by=by):
-                what = "Cancelled: it reached its time limit." if by == TIME_LIMIT else f"Cancelled{_by_user(by)}."
-                return EventSentence("cancelled", record.job, what)
+            case JobCancelled():
+                return EventSentence("cancelled", record.job, f"Cancelled{_by_user(record.by)}.")
+            case JobTimedOut():
+                return EventSentence("timeout", record.job, "It has run for as long as it may (`max_duration`).")
             case JobHeld():
                 return EventSentence("held", record.job, f"Held{_by_user(record.by)}.")
             case JobReleased():
@@ -120,8 +123,7 @@ class EventSentences:
     def _submitted(self, record: JobSubmitted) -> str:
         spec = record.spec
         types = f" of type {' or '.join(spec.gpu_types)}" if spec.gpu_types else ""
-        gpus = "1 GPU" if spec.gpus == 1 else f"{spec.gpus} GPUs"
-        return f"Submitted{_by_user(self._user(spec.id))} to queue {spec.queue}: {gpus}{types}."
+        return f"Submitted{_by_user(self._user(spec.id))} to queue {spec.queue}: {counted(spec.gpus, 'GPU')}{types}."
 
     # --------------------------------------------------------------- decisions
 
@@ -161,6 +163,8 @@ class EventSentences:
                 return f"{begin}it ran though it should not have."
             case StopWhy.GIVEN_UP:
                 return f"{begin}its app gave the job up."
+            case StopWhy.TIMEOUT:
+                return f"{begin}it has reached its time limit."
             case StopWhy.PAUSED:
                 return f"{begin}its app lets other trials go first."
             case _:
@@ -174,6 +178,8 @@ class EventSentences:
         return f" by job {job}{f' of {user}' if user else ''}, which gets its GPUs"
 
     def _placed(self, placed: Placed) -> str:
+        if len(placed.gpu_ids) == 1:
+            return f"{self._gpus(placed.gpu_ids)} is set aside for it; it starts when that GPU is free."
         return f"{self._gpus(placed.gpu_ids)} are set aside for it; it starts when the last of them is free."
 
     def _launch(self, launch: Launch) -> str:
@@ -182,7 +188,7 @@ class EventSentences:
 
     def _gpus(self, gpu_ids: tuple[int, ...]) -> str:
         known_gpus = [gpu for gpu in gpu_ids if gpu < self.status.cluster.gpus]
-        return " and ".join(self.status.cluster.gpu_labels(known_gpus)) or f"{len(gpu_ids)} GPUs"
+        return " and ".join(self.status.cluster.gpu_labels(known_gpus)) or counted(len(gpu_ids), "GPU")
 
     def _share(self, job: str, work_done: float) -> str:
         row = self.status.row(job)
@@ -220,7 +226,8 @@ def _signal(code: int) -> str:
 
 def _asked(ask: Ask) -> EventSentence:
     offered = sum(count for _, count, _ in ask.offer)
-    what = f"App {ask.app} is asked for its bid in auction {ask.auction}: {offered} GPUs are on offer."
+    on_offer = counted_or_no(offered, "GPU", "is", "are")
+    what = f"App {ask.app} is asked for its bid in auction {ask.auction}: {on_offer} on offer."
     return EventSentence("offer", "", what, ask.app)
 
 
@@ -241,7 +248,7 @@ def _cluster_news(record: NodeJoined | NodeLost | NodeDraining | SettingsChanged
     match record:
         case NodeJoined(node=node):
             return EventSentence(
-                "node-joined", "", f"Node {node.name} takes jobs: {node.gpus} GPUs of type {node.gpu_type}."
+                "node-joined", "", f"Node {node.name} takes jobs: {counted(node.gpus, 'GPU')} of type {node.gpu_type}."
             )
         case NodeLost():
             return EventSentence("node-lost", "", f"Node {record.node} is gone, with whatever ran there.")
@@ -267,4 +274,5 @@ def _settings(record: SettingsChanged) -> str:
 
 def _queue(queue: Queue) -> str:
     most = "no maximum" if queue.gpus_max is None else f"at most {queue.gpus_max}"
-    return f"Queue {queue.path} has weight {queue.weight:g}, rule {queue.rule}, at least {queue.gpus_min} GPUs, {most}."
+    least = f"at least {counted(queue.gpus_min, 'GPU')}"
+    return f"Queue {queue.path} has weight {queue.weight:g}, rule {queue.rule}, {least}, {most}."

@@ -12,19 +12,25 @@ from numpy.typing import NDArray
 
 from horae.backends.task import Task
 from horae.core.explain import explain
-from horae.core.states import ENDED, State
+from horae.core.states import ALIVE, ENDED, STATES, State
 from horae.core.status import ClusterStatus
 from horae.service.roles import Caller, NotFound
-from horae.service.views.job_list import STATE_NAMES, JobListing, in_states, timestamp
+from horae.service.views.job_list import STATE_NAMES, WAITING, JobListing, in_states, timestamp
 from horae.service.views.queue_shares import QueueShares
 
+#: Which jobs a list that is too long keeps first: those that have GPUs, then those in line.
+_URGENCY = {
+    **dict.fromkeys(ALIVE, 0),
+    **dict.fromkeys(WAITING, 1),
+}
+_LEAST_URGENT = 2
 #: States of jobs that have not ended, which lists show by default.
 LIVE = tuple(state for state in State if state not in ENDED)
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Which jobs a list shows: the newest `limit` that match (0 for all), newest last."""
+    """Which jobs a list shows: those that match, newest last, and of many the `limit` that matter most (0 for all)."""
 
     states: tuple[State, ...] = LIVE
     user: str | None = None
@@ -46,11 +52,20 @@ class ServiceViews:
 
     # -------------------------------------------------------------------- jobs
 
-    def jobs(self, caller: Caller, filters: Filters) -> tuple[list[dict[str, Any]], int]:
-        """Records of the jobs that match and that the caller may see, and the total number of matches."""
+    def jobs(self, caller: Caller, filters: Filters) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        """Records of the jobs that match and that the caller may see, and the number of matches in each state."""
         rows = self._rows(caller, filters)
-        shown = rows[-filters.limit :] if filters.limit else rows
-        return self._listing(shown).records(filters.fields), len(rows)
+        counts = np.bincount(self.status.columns["state"][rows], minlength=len(STATES)).tolist()
+        by_state = {STATE_NAMES[state]: count for state, count in zip(STATES, counts, strict=True) if count}
+        return self._listing(self._cut(rows, filters.limit)).records(filters.fields), by_state
+
+    def _cut(self, rows: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+        """At most `limit` rows: jobs that have GPUs, then jobs in line from its head, then the newest of the others."""
+        if not limit or len(rows) <= limit:
+            return rows
+        urgency = np.array([_URGENCY.get(state, _LEAST_URGENT) for state in STATES])[self.status.columns["state"][rows]]
+        age = np.where(urgency == _LEAST_URGENT, -rows, rows)
+        return np.sort(rows[np.lexsort((age, urgency))[:limit]])
 
     def visible_row(self, caller: Caller, job: str) -> int:
         """Row of a job that the caller may see. A job of another user is reported as not found."""
