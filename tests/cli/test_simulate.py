@@ -16,9 +16,11 @@ from tests.cli.conftest import TRACE, Horae
 #: What the JSON of a run holds at least.
 FIELDS = set(
     "policy jobs finished avg_jct_s median_jct_s p95_jct_s p99_jct_s makespan_s utilization preemptions rho "
-    "isolated_rho cpu_s wall_s peak_rss_mb".split()
+    "isolated_rho app_isolated_rho cpu_s wall_s peak_rss_mb".split()
 )
-JOB_COLUMNS = "job_id submit_s start_s end_s jct_s gpus gpu_seconds preemptions rho isolated_rho".split()
+JOB_COLUMNS = (
+    "job_id submit_s start_s end_s jct_s gpus gpu_seconds preemptions rho isolated_rho app_isolated_rho".split()
+)
 
 
 def test_json_alone_on_stdout_with_every_field_of_the_contract(horae: Horae, trace: Path) -> None:
@@ -27,6 +29,7 @@ def test_json_alone_on_stdout_with_every_field_of_the_contract(horae: Horae, tra
     assert set(answer.json) >= FIELDS
     assert set(answer.json["rho"]) >= {"avg", "max", "over_1"}
     assert set(answer.json["isolated_rho"]) >= {"avg", "max", "over_1"}
+    assert answer.json["app_isolated_rho"] == answer.json["isolated_rho"], "every job is an app of its own"
     assert (answer.json["policy"], answer.json["jobs"], answer.json["finished"]) == ("fifo", 5, 5)
 
 

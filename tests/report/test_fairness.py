@@ -15,6 +15,7 @@ from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.core.states import State
 from horae.report.metrics.fairness import Fairness, finish_time_fairness
+from horae.report.metrics.measure import measure
 from tests.report.sample import Loop, history_of, random_jobs
 
 GPU8 = Cluster.of([("gpu", 1, 8)])
@@ -125,6 +126,67 @@ def test_a_cancelled_trial_adds_nothing_to_what_its_app_is_owed():
     history = history_of(jobs, GPU8, start_s=[0.0, 100.0], end_s=[100.0, 150.0])
     history = replace(history, state=np.array([State.FINISHED, State.CANCELLED], dtype=np.uint8))
     assert finish_time_fairness(history).rho.tolist() == [1.0]
+
+
+def isolated(history: History) -> list[float]:
+    """`app_isolated_rho` of each app."""
+    return measure(history).outcomes.isolated_rho_by_app.tolist()
+
+
+def test_ending_another_app_sooner_raises_rho_but_not_the_isolated_one():
+    jobs = [JobSpec("first", 0.0, 8, 100.0), JobSpec("second", 0.0, 8, 100.0)]
+    in_turn = history_of(jobs, GPU8, start_s=[0.0, 100.0], end_s=[100.0, 200.0])
+    together = history_of(jobs, GPU8, start_s=[0.0, 0.0], end_s=[200.0, 200.0])
+    # The second app ends at 200 s in both runs. In the first run it had less company, and so was owed more.
+    assert finish_time_fairness(in_turn).rho[1] == pytest.approx(200 / 150)
+    assert finish_time_fairness(together).rho[1] == pytest.approx(1.0)
+    assert isolated(in_turn) == pytest.approx([0.5, 1.0])
+    assert isolated(together) == pytest.approx([1.0, 1.0])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 25))
+def test_the_isolated_time_of_an_app_does_not_depend_on_the_policy(seed, count):
+    cluster = Cluster.of([("v100", 2, 4), ("k80", 1, 4)])
+    jobs = random_jobs(seed, count, cluster.gpu_types, apps=5)
+    calm, restless = (Loop(jobs, cluster, load_s=20, preempt_every=every).run() for every in (0, 2))
+    alone_s = [measure(history).outcomes.apps.shared_s / isolated(history) for history in (calm, restless)]
+    assert alone_s[0] == pytest.approx(alone_s[1], rel=1e-9)
+
+
+def test_an_app_alone_that_runs_at_once_has_an_isolated_rho_of_1():
+    jobs = [JobSpec(f"t{n}", 10.0, gpus, 700.0 / gpus, app="a") for n, gpus in enumerate((1, 2, 4))]
+    history = history_of(jobs, GPU8, start_s=[10.0] * 3, end_s=[10.0 + job.work for job in jobs])
+    assert isolated(history) == [1.0]
+
+
+def test_where_every_job_is_an_app_both_isolated_figures_agree():
+    cluster = Cluster.of([("v100", 2, 4), ("k80", 1, 4)])
+    single = random_jobs(3, 20, cluster.gpu_types)
+    # A pair of jobs that comes when all others are gone, so that not every job is an app.
+    pair = [replace(single[0], id=f"pair-{n}", app="pair", submit_s=1e7) for n in range(2)]
+    history = Loop([*single, *pair], cluster, load_s=20, preempt_every=3).run()
+    assert isolated(history)[:20] == pytest.approx(measure(history).outcomes.isolated_rho[:20].tolist())
+    alone = measure(Loop(single, cluster).run())
+    assert alone.app_isolated_rho == alone.isolated_rho
+
+
+def test_an_app_that_has_not_ended_has_no_isolated_rho_but_takes_part():
+    done = [JobSpec(f"done-{n}", 0.0, 4, 100.0, app="a") for n in range(2)]
+    jobs = [JobSpec("open", 0.0, 8, 100.0), *done]
+    history = history_of(jobs, GPU8, start_s=[100.0, 0.0, 0.0], end_s=[math.nan, 100.0, 100.0])
+    assert isolated(history) == pytest.approx([math.nan, 0.5], nan_ok=True)
+
+
+def test_a_cancelled_trial_is_left_out_of_the_isolated_run():
+    jobs = [
+        JobSpec("kept", 0.0, 8, 100.0, app="a"),
+        JobSpec("dropped", 0.0, 8, 900.0, app="a"),
+        JobSpec("other", 0.0, 8, 100.0),
+    ]
+    history = history_of(jobs, GPU8, start_s=[0.0, 100.0, 150.0], end_s=[100.0, 150.0, 250.0])
+    state = np.array([State.FINISHED, State.CANCELLED, State.FINISHED], dtype=np.uint8)
+    assert isolated(replace(history, state=state)) == pytest.approx([0.5, 1.25])
 
 
 def test_fairness_in_four_numbers():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horae.report.metrics.isolated_run import isolated_jct
+from horae.report.metrics.isolated_run import isolated_app_end_s, isolated_jct
 
 TYPES = ("v100", "p100", "k80")
 
@@ -37,6 +38,50 @@ def by_definition(submit, gpus, work, rates, gpus_by_type):
     return [ends[m] - submit[m] for m in range(len(work))]
 
 
+def apps_by_definition(app, submit, gpus, work, rates, gpus_by_type):
+    """Every job's seconds left, where each app gives its share to the jobs with the most left."""
+    total = sum(gpus_by_type)
+    left = {
+        m: work[m] * total / sum(rate * n for rate, n in zip(rates[m], gpus_by_type, strict=True))
+        for m in range(len(work))
+    }
+    ends, now = {}, 0.0
+    while left:
+        active = [m for m in left if submit[m] <= now + 1e-9]
+        present = {app[m] for m in active}
+        speed, waits = {}, [submit[m] - now for m in left if m not in active]
+        for number in present:
+            levels = _levels([m for m in active if app[m] == number], left)
+            free = total / len(present)
+            for level in levels:
+                wanted = sum(gpus[m] for m in level)
+                speed |= {m: min(free, wanted) / wanted for m in level}
+                free -= min(free, wanted)
+            # A level that is faster than the next comes down to it.
+            for (high, *_), (low, *_) in pairwise(levels):
+                if speed[high] > speed[low]:
+                    waits.append((left[high] - left[low]) / (speed[high] - speed[low]))
+        step = min([*waits, *(left[m] / speed[m] for m in active if speed[m] > 0)])
+        now += step
+        for m in active:
+            left[m] -= step * speed[m]
+            if left[m] <= 1e-9:
+                ends[app[m]] = now
+                del left[m]
+    return ends
+
+
+def _levels(jobs, left):
+    """Jobs with the most seconds left first; jobs with equally many together."""
+    levels = []
+    for m in sorted(jobs, key=lambda m: -left[m]):
+        if levels and left[levels[-1][0]] - left[m] <= 1e-9 * (1 + left[m]):
+            levels[-1].append(m)
+        else:
+            levels.append([m])
+    return levels
+
+
 job = st.tuples(
     st.integers(0, 50),
     st.sampled_from([1, 2, 3, 8]),
@@ -52,6 +97,55 @@ def test_shared_clocks_give_what_the_definition_gives(jobs, gpus_by_type):
         np.array(submit, float), np.array(gpus), np.array(work, float), np.array(rates), np.array(gpus_by_type)
     )
     assert found == pytest.approx(by_definition(submit, gpus, work, rates, gpus_by_type), rel=1e-6)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), job), min_size=1, max_size=10),
+    st.booleans(),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+)
+def test_an_app_ends_when_its_longest_jobs_first_could_have_ended(apps_and_jobs, at_once, gpus_by_type):
+    app, jobs = zip(*apps_and_jobs, strict=True)
+    submit, gpus, work, rates = zip(*jobs, strict=True)
+    if at_once:
+        submit = [10 * number for number in app]
+    columns = np.array(submit, float), np.array(gpus), np.array(work, float), np.array(rates)
+    found = isolated_app_end_s(np.array(app), 4, *columns, np.array(gpus_by_type))
+    wanted = apps_by_definition(app, submit, gpus, work, rates, gpus_by_type)
+    assert found.tolist() == pytest.approx([wanted.get(number, math.nan) for number in range(4)], rel=1e-6, nan_ok=True)
+
+
+def test_two_apps_by_hand():
+    # With half of 8 GPUs, app 0 runs its longer job to 60 s, then both jobs at half speed. App 1 needs 400 GPU-seconds
+    # and ends at 100 s. App 0 has 160 GPU-seconds left then, and the whole cluster for them.
+    gpus, work = np.array([4, 4, 8]), np.array([100.0, 40.0, 50.0])
+    end_s = isolated_app_end_s(np.array([0, 0, 1]), 2, np.zeros(3), gpus, work, np.ones((3, 1)), np.array([8]))
+    assert end_s == pytest.approx([120.0, 100.0])
+
+
+def test_an_app_cannot_use_more_gpus_than_its_jobs_want():
+    # The share of app 0 is 4 GPUs, and its jobs want 1 and 2.
+    gpus, work = np.array([1, 2, 8]), np.array([100.0, 30.0, 500.0])
+    end_s = isolated_app_end_s(np.array([0, 0, 1]), 2, np.zeros(3), gpus, work, np.ones((3, 1)), np.array([8]))
+    assert end_s == pytest.approx([100.0, 100.0 + (8 * 500 - 4 * 100) / 8])
+
+
+def test_a_job_that_comes_later_finds_the_others_level():
+    # With one of two GPUs, app 0 brings both of its jobs to 70 s left by 50 s, when app 1 ends. At 60 s both have 60 s
+    # left and its third job comes: 130 GPU-seconds for two GPUs.
+    app, submit_s = np.array([0, 0, 0, 1]), np.array([0.0, 0.0, 60.0, 0.0])
+    gpus, work = np.array([1, 1, 1, 2]), np.array([100.0, 90.0, 10.0, 25.0])
+    end_s = isolated_app_end_s(app, 2, submit_s, gpus, work, np.ones((4, 1)), np.array([2]))
+    assert end_s == pytest.approx([125.0, 50.0])
+
+
+def test_an_app_is_absent_until_it_submits_again():
+    # App 0 has a job of 10 s at 0 and one at 100 s; in between app 1 has the cluster to itself.
+    app, submit_s = np.array([0, 1, 0]), np.array([0.0, 0.0, 100.0])
+    work = np.array([10.0, 50.0, 10.0])
+    end_s = isolated_app_end_s(app, 2, submit_s, np.full(3, 8), work, np.ones((3, 1)), np.array([8]))
+    assert end_s == pytest.approx([110.0, 60.0])
 
 
 def test_a_job_alone_runs_at_the_average_speed_of_the_types():

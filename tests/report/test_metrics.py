@@ -30,7 +30,7 @@ NODE4 = Cluster.of([("gpu", 2, 4)])
 #: The keys other programs rely on.
 CONTRACT = {
     "policy", "jobs", "finished", "avg_jct_s", "median_jct_s", "p95_jct_s", "p99_jct_s", "makespan_s",
-    "utilization", "preemptions", "rho", "isolated_rho",
+    "utilization", "preemptions", "rho", "isolated_rho", "app_isolated_rho",
 }  # fmt: skip
 
 
@@ -105,6 +105,8 @@ def test_the_parts_sum_to_the_whole(history):
     assert sum(part.preemptions for part in report.by_queue.values()) == report.preemptions
     assert sum(part.gpu_hours for part in report.by_gpu_type.values()) == pytest.approx(report.gpu_hours)
     assert max(part.rho.max for part in report.by_queue.values() if part.rho.max == part.rho.max) == report.rho.max
+    worst = [part.app_isolated_rho.max for part in report.by_queue.values()]
+    assert np.nanmax(worst) == report.app_isolated_rho.max
     for name, part in report.by_queue.items():
         members = [i for i, job in enumerate(history.jobs) if job.queue == name]
         assert part.avg_jct_s == pytest.approx((history.end_s - history.submit_s)[members].mean())
@@ -127,7 +129,8 @@ def test_windows_side_by_side_share_nothing_and_miss_nothing(history, data):
 def test_json_has_the_promised_keys_and_no_nan():
     record = measure(random_history(1, 12)).as_dict()
     assert set(record) >= CONTRACT
-    assert set(record["rho"]) == set(record["isolated_rho"]) == {"avg", "max", "over_1", "jain"}
+    for key in ("rho", "isolated_rho", "app_isolated_rho"):
+        assert set(record[key]) == {"avg", "max", "over_1", "jain"}
     assert json.loads(json.dumps(record, allow_nan=False)) == record
 
 
@@ -140,7 +143,7 @@ def test_a_run_in_which_nothing_happened_is_all_null():
     assert record["jobs"] == 1
     assert record["finished"] == 0
     assert record["avg_jct_s"] is record["makespan_s"] is record["utilization"] is record["rho"]["avg"] is None
-    assert list(job_rows(history)) == [("a", "5", "", "", "", "1", "0", "0", "", "")]
+    assert list(job_rows(history)) == [("a", "5", "", "", "", "1", "0", "0", "", "", "")]
 
 
 def test_a_run_without_jobs_can_be_measured():

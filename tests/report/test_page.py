@@ -82,6 +82,7 @@ def test_one_run_tells_its_headlines_in_plain_words():
     text = render_page([run()])
     assert "How fifo shared the cluster" in text
     assert "Slowdown versus fair share" in text
+    assert "compare policies by this" in text
     assert "20 jobs, 8 GPUs on 2 nodes" in text
 
 

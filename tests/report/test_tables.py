@@ -51,6 +51,13 @@ def test_nothing_is_best_where_all_are_equal_or_alone():
     assert all(not line.best for line in comparison_rows([SLOW]))
 
 
+def test_the_isolated_slowdown_of_apps_is_told_where_an_app_has_several_jobs():
+    trials = [JobSpec(f"t{n}", 0.0, 1, 100.0, app="a") for n in range(2)]
+    report = measure(history_of(trials, NODE, start_s=[0.0, 100.0], end_s=[100.0, 200.0]))
+    assert row("app slowdown vs isolated run", [report, SLOW]).cells[0] == "2"
+    assert not any("app_isolated_rho" in line.label for line in comparison_rows([SLOW, FAST]))
+
+
 def test_what_winners_paid_is_told_where_somebody_held_auctions():
     jobs = [JobSpec("one", 0.0, 1, 100.0)]
     sold = replace(

@@ -128,6 +128,7 @@ def test_an_app_halves_its_trials_and_the_report_counts_what_it_gave_up() -> Non
     assert report.gpu_hours == pytest.approx(200 / 3600)
     # Nobody pauses where all reach a rung together: the app is owed what its best trial needed, and had it.
     assert report.rho.max == pytest.approx(1.0)
+    assert report.app_isolated_rho.max == pytest.approx(1.0)
 
 
 def test_with_one_gpu_trials_take_turns_and_the_same_ones_survive() -> None:

@@ -70,6 +70,14 @@ MEASURES = (
     ReportFigure("rho.max", "rho, worst"),
     ReportFigure("rho.over_1", "rho, share above 1", NumberFormat.SHARE),
     ReportFigure("rho.jain", "rho, Jain's index", more_is_better=True),
+    ReportFigure("app_isolated_rho.avg", "app slowdown vs isolated run, average", if_any="jobs_in_company"),
+    ReportFigure("app_isolated_rho.max", "app_isolated_rho, worst", if_any="jobs_in_company"),
+    ReportFigure(
+        "app_isolated_rho.over_1", "app_isolated_rho, share above 1", NumberFormat.SHARE, if_any="jobs_in_company"
+    ),
+    ReportFigure(
+        "app_isolated_rho.jain", "app_isolated_rho, Jain's index", more_is_better=True, if_any="jobs_in_company"
+    ),
     ReportFigure("isolated_rho.avg", "slowdown vs isolated run, average"),
     ReportFigure("isolated_rho.max", "isolated_rho, worst"),
     ReportFigure("isolated_rho.over_1", "isolated_rho, share above 1", NumberFormat.SHARE),

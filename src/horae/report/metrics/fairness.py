@@ -5,6 +5,9 @@ The fair share is 1/N of the GPUs, but an app never counts more of them than it
 could use: T_id = work / min(C / N, max_parallelism). The paper's T_cluster * N
 would allow a 1-GPU job among 40 apps 40 times its running time; it is reported
 beside ours. And N is the time average over the app's own life, not today's.
+
+N is that of the run itself, so T_id depends on the policy. `isolated_run.py` has a
+yardstick that does not.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from horae.core.arrays import Floats, Ints
 from horae.core.history import Attempts, History
 from horae.report.metrics.fairness import AppFairness, finish_time_fairness
 from horae.report.metrics.gpu_holdings import Holdings
-from horae.report.metrics.isolated_run import isolated_jct
+from horae.report.metrics.isolated_run import isolated_app_end_s, isolated_jct
 from horae.report.metrics.step_functions import sums
 
 
@@ -30,14 +30,21 @@ class Outcomes:
     #: GPU-seconds without work, included above: loading, saving, and launches that failed.
     overhead_gpu_s: Floats
     preemptions: Ints
-    #: Slow-down against the fluid isolated run.
+    #: Slow-down against the fluid isolated run of jobs.
     isolated_rho: Floats
     apps: AppFairness
+    #: Slow-down of each app, in the order of `apps`, against the fluid isolated run of apps.
+    isolated_rho_by_app: Floats
 
     @property
     def rho(self) -> Floats:
         """Slow-down of each job's app against its fair share."""
         return self.apps.rho[self.apps.of_job]
+
+    @property
+    def app_isolated_rho(self) -> Floats:
+        """Slow-down of each job's app against the fluid isolated run of apps."""
+        return self.isolated_rho_by_app[self.apps.of_job]
 
     @property
     def queueing_s(self) -> Floats:
@@ -57,6 +64,7 @@ def outcomes(history: History, holdings: Holdings) -> Outcomes:
     work = np.array([job.work for job in history.jobs])
     alone_s = isolated_jct(submit_s, history.gpus, work, history.rates, history.cluster.gpus_by_type)
     holder = attempts.job[holdings.attempt]
+    apps = finish_time_fairness(history)
     return Outcomes(
         submit_s=submit_s,
         start_s=history.start_s,
@@ -67,8 +75,31 @@ def outcomes(history: History, holdings: Holdings) -> Outcomes:
         overhead_gpu_s=holdings.sums_by_row(_overhead_gpu_s(attempts, holdings), holder, jobs),
         preemptions=np.bincount(attempts.job[attempts.preempted], minlength=jobs),
         isolated_rho=jct_s / alone_s,
-        apps=finish_time_fairness(history),
+        apps=apps,
+        isolated_rho_by_app=apps.shared_s / _isolated_app_s(history, apps, work, alone_s),
     )
+
+
+def _isolated_app_s(history: History, apps: AppFairness, work: Floats, alone_s: Floats) -> Floats:
+    """From the first submission of each app to its end in the fluid isolated run.
+
+    As for rho, jobs that failed, were cancelled or given up add nothing. Jobs that have not ended
+    take part, so that the other apps see them whether the policy left them open or not.
+    """
+    number = len(apps.first_job)
+    takes_part = history.finished | np.isnan(history.end_s)
+    if number == len(history.jobs) and takes_part.all():
+        return alone_s
+    end_s = isolated_app_end_s(
+        apps.of_job[takes_part],
+        number,
+        history.submit_s[takes_part],
+        history.gpus[takes_part],
+        work[takes_part],
+        history.rates[takes_part],
+        history.cluster.gpus_by_type,
+    )
+    return end_s - history.submit_s[apps.first_job]
 
 
 def _overhead_gpu_s(attempts: Attempts, holdings: Holdings) -> Floats:

@@ -61,6 +61,7 @@ class QueueReport:
     preemptions: int
     rho: Fairness
     isolated_rho: Fairness
+    app_isolated_rho: Fairness
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class Report:
     preemptions: int
     rho: Fairness
     isolated_rho: Fairness
+    app_isolated_rho: Fairness
     rho_paper: Fairness
     app_completion_s: Delay
     queueing_delay_s: Delay
@@ -176,6 +178,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         preemptions=int(result.preemptions[inside].sum()),
         rho=Fairness.of(result.apps.rho[apps]),
         isolated_rho=Fairness.of(result.isolated_rho[inside]),
+        app_isolated_rho=Fairness.of(result.isolated_rho_by_app[apps]),
         rho_paper=Fairness.of(result.apps.rho_paper[apps]),
         app_completion_s=Delay.of(result.apps.shared_s[apps]),
         queueing_delay_s=Delay.of(result.queueing_s[inside]),
@@ -200,6 +203,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
 #: The columns of the jobs file.
 JOB_COLUMNS = (
     "job_id", "submit_s", "start_s", "end_s", "jct_s", "gpus", "gpu_seconds", "preemptions", "rho", "isolated_rho",
+    "app_isolated_rho",
 )  # fmt: skip
 
 
@@ -258,12 +262,12 @@ def _by_queue(history: History, result: Outcomes, inside: slice) -> dict[str, Qu
     apps = _apps_inside(result, inside)
     app_members = _groups(own[result.apps.first_job[apps] - inside.start], len(names))
     return {
-        name: _queue_report(history, result, inside.start + jobs, result.apps.rho[apps[of_apps]])
+        name: _queue_report(history, result, inside.start + jobs, apps[of_apps])
         for name, jobs, of_apps in zip(names, members, app_members, strict=True)
     }
 
 
-def _queue_report(history: History, result: Outcomes, jobs: Ints, rho: Floats) -> QueueReport:
+def _queue_report(history: History, result: Outcomes, jobs: Ints, apps: Ints) -> QueueReport:
     return QueueReport(
         jobs=len(jobs),
         finished=int(history.finished[jobs].sum()),
@@ -272,8 +276,9 @@ def _queue_report(history: History, result: Outcomes, jobs: Ints, rho: Floats) -
         avg_queueing_delay_s=_mean(result.queueing_s[jobs]),
         gpu_hours=float(result.gpu_seconds[jobs].sum()) / 3600,
         preemptions=int(result.preemptions[jobs].sum()),
-        rho=Fairness.of(rho),
+        rho=Fairness.of(result.apps.rho[apps]),
         isolated_rho=Fairness.of(result.isolated_rho[jobs]),
+        app_isolated_rho=Fairness.of(result.isolated_rho_by_app[apps]),
     )
 
 

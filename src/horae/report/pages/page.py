@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,11 @@ _BARS = {
     "queueing_delay_s.avg": ("Wait for the first start", "on average, from submission"),
     "rho.avg": ("Slowdown versus fair share", "average of all apps; 1× is exactly the fair share"),
     "rho.max": ("Worst slowdown", "the app that fared worst against its fair share"),
+    "app_isolated_rho.avg": (
+        "Slowdown versus isolated run",
+        "average of all apps, against an ideal equal division that is the same for all policies",
+    ),
+    "app_isolated_rho.max": ("Worst slowdown versus isolated run", "the app that fared worst against that division"),
     "utilization": ("GPUs in use", "share of all GPU-time that jobs held"),
 }
 
@@ -42,9 +48,10 @@ _WORDS = {
     "JCT": "Job completion time: from submission to the end of a job that finished, waiting included.",
     "Slowdown versus fair share (rho)": "Time an app took, over the time it would have taken alone on 1/N of the GPUs "
     "(at most as many as it can use), N being the average number of apps present during its life. "
-    "At most 1× means that sharing cost it nothing.",
-    "Slowdown versus isolated run": "A job's completion time over the one in an ideal run that gives each job present "
-    "an equal part of every GPU type at every instant (isolated_rho).",
+    "At most 1× means that sharing cost it nothing. N is that of the run itself: where apps end sooner it is lower.",
+    "Slowdown versus isolated run": "Time an app took, over the time in an ideal run that gives each app present there "
+    "an equal part of every GPU type at every instant (app_isolated_rho; for single jobs, isolated_rho). "
+    "The ideal run is the same for all policies, so this is what to compare them by.",
     "Jain's index": "1 when everybody is slowed down alike; 1/n when one of n bears it all.",
     "GPUs in use": "GPU-time that jobs held, over all GPU-time between the first submission and the last end. "
     "A GPU that two jobs share is in use once, and half of its time is counted for each.",
@@ -166,6 +173,8 @@ def _headlines(report: Report) -> Iterator[Headline]:
     yield Headline.of("Slowdown versus fair share", f"{number(report.rho.avg)} ×", f"average; {unfair}")
     worst = "the app that fared worst against its fair share"
     yield Headline.of("Worst slowdown", f"{number(report.rho.max)} ×", worst)
+    ideal = f"average of all apps, worst {number(report.app_isolated_rho.max)} ×; compare policies by this"
+    yield Headline.of("Slowdown versus isolated run", f"{number(report.app_isolated_rho.avg)} ×", ideal)
     idle = f"{percent(report.fragmentation)} of the idle GPU-time lay in pieces, on nodes partly in use"
     shared = f"{percent(report.shared_gpu_share)} of the time in use by two jobs at once; "
     yield Headline.of("GPUs in use", percent(report.utilization), shared * (report.shared_gpu_share > 0) + idle)
@@ -210,7 +219,7 @@ def _bar_charts(reports: Sequence[Report], names: Sequence[str]) -> Iterator[Bar
     """Bars for the numbers that people ask for first."""
     by_path = {figure.path: figure for figure in MEASURES}
     for path, (title, note) in _BARS.items():
-        yield BarChart(title, note, _bars(by_path[path], reports, names))
+        yield BarChart(title, note, _bars(replace(by_path[path], if_any=""), reports, names))
 
 
 def _bars(figure: ReportFigure, reports: Sequence[Report], names: Sequence[str]) -> list[Bar]:
@@ -247,13 +256,15 @@ def _figure_groups(runs: Sequence[RunRecord]) -> Iterator[FigureGroup]:
     )
     fair = "Left of the dashed line, sharing the cluster cost the app nothing."
     ideal = "The same against an ideal run that divides every GPU type equally at every instant."
-    yield FigureGroup(
-        "Whether it was fair",
-        [
-            _figure("Slowdown versus fair share", fair, draw_slowdowns(runs, "rho")),
-            _figure("Slowdown versus isolated run", ideal, draw_slowdowns(runs, "isolated_rho")),
-        ],
-    )
+    slowdowns = [
+        _figure("Slowdown versus fair share", fair, draw_slowdowns(runs, "rho")),
+        _figure("Slowdown versus isolated run", ideal, draw_slowdowns(runs, "isolated_rho")),
+    ]
+    if any(report.jobs_in_company for _, report in runs):
+        among_apps = "The same against an ideal run that divides every GPU type equally among apps."
+        by_app = draw_slowdowns(runs, "app_isolated_rho")
+        slowdowns.insert(1, _figure("Slowdown of apps versus isolated run", among_apps, by_app))
+    yield FigureGroup("Whether it was fair", slowdowns)
     waiting = "Jobs submitted that hold no GPU, preempted ones included."
     yield FigureGroup(
         "Over time",
@@ -285,6 +296,7 @@ def _breakdowns(report: Report) -> Iterator[Breakdown]:
     """Queues and GPU types of one run, where there are several."""
     if len(report.by_queue) > 1:
         heads = ["jobs", "finished", "JCT, average", "wait, average", "GPU-hours", "preemptions", "slowdown", "worst"]
+        heads += ["vs isolated run", "worst"]
         queues = [
             _plain_row(
                 name,
@@ -296,6 +308,8 @@ def _breakdowns(report: Report) -> Iterator[Breakdown]:
                 number(queue.preemptions),
                 f"{number(queue.rho.avg)}×",
                 f"{number(queue.rho.max)}×",
+                f"{number(queue.app_isolated_rho.avg)}×",
+                f"{number(queue.app_isolated_rho.max)}×",
             )
             for name, queue in report.by_queue.items()
         ]

@@ -87,9 +87,9 @@ def draw_delays(runs: Sequence[RunRecord]) -> str:
 
 
 def draw_slowdowns(runs: Sequence[RunRecord], metric: str) -> str:
-    """The distribution of `rho` or `isolated_rho`: bars for one run, cumulative lines for several."""
+    """The distribution of a slow-down, by its key in reports: bars for one run, cumulative lines for several."""
     values = [_slowdowns(report, metric) for _, report in runs]
-    unit = "apps" if metric == "rho" else "jobs"
+    unit = "jobs" if metric == "isolated_rho" else "apps"
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -151,12 +151,13 @@ def _measured(report: Report, values: Floats) -> Floats:
 
 
 def _slowdowns(report: Report, metric: str) -> Floats:
-    """Slow-downs of the window: apps for rho, jobs for isolated_rho."""
+    """Slow-downs of the window: jobs for isolated_rho, apps for the others."""
     if metric == "isolated_rho":
         return _measured(report, report.outcomes.isolated_rho)
     apps, window = report.outcomes.apps, report.window
-    rho = apps.rho[(apps.first_job >= window.first_job) & (apps.first_job < window.end_job)]
-    return rho[~np.isnan(rho)]
+    by_app = apps.rho if metric == "rho" else report.outcomes.isolated_rho_by_app
+    inside = by_app[(apps.first_job >= window.first_job) & (apps.first_job < window.end_job)]
+    return inside[~np.isnan(inside)]
 
 
 def life_s(runs: Sequence[RunRecord]) -> tuple[float, float]:
