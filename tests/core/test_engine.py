@@ -5,6 +5,8 @@ Tests core/commands.py and core/events.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from horae.core.cluster import Node
@@ -454,3 +456,59 @@ def test_events_of_one_instant_are_decided_together() -> None:
     cell.submit(0, job("a"))
     cell.at(10, JobFinished(10, "a", 1), JobSubmitted(10, job("b")), JobSubmitted(10, job("c")))
     assert (cell.running, len(cell.decisions)) == (["b"], 2)
+
+
+# ------------------------------------------------- GPUs that come free sooner
+
+
+def vacating_cell(spec: str = "1x2", **more: Any) -> Cell:
+    """The job `short` waits for the GPU of `long`, which is being stopped for it."""
+    cell = Cell(spec, "srtf", slow_stops=True, **more)
+    cell.submit(0, job("middle", work=500), job("long", work=1000))
+    cell.submit(10, job("short", work=50))
+    assert (cell.state("long"), cell.state("short")) == (State.STOPPING, State.PLACED)
+    return cell
+
+
+def test_a_job_whose_gpus_are_yet_to_be_vacated_starts_on_others_that_come_free_sooner() -> None:
+    cell = vacating_cell()
+    wanted, other = cell.gpus("short"), cell.gpus("middle")
+    record = cell.at(12, JobFinished(12, "middle", 1))
+    assert [(launch.job, launch.gpu_ids) for launch in record.launches] == [("short", other)]
+    assert cell.gpus("long") == wanted, "nobody else wants what it is leaving"
+    cell.at(14, JobStopped(14, "long", 1, 10.0))
+    assert cell.running == ["long", "short"]
+
+
+def test_others_that_come_free_sooner_go_to_it_and_not_to_jobs_behind_it() -> None:
+    cell = vacating_cell()
+    cell.submit(11, job("later", work=800))
+    record = cell.at(12, JobFinished(12, "middle", 1))
+    assert [launch.job for launch in record.launches] == ["short"]
+    cell.at(14, JobStopped(14, "long", 1, 10.0))
+    assert cell.running == ["short", "later"]
+
+
+def test_a_lease_goes_along_to_gpus_that_come_free_sooner() -> None:
+    cell = Cell("1x2", "time-slice", {"quantum": "100"}, slow_stops=True)
+    cell.submit(0, job("a", work=500), job("b", work=120))
+    cell.submit(10, job("c", work=500))
+    cell.at(100)
+    (placed,) = [name for name in "abc" if cell.state(name) is State.PLACED]
+    until_s = float(cell.engine.jobs.lease_until_s[cell.row(placed)])
+    record = cell.at(102, *[JobFinished(102, name, 1) for name in cell.running])
+    assert placed in [launch.job for launch in record.launches]
+    assert float(cell.engine.jobs.protected_until_s[cell.row(placed)]) == until_s > 102
+
+
+def test_others_that_are_farther_apart_are_not_as_good() -> None:
+    cell = Cell("2x2", "srtf", slow_stops=True, placement="consolidated")
+    cell.submit(0, job("a", work=500), job("b", work=1000, gpus=2), job("c", work=600))
+    cell.submit(10, job("short", work=50, gpus=2))
+    before = cell.gpus("short")
+    assert cell.state("short") is State.PLACED
+    assert len(before) == 2
+    cell.at(12, JobFinished(12, "a", 1))
+    assert (cell.state("short"), cell.gpus("short")) == (State.PLACED, before), "one GPU is not two"
+    record = cell.at(13, JobFinished(13, "c", 1))
+    assert [launch.job for launch in record.launches] == ["short"]

@@ -8,7 +8,8 @@ and decisions gives the same state again, without asking any policy.
 The cycle of a decision:
 
 1. Apps with news are asked: trials that they give up or pause leave the line.
-2. Attempts that must go whatever the policy says are stopped.
+2. Attempts that must go whatever the policy says are stopped. Jobs whose GPUs are yet to be vacated start on others
+   that came free sooner.
 3. If there is reason to plan: the policy sees a snapshot and says its wishes,
 4. the placement rule turns the wishes into GPUs,
 5. and the difference to what is becomes the record.
@@ -303,7 +304,14 @@ class Engine:
             self._fold_stop(stop)
         # 3 to 5. The plan.
         basis: EvidenceBasis | None = None
-        if state.must_plan or now_s >= state.wake_s:
+        elsewhere = self._launches_elsewhere() if state.pending else ()
+        if elsewhere:
+            # What these jobs leave is planned with in the next decision.
+            launches, withdrawn = self._launches((), ()), tuple([launch.job for launch in elsewhere])
+            record = Decided(
+                now_s, False, (), (), evictions, withdrawn, launches=(*elsewhere, *launches), wake_s=state.wake_s
+            )
+        elif state.must_plan or now_s >= state.wake_s:
             record, basis = self._plan(evictions)
         else:
             record = Decided(now_s, False, stops=evictions, launches=self._launches((), ()), wake_s=state.wake_s)
@@ -437,6 +445,20 @@ class Engine:
                 ready.append(self._launch(row, state.gpus.held[row], span))
         return tuple(ready)
 
+    def _launches_elsewhere(self) -> tuple[Launch, ...]:
+        """Launches of jobs whose GPUs are yet to be vacated on others that came free sooner and are as good."""
+        state, cluster = self._state, self._state.gpus.cluster
+        machines = cluster.types_as_machines if self._placement.flat else cluster.nodes_as_machines
+        launches: list[Launch] = []
+        taken: list[int] = []
+        for row, span in state.pending.items():
+            if STATES[state.jobs.state[row]] is PLACED and not state.gpus.vacant(row):
+                gpu_ids = state.gpus.idle_like(row, span, machines, taken)
+                if gpu_ids:
+                    launches.append(self._launch(row, gpu_ids, machines.span(gpu_ids)))
+                    taken += gpu_ids
+        return tuple(launches)
+
     def _launch(self, row: int, gpu_ids: tuple[int, ...], span: Span) -> Launch:
         jobs = self.jobs
         done = float(jobs.work[row] - jobs.work_left[row])
@@ -478,6 +500,8 @@ class Engine:
             self._fold_stop(stop)
         for job in record.withdrawn:
             self._life.withdraw_gpus(jobs.rows[job])
+            # A decision without a plan leaves it to the next what becomes of the GPUs.
+            state.must_plan = True
         for placed in record.placed:
             self._fold_placed(placed)
         for launch in record.launches:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from horae.core import gpu_moves
 from horae.core.arrays import Ints
-from horae.core.cluster import Cluster, Node
+from horae.core.cluster import Cluster, Machines, Node, Span
 from horae.core.declared import Rows, Stored
 from horae.core.gpu_moves import NOBODY, REFUSED, GpuColumns
 from horae.core.holdings import HolderColumns
 
+#: Row of `GpuLedger.by_node` and `by_type` with the open GPUs that nobody has or sits on.
+_IDLE = 1
 #: Jobs that can share a GPU.
 SEATS = 2
 
@@ -107,6 +109,25 @@ class GpuLedger:
         # A job that is stopped, to come back to some of its GPUs, still sits on all of its old ones.
         sits_on = self.occupied.get(first if second == row else second, ())
         return sorted(sits_on) == sorted(gpu_ids) or set(sits_on).isdisjoint(gpu_ids)
+
+    def idle_like(self, row: int, span: Span, machines: Machines, taken: Collection[int] = ()) -> tuple[int, ...]:
+        """Idle GPUs that nobody has, like those set aside for a job and no farther apart; empty if there are none.
+
+        `span` is the span of those set aside; `taken` are not to be used.
+        """
+        gpu_ids, count = self.held[row], len(self.held[row])
+        gpu_type = int(self.cluster.gpu_type[gpu_ids[0]])
+        if self.by_type[_IDLE, gpu_type] < count or self.holders[1, gpu_ids[0]] != NOBODY:
+            return ()
+        idle = self.gpu_open & (self.holders[0] == NOBODY) & (self.occupants[0] == NOBODY)
+        idle &= self.cluster.gpu_type == gpu_type
+        idle[list(taken)] = False
+        ids = np.flatnonzero(idle)
+        for group in (machines.of_gpu[ids], machines.rack[machines.of_gpu[ids]], np.zeros_like(ids)):
+            found = _tightest(ids, group, machines.of_gpu[ids], count)
+            if found:
+                return found if machines.span(found) <= span else ()
+        return ()
 
     def has_occupant(self, row: int, among: tuple[int, ...]) -> bool:
         """Whether one of some jobs sits on the GPUs that a job holds."""
@@ -241,3 +262,15 @@ class GpuLedger:
     def _by_type(self, chosen: NDArray[np.bool_]) -> Ints:
         """How many GPUs of each type are chosen."""
         return np.bincount(self.cluster.gpu_type[chosen], minlength=len(self.cluster.gpu_types)).astype(np.int64)
+
+
+def _tightest(ids: Ints, group: Ints, machine: Ints, count: int) -> tuple[int, ...]:
+    """So many GPUs of the smallest group that has them, from its emptiest machines; none if no group has them."""
+    sizes = np.bincount(group)
+    enough = np.flatnonzero(sizes >= count)
+    if not len(enough):
+        return ()
+    chosen = group == enough[np.argmin(sizes[enough])]
+    ids, machine = ids[chosen], machine[chosen]
+    order = np.lexsort((ids, machine, -np.bincount(machine)[machine]))
+    return tuple(sorted(ids[order[:count]].tolist()))
