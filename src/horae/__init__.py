@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from horae.experiments.scenario_file import read_scenario, write_scenario
     from horae.policies import POLICIES, policy
     from horae.policies.settings import setting
+    from horae.policies.type_awareness import PolicyWarning
     from horae.simulator.faults import Faults
     from horae.simulator.scenario import Scenario
     from horae.workload.traces import FORMATS, Trace
@@ -49,6 +50,7 @@ __all__ = [
     "Memory",
     "MemorySpec",
     "Policy",
+    "PolicyWarning",
     "Queue",
     "Reason",
     "Replay",
@@ -97,6 +99,7 @@ _PLACES = {
     "horae.experiments.scenario_file": "read_scenario write_scenario",
     "horae.policies": "POLICIES policy",
     "horae.policies.settings": "setting",
+    "horae.policies.type_awareness": "PolicyWarning",
     "horae.simulator.faults": "Faults",
     "horae.simulator.scenario": "Scenario",
     "horae.workload.traces": "FORMATS Trace",

@@ -220,3 +220,24 @@ def test_a_file_that_holds_no_scenario_is_told(tmp_path: Path, text: str, told: 
         public.read_scenario(tmp_path / "s.json")
     with pytest.raises(UserError, match="cannot be read"):
         public.read_scenario(tmp_path / "away.json")
+
+
+def test_a_policy_that_ignores_speeds_is_warned_of_where_it_was_called() -> None:
+    jobs = [JobSpec(f"job-{k}", 0.0, 1, 100.0, unit="steps", throughput={"v100": 4.0, "k80": 1.0}) for k in range(3)]
+    machines = "v100:1x1,k80:1x1"
+    for call in (
+        lambda: public.simulate(jobs, cluster=machines, policy="srsf"),
+        lambda: public.audit(jobs, cluster=machines, policy="srsf", samples=1),
+        lambda: public.compare(jobs, cluster=machines, policies=["srsf", "sjf-aware"], seeds=range(2)),
+        lambda: public.sweep(jobs, vary="gpus", values=[2, 4], cluster=machines, policies=["srsf", "sjf-aware"]),
+    ):
+        with pytest.warns(public.PolicyWarning, match=r"^srsf treats GPU types as alike.* 4 times as fast") as told:
+            call()
+        assert [warning.filename for warning in told] == [__file__]
+
+
+def test_no_warning_comes_with_a_policy_that_goes_by_speeds(recwarn: pytest.WarningsRecorder) -> None:
+    jobs = [JobSpec("job", 0.0, 1, 100.0, unit="steps", throughput={"v100": 4.0, "k80": 1.0})]
+    public.simulate(jobs, cluster="v100:1x1,k80:1x1", policy="sjf-aware")
+    public.simulate(jobs, cluster="v100:1x2", policy="srsf")
+    assert not recwarn.list

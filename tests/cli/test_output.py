@@ -5,10 +5,12 @@ import io
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from horae.cli.output import note_unfinished, print_csv, print_rich, table
+from tests.cli.conftest import Horae
 
 Captured = pytest.CaptureFixture[str]
 
@@ -44,3 +46,40 @@ def test_unfinished_jobs_are_counted_over_all_runs(capsys: Captured) -> None:
     assert capsys.readouterr().err == ""
     note_unfinished("las", [{"a": "no room"}, {"b": "no GPUs"}])
     assert capsys.readouterr().err == "las: 2 jobs did not finish, such as a: no room\n"
+
+
+@pytest.fixture
+def gavel(shared_data: Path) -> tuple[str, ...]:
+    """Jobs of Gavel's mix, which are not equally fast on V100 and K80."""
+    speeds = shared_data / "gavel" / "simulation_throughputs.json"
+    return ("--generate", "gavel-single", "--jobs", "5", "--throughputs", str(speeds))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("simulate", "--policy", "srsf"), "srsf treats"),
+        (("audit", "--policy", "srsf", "--samples", "1"), "srsf treats"),
+        (("simulate", "--policy", "max-min", "--set", "aware=false"), "max-min treats"),
+        (("compare", "--policies", "srsf,max-min,las", "--seeds", "2"), "srsf and las treat"),
+        (("sweep", "--vary", "load=0.5,1", "--policies", "srsf,max-min", "--seeds", "2"), "srsf treats"),
+    ],
+)
+def test_policies_that_ignore_speeds_are_told_once_on_stderr(
+    horae: Horae, gavel: tuple[str, ...], words: tuple[str, ...], told: str
+) -> None:
+    ran = horae(*words, *gavel, "--cluster", "v100:1x2,k80:1x2", "-o", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json
+    (sentence,) = [line for line in ran.err.splitlines() if "GPU types as alike" in line]
+    assert sentence.startswith(f"{told} GPU types as alike, and jobs are not equally fast on them (")
+    assert " times as fast on " in sentence
+    assert ("such as sjf-aware" in sentence) != ("leave aware=false out" in sentence)
+
+
+@pytest.mark.parametrize(("machines", "policy"), [("v100:1x2,k80:1x2", "sjf-aware"), ("v100:2x2", "srsf")])
+def test_nothing_is_told_where_no_speed_is_ignored(
+    horae: Horae, gavel: tuple[str, ...], machines: str, policy: str
+) -> None:
+    ran = horae("simulate", *gavel, "--cluster", machines, "--policy", policy)
+    assert (ran.code, ran.err) == (0, "")

@@ -33,6 +33,11 @@ class Broken:
 
 class NoPlan:
     pass
+
+
+class Pinning:
+    def plan(self, now, memory):
+        return horae.Wishes(now.rows, pins=tuple({0: int(gpus)} for gpus in now.gpus), lease_until_s=now.now_s + 60)
 '''
 
 
@@ -78,6 +83,10 @@ def test_policies_describes_it(horae: Horae, mine: str) -> None:
         (
             "./mine.py:Broken",
             "error: Policy './mine.py:Broken' failed: ZeroDivisionError: division by zero (line 20 of",
+        ),
+        (
+            "./mine.py:Pinning",
+            "error: Policy './mine.py:Pinning' returned wishes that pin jobs '2' and '0' and '1' to more GPUs of",
         ),
         ("./mine.py:NoPlan", "error: The class ./mine.py:NoPlan is no policy: it has no method plan"),
         ("./mine.py:Lagest", "error: ./mine.py has no 'Lagest'. Did you mean 'Largest'?"),

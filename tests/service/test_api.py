@@ -466,6 +466,19 @@ def test_a_node_is_drained_and_comes_back(alone: Live) -> None:
     assert "Did you mean 'v100'" in error_of(admin.post("/v1/nodes/v10/drain", json={}), 404)
 
 
+def test_a_new_policy_that_ignores_speeds_of_the_jobs_is_told(alone: Live) -> None:
+    admin = alone.person("root", Role.ADMIN)
+    assert "note" not in admin.put("/v1/settings", json={"policy": "srsf"}).json(), "no job, no speeds"
+    (job,) = submit(admin, {"estimate": {"steps": 1000, "throughput": {"v100": 4.0, "k80": 1.0}}})
+    told = admin.put("/v1/settings", json={"policy": "las"}).json()["note"]
+    assert told.startswith(
+        f"las treats GPU types as alike, and jobs are not equally fast on them (job {job} is 4 times as "
+    )
+    assert "note" not in admin.put("/v1/settings", json={"policy": "max-min"}).json()
+    blind = admin.put("/v1/settings", json={"settings": {"aware": "false"}}).json()
+    assert (blind["policy"], "leave aware=false out" in blind["note"]) == ("max-min", True)
+
+
 def test_the_policy_and_the_queues_are_changed(alone: Live) -> None:
     admin = alone.person("root", Role.ADMIN)
     queue = {"path": "team/a", "weight": 2.0, "rule": "fairness", "gpus_min": 0, "gpus_max": 2}

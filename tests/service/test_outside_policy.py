@@ -49,6 +49,20 @@ class Mine:
 """
 
 
+PINNING = """
+from pathlib import Path
+
+import horae
+
+
+class Mine:
+    def plan(self, now, memory):
+        if Path(__file__).with_name("broken").exists():
+            return horae.Wishes(now.rows[-1:], pins=({0: 4},) * len(now.rows[-1:]))
+        return horae.Wishes(now.rows, lease_until_s=now.now_s + 3600)
+"""
+
+
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
     """What a test loads and adds is forgotten, as in another process."""
@@ -154,6 +168,24 @@ def test_over_the_api_only_what_is_loaded_can_be_named(tmp_path: Path, mine: Pat
         answer = admin.put("/v1/settings", json={"settings": {CONTENT_HASH: "0" * 64}})
         assert (answer.status_code, "leave it out" in answer.json()["error"]) == (400, True)
         assert admin.put("/v1/settings", json={"policy": "las"}).status_code == 200
+
+
+def test_a_policy_that_pins_gpus_of_a_protected_job_does_not_end_the_service(
+    tmp_path: Path, mine: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine.write_text(PINNING)
+    gang = {"run": ["sleep", "60"], "resources": {"gpus": 4}}
+    with served(tmp_path / "state", policy=f"{mine}:Mine") as server, person(server) as admin:
+        (first,) = submit(admin, gang)
+        eventually(lambda: admin.get(f"/v1/jobs/{first}").json()["state"] in ("launching", "running"), "a start")
+        (tmp_path / "broken").touch()
+        (second,) = submit(admin, gang)
+        eventually(lambda: admin.get("/healthz").status_code == 503, "trouble")
+        assert f"where job '{first}' keeps its GPUs for another" in caplog.text
+        assert admin.get(f"/v1/jobs/{first}").json()["state"] in ("launching", "running"), "it keeps its GPUs"
+        admin.post("/v1/jobs/cancel", json={"ids": [first, second]})
+        (tmp_path / "broken").unlink()
+        eventually(lambda: not admin.get("/v1/jobs").json()["jobs"], "the end of the jobs")
 
 
 def test_a_policy_that_fails_does_not_end_the_service(tmp_path: Path, mine: Path) -> None:

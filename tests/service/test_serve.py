@@ -177,6 +177,23 @@ def test_a_later_day_keeps_what_was_unless_told_otherwise(tmp_path: Path) -> Non
         Server(ServeOptions(tmp_path, port=0, placement="consolidated"))
 
 
+def test_a_service_says_at_its_start_that_its_policy_ignores_speeds(tmp_path: Path) -> None:
+    speeds = {"steps": 1000, "throughput": {"v100": 4.0, "k80": 1.0}}
+    with serving(tmp_path) as service:
+        (job,) = submit(service.client, {"run": "sleep 60", "estimate": speeds})
+        assert service.end() == (0, ""), "no job was known at the start"
+    with serving(tmp_path, "--policy", "las") as service:
+        code, said = service.end()
+        assert (code, said.count("\n")) == (0, 1)
+        assert said.startswith(
+            f"las treats GPU types as alike, and jobs are not equally fast on them (job {job} is 4 times"
+        )
+    with serving(tmp_path, "--policy", "max-min") as service:
+        service.client.post(f"/v1/jobs/{job}/cancel")
+        in_state(service.client, job, "cancelled")
+        assert service.end() == (0, "")
+
+
 def test_a_service_on_any_port_comes_back_on_the_one_it_had(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         url = server.url

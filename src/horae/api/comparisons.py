@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 import polars as pl
 
-from horae.api.scenarios import Conditions, PolicyLike, WorkloadLike, choice_of, scenario
+from horae.api.scenarios import Conditions, PolicyLike, WorkloadLike, choice_of, scenario, warn_of_ignored_speeds
 from horae.client.journal import read_past
 from horae.client.service_client import service
 from horae.core.errors import UserError
@@ -176,7 +176,9 @@ def compare(
         keep_histories=True,
         advance=_silently,
     )
-    return Comparison(base, run_labels([same[0].report for same in outcomes]), list(seeds), outcomes)
+    labels = run_labels([same[0].report for same in outcomes])
+    warn_of_ignored_speeds([(label, same[0].ignored_speeds) for label, same in zip(labels, outcomes, strict=True)])
+    return Comparison(base, labels, list(seeds), outcomes)
 
 
 def sweep(
@@ -215,7 +217,9 @@ def sweep(
     plan = SweepPlan(variation, steps, tuple(chosen), drawn, window, base, tuple(seeds))
     batch = Batch(plan.scenarios(), window.measured)
     outcomes = run_all(batch, workers, _silently) if workers > 1 else run_in_turn(batch, _silently)
-    return Sweep(plan, plan.points(outcomes), "generated jobs" if drawn else "a trace")
+    points = plan.points(outcomes)
+    warn_of_ignored_speeds([(point.label, outcome.ignored_speeds) for point in points for outcome in point.outcomes])
+    return Sweep(plan, points, "generated jobs" if drawn else "a trace")
 
 
 def replay(

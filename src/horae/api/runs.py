@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import polars as pl
 
-from horae.api.scenarios import Conditions, PolicyLike, WorkloadLike, scenario
+from horae.api.scenarios import Conditions, PolicyLike, WorkloadLike, scenario, warn_of_ignored_speeds
 from horae.core.counted import counted
 from horae.core.history import History
 from horae.experiments import audit as audits
@@ -106,6 +106,7 @@ def simulate(
     `measure_to` are measured, counted by submission.
     """
     chosen = scenario(workload, policy=policy, **conditions)
+    warn_of_ignored_speeds([(chosen.choice.name, chosen.ignored_speeds)])
     history = runs.simulate(chosen)
     return Run(chosen, history, measure(history, measure_from, measure_to))
 
@@ -122,5 +123,6 @@ def audit(
     `samples` decisions are looked at closely. The conditions are those of `horae.scenario`.
     """
     chosen = scenario(workload, policy=policy, **conditions)
+    warn_of_ignored_speeds([(chosen.choice.name, chosen.ignored_speeds)])
     audited = audits.audit(chosen, samples)
     return AuditedRun(Run(chosen, audited.history, measure(audited.history)), audited.verdicts)

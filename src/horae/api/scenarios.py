@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from horae.core.throughputs import Throughputs
 from horae.experiments.prices import with_prices
 from horae.plugins.policies import load_policy
 from horae.policies.settings import text_of
+from horae.policies.type_awareness import IgnoredSpeeds, PolicyWarning, ignored_speeds_in_words
 from horae.simulator.faults import Faults
 from horae.simulator.scenario import JobSource, PolicyChoice, Scenario
 from horae.workload.clusters import cluster_queues, load_queues, parse_cluster
@@ -122,6 +124,12 @@ def choice_of(policy: PolicyLike, settings: Mapping[str, object] | None = None) 
     chosen = PolicyChoice(named, {key: text_of(value) for key, value in own.items()})
     chosen.make()
     return chosen
+
+
+def warn_of_ignored_speeds(found: Sequence[tuple[str, IgnoredSpeeds | None]]) -> None:
+    """Warn whoever called the API of policies that ignore that jobs are not equally fast on all GPU types."""
+    if sentence := ignored_speeds_in_words(found):
+        warnings.warn(sentence, PolicyWarning, stacklevel=3)
 
 
 def _changed(base: Scenario, policy: PolicyLike | None, conditions: Conditions) -> Scenario:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from horae.cli import STARTED_S, options
-from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich, table
+from horae.cli.output import (
+    Output,
+    note,
+    note_ignored_speeds,
+    note_unfinished,
+    print_csv,
+    print_json,
+    print_rich,
+    table,
+)
 from horae.cli.output_files import check_outputs, write_viewer_file, written_whole
 from horae.cli.progress import progress_bar
 from horae.cli.setup import workload_options
@@ -90,6 +99,7 @@ def command(
         _write_page(html, audited.history, audited.verdicts)
     _print_verdicts(policy, audited.history.settings, audited.verdicts, output)
     note_unfinished(policy, [audited.history.waiting])
+    note_ignored_speeds([(policy, scenario.ignored_speeds)])
 
 
 def _write_page(html: Path, history: History, verdicts: Sequence[Verdict]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from horae.cli import STARTED_S, options
-from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
+from horae.cli.output import Output, note, note_ignored_speeds, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.output_files import check_outputs, written_whole
 from horae.cli.progress import progress_bar
 from horae.cli.setup import inputs, workload_options
@@ -104,7 +104,7 @@ def command(
     if html is not None:
         _write_page(html, by_policy)
     _print_outcomes(by_policy, seeds, output)
-    _tell_unfinished(by_policy)
+    _tell_trouble(by_policy)
 
 
 def read_policies(words: Sequence[str], listed: str | None) -> list[PolicyChoice]:
@@ -194,12 +194,14 @@ def _print_outcomes(by_policy: Sequence[Sequence[Outcome]], seeds: int, output: 
             print_rich(_table(by_policy, seeds))
 
 
-def _tell_unfinished(by_policy: Sequence[Sequence[Outcome]]) -> None:
+def _tell_trouble(by_policy: Sequence[Sequence[Outcome]]) -> None:
+    """Jobs that never ended, and speeds by GPU type that policies ignore."""
     from horae.report.tables import run_labels
 
     labels = run_labels([same[0].report for same in by_policy])
     for label, same in zip(labels, by_policy, strict=True):
         note_unfinished(label, [outcome.waiting for outcome in same])
+    note_ignored_speeds([(label, same[0].ignored_speeds) for label, same in zip(labels, by_policy, strict=True)])
 
 
 def _table(by_policy: Sequence[Sequence[Outcome]], seeds: int) -> RenderableType:

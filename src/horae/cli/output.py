@@ -19,6 +19,8 @@ from horae.core.errors import UserError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from horae.policies.type_awareness import IgnoredSpeeds
+
 
 #: Characters of a line in a pipe.
 _PIPE_WIDTH = 200
@@ -106,6 +108,14 @@ def note_unfinished(policy: str, waiting: Sequence[Mapping[str, str]]) -> None:
     if jobs:
         job, why = jobs[0]
         note(f"{policy}: {len(jobs):,} {'job' if len(jobs) == 1 else 'jobs'} did not finish, such as {job}: {why}")
+
+
+def note_ignored_speeds(found: Sequence[tuple[str, IgnoredSpeeds | None]]) -> None:
+    """Say which policies ignore that jobs are not equally fast on all GPU types, in one sentence for all."""
+    from horae.policies.type_awareness import ignored_speeds_in_words
+
+    if sentence := ignored_speeds_in_words(found):
+        note(sentence)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> RenderableType:

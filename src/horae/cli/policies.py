@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
     from horae.policies import PolicyInfo
 
+#: How a policy takes GPU types on which jobs are not equally fast.
+_GPU_TYPES = {True: "by speed", False: "as alike", None: "-"}
+
 
 def command(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One policy, in full.", show_default=False)] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the policies and placements, or describe one policy: objective, parameters, paper."""
+    """List the policies and placements, or describe one policy: objective, GPU types, parameters, paper."""
     from horae.placement import PLACEMENTS
     from horae.plugins.policies import load_all_policies, load_policy
     from horae.policies import POLICIES, describe
@@ -50,6 +53,7 @@ def _record(info: PolicyInfo) -> dict[str, object]:
         "objective": info.objective,
         "unit": info.unit,
         "paper": info.paper,
+        "type_aware": info.type_aware,
         "parameters": [
             {"name": item.name, "default": item.default, "summary": item.summary} for item in info.parameters
         ],
@@ -64,11 +68,17 @@ def _row(info: PolicyInfo) -> dict[str, object]:
 
 def _overview(policies: Sequence[PolicyInfo], placements: dict[str, str]) -> list[RenderableType]:
     rows = [
-        (info.name, info.summary, _goal(info), ", ".join(f"{p.name}={p.default}" for p in info.parameters))
+        (
+            info.name,
+            info.summary,
+            _goal(info),
+            _GPU_TYPES[info.type_aware],
+            ", ".join(f"{p.name}={p.default}" for p in info.parameters),
+        )
         for info in policies
     ]
     return [
-        table(("policy", "what it does", "objective (unit)", "parameters"), rows),
+        table(("policy", "what it does", "objective (unit)", "GPU types", "parameters"), rows),
         table(("placement", "what it does"), list(placements.items())),
         "horae policies NAME tells more about one.",
     ]
@@ -80,7 +90,7 @@ def _goal(info: PolicyInfo) -> str:
 
 
 def _description(info: PolicyInfo) -> list[RenderableType]:
-    facts = [("objective", _goal(info)), ("paper", info.paper)]
+    facts = [("objective", _goal(info)), ("GPU types", _GPU_TYPES[info.type_aware]), ("paper", info.paper)]
     parts: list[RenderableType] = [f"{info.name}: {info.summary}"]
     parts.extend(f"{label}: {text}" for label, text in facts if text)
     if info.parameters:

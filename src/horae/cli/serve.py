@@ -131,6 +131,8 @@ def command(
     server = Server(asked)
     try:
         _announce(server, output, is_default=state is None)
+        if server.policy_note:
+            note(server.policy_note)
         server.wait(stop)
     finally:
         server.close()

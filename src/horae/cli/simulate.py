@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from horae.cli import STARTED_S, options
-from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich
+from horae.cli.output import Output, note, note_ignored_speeds, note_unfinished, print_csv, print_json, print_rich
 from horae.cli.output_files import check_outputs, write_viewer_file, written_whole
 from horae.cli.progress import progress_bar
 from horae.cli.setup import workload_options
@@ -84,6 +84,7 @@ def command(
     write_viewer_file(perfetto, history)
     _print_report(report, output)
     note_unfinished(policy, [history.waiting])
+    note_ignored_speeds([(policy, scenario.ignored_speeds)])
     if getattr(scenario.built_policy, "space_sharing", False) and not report.shared_gpu_share:
         note(f"{policy}: no two jobs shared GPUs; none gain by it, or their speeds together are not known.")
 

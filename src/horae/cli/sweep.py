@@ -13,7 +13,16 @@ import typer
 
 from horae.cli import STARTED_S, options
 from horae.cli.compare import read_policies
-from horae.cli.output import Output, note, note_unfinished, print_csv, print_json, print_rich, table
+from horae.cli.output import (
+    Output,
+    note,
+    note_ignored_speeds,
+    note_unfinished,
+    print_csv,
+    print_json,
+    print_rich,
+    table,
+)
 from horae.cli.output_files import check_outputs, written_whole
 from horae.cli.progress import progress_bar
 from horae.cli.setup import inputs, workload_options
@@ -311,9 +320,13 @@ def _table(points: Sequence[Point], axis: Axis, panels: Sequence[Panel]) -> Rend
 
 
 def _tell_trouble(points: Sequence[Point], axis: Axis, window: SweepWindow) -> None:
-    """What makes a point less than it seems: jobs that never ended, or, in a steady state, none that came any more."""
+    """What makes a point less than it seems.
+
+    Jobs that never ended, speeds by GPU type that a policy ignores, or, in a steady state, jobs that come no more.
+    """
     for point in points:
         note_unfinished(f"{point.label} at {point.where(axis)}", [_unfinished(outcome) for outcome in point.outcomes])
+    note_ignored_speeds([(point.label, outcome.ignored_speeds) for point in points for outcome in point.outcomes])
     drained = [point for point in points if any(_is_drained(outcome, window) for outcome in point.outcomes)]
     if drained:
         first = f"{drained[0].label} at {drained[0].where(axis)}"

@@ -17,7 +17,8 @@ class Policy(Protocol):
     """Which jobs should run. Pure: a policy may cache, but remembers only in the memory it declares.
 
     A policy from outside need not inherit from this class, and may leave `memory` out. Its settings are the fields
-    of a dataclass; `objective`, `unit` and `paper`, where it has them, are shown to people.
+    of a dataclass; `objective`, `unit` and `paper`, where it has them, are shown to people. With `type_aware = False`
+    it says that it does not go by the speeds of jobs on GPU types, and users are told where these differ.
     """
 
     memory: MemorySpec = MemorySpec()

@@ -20,6 +20,7 @@ from horae.core.errors import UserError
 from horae.core.history import History
 from horae.policies import POLICIES
 from horae.policies.outside import is_built_in
+from horae.policies.type_awareness import IgnoredSpeeds
 from horae.report.metrics.measure import Report, measure
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
@@ -52,6 +53,8 @@ class Outcome:
     waiting: Mapping[str, str]
     #: What the simulation alone has cost: no imports, no generating of jobs, no measuring.
     cpu_s: float = 0.0
+    #: Speeds by GPU type that the policy does not go by, if jobs are not equally fast on all types.
+    ignored_speeds: IgnoredSpeeds | None = None
 
 
 @dataclass(frozen=True)
@@ -193,4 +196,6 @@ def _perform(batch: Batch, number: int, advance: Callable[[float], None]) -> Out
     cpu_s = time.process_time() - began_s
     report = measure(history, batch.measured.first, batch.measured.end)
     advance(1.0)
-    return Outcome(report, history if number in batch.histories else None, history.waiting, cpu_s)
+    return Outcome(
+        report, history if number in batch.histories else None, history.waiting, cpu_s, scenario.ignored_speeds
+    )

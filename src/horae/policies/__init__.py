@@ -79,6 +79,8 @@ class PolicyInfo:
     objective: str
     unit: str
     paper: str
+    #: Whether the policy goes by the speeds of jobs on GPU types; None if its author does not say.
+    type_aware: bool | None
     parameters: tuple[Parameter, ...]
 
 
@@ -117,7 +119,14 @@ def describe(name: str) -> PolicyInfo:
     chosen = class_of(name)
     summary = (chosen.__doc__ or "").split("\n", 1)[0]
     about = {field: str(getattr(chosen, field, unsaid)) for field, unsaid in _UNSAID.items()}
-    return PolicyInfo(name=name, summary=summary, parameters=parameters_of(chosen), **about)
+    aware = getattr(chosen, "type_aware", None)
+    return PolicyInfo(
+        name=name,
+        summary=summary,
+        type_aware=aware if isinstance(aware, bool) else None,
+        parameters=parameters_of(chosen),
+        **about,
+    )
 
 
 def make_policy(name: str, settings: Mapping[str, str]) -> Policy:

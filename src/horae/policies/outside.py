@@ -17,6 +17,7 @@ from horae.core.memory import Memory, MemorySpec
 from horae.core.policy import Policy
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
+from horae.policies.pin_checks import problem_of_pins
 from horae.policies.settings import build
 
 #: Folder of Horae's own modules.
@@ -26,7 +27,7 @@ _HERE = __file__.rpartition("/policies/")[0]
 _INTS = ("job", "gpu_type", "gpus_min", "gpus_max", "partner")
 _FLOATS = ("key", "wake_if_stopped_s")
 #: What a policy may offer beside `plan`; see `horae.core.policy`.
-_EXTRAS = ("check", "relaxed", "counters", "space_sharing")
+_EXTRAS = ("check", "relaxed", "counters", "space_sharing", "type_aware", "aware")
 
 
 class BadPolicy(UserError):
@@ -115,7 +116,7 @@ def _problem(now: Snapshot, wishes: Wishes) -> str:
         return "have a key that is not a number (NaN): give every wish a number"
     if ((wishes.gpu_type < 0) | (wishes.gpu_type >= len(now.cluster.gpu_types))).any():
         return f"name a GPU type that is none of the cluster's {len(now.cluster.gpu_types)}: use their numbers, from 0"
-    return _problem_of_counts(now, wishes) or _problem_of_pins(now, wishes)
+    return _problem_of_counts(now, wishes) or problem_of_pins(now, wishes)
 
 
 def _problem_of_counts(now: Snapshot, wishes: Wishes) -> str:
@@ -125,17 +126,6 @@ def _problem_of_counts(now: Snapshot, wishes: Wishes) -> str:
         return "have a gpus_min above gpus_max: correct them"
     if not wishes.wake_s > now.now_s or (wishes.wake_if_stopped_s <= now.now_s).any():
         return f"ask to be woken at {wishes.wake_s:g}, and it is {now.now_s:g} already: name a later moment"
-    return ""
-
-
-def _problem_of_pins(now: Snapshot, wishes: Wishes) -> str:
-    if wishes.pins is None:
-        return ""
-    if not all(isinstance(pinned, Mapping) for pinned in wishes.pins):
-        return "have pins that are no counts: give a mapping from machine to GPU count for each wish"
-    counts = [count for pinned in wishes.pins for count in pinned.items()]
-    if any(not 0 <= machine < len(now.machines.names) or gpus < 1 for machine, gpus in counts):
-        return "pin GPUs of a machine that does not exist, or none: use numbers of now.machines, and at least 1 GPU"
     return ""
 
 

@@ -27,11 +27,12 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.job import JobSpec
-from horae.core.policy import ChecksCluster
+from horae.core.policy import ChecksCluster, Policy
 from horae.core.queues import Queue, quota_below
 from horae.core.states import CANCELLING, ENDED, ENDING, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
 from horae.plugins.setting_files import with_files
 from horae.policies import CONTENT_HASH, make_policy
+from horae.policies.type_awareness import ignored_speeds, ignored_speeds_in_words
 from horae.service.app_owners import AppOwnerHistory, AppOwners
 from horae.service.daemon import Change, Daemon, Prepare
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
@@ -212,24 +213,26 @@ class Operations:
         policy: str | None,
         settings: Mapping[str, str],
         queues: Sequence[Queue] = (),
-    ) -> None:
+    ) -> str:
         """Change the policy, its settings, or queues. Wrong values are refused before anything is written.
+
+        Returns a sentence if the policy ignores that jobs are not equally fast on all GPU types, or "".
 
         Files and modules are named on the service's own command line only: here, a policy that is loaded already.
         """
         _check_loaded(policy, settings, self._daemon.status.policy)
-        self._daemon.ask(self.configuration_change(caller, policy, settings, queues))
+        return self._daemon.ask(self.configuration_change(caller, policy, settings, queues))
 
     def configuration_change(
         self, caller: Caller, policy: str | None, settings: Mapping[str, str], queues: Sequence[Queue]
-    ) -> Prepare[None]:
+    ) -> Prepare[str]:
         """The change behind `configure`, for `Daemon.ask` or `Daemon.start`."""
         caller.require_admin("change the policy or queues")
         if policy is not None:
             # Refuses wrong values, and compiles what the policy needs outside the daemon's loop.
             warm_up(replace(self._daemon.initial_settings, policy=policy, settings=dict(settings)))
 
-        def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, str]:
             chosen = engine.policy_name if policy is None else policy
             before = engine.policy_settings if chosen == engine.policy_name else {}
             new_settings = {**before, **with_files(chosen, settings)}
@@ -241,9 +244,17 @@ class Operations:
             event = SettingsChanged(now_s, chosen if changed else None, new_settings if changed else {}, tuple(queues))
             words = [policy or "", *(f"{key}={value}" for key, value in settings.items())]
             detail = " ".join([*filter(None, words), *(f"queue {queue.path}" for queue in queues)])
-            return Change((event,), (), (Act(now_s, caller.user, "configure", "service", detail),)), None
+            act = Act(now_s, caller.user, "configure", "service", detail)
+            return Change((event,), (), (act,)), speeds_ignored(engine, chosen, new_policy)
 
         return prepare
+
+
+def speeds_ignored(engine: Engine, name: str, policy: Policy) -> str:
+    """A sentence if a policy ignores that active jobs are not equally fast on all GPU types, or ""."""
+    jobs = engine.jobs
+    by_job = ((jobs.specs[row], jobs.rates[row].tolist()) for row in jobs.active.tolist())
+    return ignored_speeds_in_words([(name, ignored_speeds(policy, by_job, engine.gpus.cluster))])
 
 
 class NotLoaded(UserError):

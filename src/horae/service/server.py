@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from horae.backends import BackendOptions, open_backend
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
 from horae.core.cluster import Cluster, Node
+from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.policy import ChecksCluster
 from horae.core.queues import Queue
@@ -27,10 +28,10 @@ from horae.plugins.setting_files import with_files
 from horae.policies import make_policy
 from horae.policies.outside import CheckedPolicy
 from horae.service.clock import Clock, wall_clock
-from horae.service.daemon import DAY_S, Daemon, Prepare
+from horae.service.daemon import DAY_S, Change, Daemon, Prepare
 from horae.service.failing_policies import MissingPolicy
 from horae.service.initial_settings import InitialSettings, OwnSettings
-from horae.service.operations import Operations
+from horae.service.operations import Operations, speeds_ignored
 from horae.service.roles import Caller, Role
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
@@ -117,6 +118,8 @@ class Server:
             _check_folder(self.state, before.get("state", str(self.state)), asked.database)
             _check_backend(chosen, before.get("backend", DEFAULT_BACKEND))
         self.daemon.start(_reconfiguration_change(self.daemon, asked))
+        #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
+        self.policy_note: str = self.daemon.ask(_policy_note)
         self._serve(tokens, listener)
         now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= {} if chosen == DEFAULT_BACKEND else {"backend": chosen}
@@ -367,7 +370,12 @@ def _first_day(store: Store, beginning: InitialSettings) -> InitialSettings:
     return OwnSettings.from_dict(store.ensure_initial_settings(beginning.as_dict()))
 
 
-def _reconfiguration_change(daemon: Daemon, asked: ServeOptions) -> Prepare[None] | None:
+def _policy_note(engine: Engine, now_s: float) -> tuple[Change, str]:
+    """What to tell of the policy that decides, given the jobs of the journal."""
+    return Change(), speeds_ignored(engine, engine.policy_name, engine.policy)
+
+
+def _reconfiguration_change(daemon: Daemon, asked: ServeOptions) -> Prepare[str] | None:
     """The change of policy, settings and queues that the options ask for; warms up the policy that will decide."""
     at, decides = daemon.status, daemon.engine.policy
     policy = asked.policy if asked.policy != at.policy else None

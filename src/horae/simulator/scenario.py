@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,11 +12,12 @@ from horae.core.cluster import Cluster
 from horae.core.job import JobSpec
 from horae.core.policy import Policy
 from horae.core.queues import Queue
-from horae.core.throughputs import Throughputs
+from horae.core.throughputs import Speeds, Throughputs
 from horae.plugins.setting_files import with_files
 from horae.policies import POLICIES, class_of, make_policy
 from horae.policies.outside import BadPolicy, checked, make_of
 from horae.policies.settings import Parameter, parameters_of, settings_of
+from horae.policies.type_awareness import IgnoredSpeeds, ignored_speeds
 from horae.simulator.faults import Faults
 
 
@@ -123,6 +124,22 @@ class Scenario:
     def built_policy(self) -> Policy:
         """The policy, made once; what is wrong with it or its settings is an error here. Runs use copies of it."""
         return self.choice.make(self.policy_settings)
+
+    @property
+    def ignored_speeds(self) -> IgnoredSpeeds | None:
+        """A job that is not equally fast on all GPU types, if the policy does not go by speeds; else None."""
+        return ignored_speeds(self.built_policy, self._true_speeds(), self.cluster)
+
+    def _true_speeds(self) -> Iterator[tuple[JobSpec, list[float]]]:
+        """Jobs with their true speed on each GPU type; one job stands for all that cannot differ from it."""
+        speeds = Speeds(self.truth or self.throughputs or Throughputs())
+        seen: set[tuple[int, int]] = set()
+        for job in self.jobs:
+            alike = (speeds.job_kind(job), job.gpus_min)
+            if alike in seen and not job.throughput:
+                continue
+            seen.add(alike)
+            yield job, speeds.rates(job, self.cluster.gpu_types).tolist()
 
     def make_policy(self, name: str, settings: Mapping[str, str]) -> Policy:
         """A policy for an engine: a copy of the scenario's own."""

@@ -507,6 +507,9 @@ def test_settings_are_shown_and_changed(fake: FakeService, horae: Horae, tmp_pat
     assert horae("settings", "set", "-o", "json", "--set", "f=0.5").json["policy"] == "themis"
     assert fake.asked[-2].body == {"policy": None, "settings": {"f": "0.5"}, "queues": []}
     assert "nothing to change" in horae("settings", "set").err
+    fake.answers["PUT /v1/settings"] = {"note": "themis treats GPU types as alike."}
+    told = horae("settings", "set", "themis", "-o", "json")
+    assert (told.json["policy"], told.err) == ("themis", "themis treats GPU types as alike.\n")
 
 
 # ---------------------------------------------------------------------- letters

@@ -11,7 +11,7 @@ import typer
 
 from horae.cli.live.rendering import UrlOption, answer, pass_down, visible
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, table
+from horae.cli.output import Output, note, table
 from horae.cli.setup.inputs import read_pairs, read_queue_file
 from horae.cli.usage_errors import PlainUsage
 from horae.client.service_client import service
@@ -66,9 +66,11 @@ def change(
         "queues": [asdict(queue) for queue in read_queue_file(queues)] if queues else [],
     }
     with service(url) as client:
-        client.put("/v1/settings", body)
+        sentence = client.put("/v1/settings", body).get("note")
         response = client.get("/v1/settings")
     answer(output, response, [response], lambda: _overview(response))
+    if sentence:
+        note(visible(sentence))
 
 
 def _overview(response: Mapping[str, Any]) -> list[RenderableType]:

@@ -45,6 +45,7 @@ class AllocationPolicy(ABC):
     """Solve for the share of time of each job on each GPU type, at every event, and run the shares in rounds."""
 
     paper: ClassVar = "Gavel, OSDI '20, section 4"
+    type_aware: ClassVar = True
     memory: ClassVar[MemorySpec] = MEMORY
     round: float = setting(360.0, "length of a round in seconds", least=0.001)
     stay: float = setting(

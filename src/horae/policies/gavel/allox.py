@@ -32,6 +32,7 @@ class AlloX:
     objective: ClassVar = "sum of completion times"
     unit: ClassVar = "s"
     paper: ClassVar = "AlloX, EuroSys '20"
+    type_aware: ClassVar = True
     memory: ClassVar = MemorySpec()
     gain: float = setting(60.0, GAIN, least=0)
     aware: bool = setting(True, "whether each GPU type has its own speed; false takes one average speed for all")

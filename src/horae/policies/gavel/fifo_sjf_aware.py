@@ -33,6 +33,7 @@ class FifoAware:
     objective: ClassVar = "order of arrival, each job on its fastest GPU type"
     unit: ClassVar = "-"
     paper: ClassVar = "Gavel, OSDI '20, section 4.2"
+    type_aware: ClassVar = True
     memory: ClassVar = MemorySpec()
     gain: float = setting(60.0, GAIN, least=0)
     aware: bool = setting(True, AWARE)
@@ -55,6 +56,7 @@ class ShortestAware:
     objective: ClassVar = "time left on the fastest GPU type, least first"
     unit: ClassVar = "s"
     paper: ClassVar = "Gavel, OSDI '20, section 4.2"
+    type_aware: ClassVar = True
     memory: ClassVar = MemorySpec()
     gain: float = setting(60.0, GAIN, least=0)
     aware: bool = setting(True, AWARE)

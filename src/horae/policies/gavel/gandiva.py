@@ -22,15 +22,17 @@ from horae.solve.allocation.problem import isolated_share
 class Gandiva:
     """Put random pairs of jobs onto the same GPUs when GPUs are short, and keep the pairs that gain by it.
 
-    The packing of Gandiva (OSDI '18, section 3) as Gavel compares itself with it (section 7): the policy does not
-    distinguish GPU types, jobs and pairs take equal turns, and a pair stays together as long as its two
-    throughputs, each divided by that of the job alone, sum to at least 1. Only jobs with a known speed beside
-    another job share GPUs. A live service knows no such speeds, so all jobs take equal turns there.
+    The packing of Gandiva (OSDI '18, section 3) as Gavel compares itself with it (section 7): jobs and pairs take
+    equal turns on all GPU types, a job moves to a faster type only while GPUs of it are free, and a pair stays
+    together as long as its two throughputs, each divided by that of the job alone, sum to at least 1. Only jobs with
+    a known speed beside another job share GPUs. A live service knows no such speeds, so all jobs take equal turns
+    there.
     """
 
     objective: ClassVar = "equal turns of jobs and of random pairs that gain by sharing"
     unit: ClassVar = "s"
     paper: ClassVar = "Gandiva, OSDI '18; Gavel, OSDI '20, section 7"
+    type_aware: ClassVar = True
     memory: ClassVar[MemorySpec] = MemorySpec(
         #: Row of each job's partner, plus 1; 0 if the job has no partner.
         columns={**MEMORY.columns, "mate": 0},

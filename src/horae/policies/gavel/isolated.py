@@ -25,6 +25,7 @@ class Isolated:
     objective: ClassVar = "time owed on each GPU type, most first"
     unit: ClassVar = "s"
     paper: ClassVar = "Gavel, OSDI '20, section 4.2"
+    type_aware: ClassVar = False
     memory: ClassVar[MemorySpec] = MEMORY
     round: float = setting(360.0, "length of a round in seconds", least=0.001)
 

@@ -33,6 +33,7 @@ class Optimus:
     objective: ClassVar = "remaining time, shortened most by each GPU"
     unit: ClassVar = "s"
     paper: ClassVar = "Optimus, EuroSys '18, section 4.1"
+    type_aware: ClassVar = False
     memory: ClassVar[MemorySpec] = MemorySpec()
     quantum: float = setting(600.0, "seconds that a job keeps the GPUs it got", least=0.001)
     gain: float = setting(60.0, "seconds that more GPUs must save before a running job restarts on them", least=0)

@@ -31,6 +31,7 @@ class Slaq:
     objective: ClassVar = "normalised fall of the loss for a GPU-second, largest first"
     unit: ClassVar = "1/GPU-s"
     paper: ClassVar = "SLAQ, SoCC '17, section 4"
+    type_aware: ClassVar = False
     memory: ClassVar[MemorySpec] = MemorySpec()
     quantum: float = setting(600.0, "seconds that a job keeps the GPUs it got", least=0.001)
     chance: float = setting(

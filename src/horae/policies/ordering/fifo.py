@@ -23,6 +23,7 @@ class Fifo:
     objective: ClassVar = "order of arrival"
     unit: ClassVar = "-"
     paper: ClassVar = "baseline (Tiresias, NSDI '19)"
+    type_aware: ClassVar = False
     memory: ClassVar = MemorySpec()
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
@@ -41,6 +42,7 @@ class FifoBackfill:
     objective: ClassVar = "order of arrival"
     unit: ClassVar = "-"
     paper: ClassVar = "baseline (Tiresias, NSDI '19)"
+    type_aware: ClassVar = False
     memory: ClassVar = MemorySpec()
     reserve: float = setting(math.inf, RESERVE, least=0)
 

@@ -26,6 +26,7 @@ class LeastAttainedService:
     objective: ClassVar = "attained GPU time, least first"
     unit: ClassVar = "GPU-s"
     paper: ClassVar = "Tiresias, NSDI '19, section 3.1"
+    type_aware: ClassVar = False
     memory: ClassVar = MemorySpec()
     quantum: float = setting(600.0, "seconds between decisions when nothing else happens", least=0.001)
     reserve: float = setting(math.inf, RESERVE, least=0)

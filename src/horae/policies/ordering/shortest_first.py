@@ -25,6 +25,7 @@ class ShortestRemainingTime:
     objective: ClassVar = "remaining time, least first"
     unit: ClassVar = "s"
     paper: ClassVar = "baseline (Tiresias, NSDI '19)"
+    type_aware: ClassVar = False
     memory: ClassVar = MemorySpec()
     reserve: float = setting(math.inf, RESERVE, least=0)
 
@@ -49,6 +50,7 @@ class ShortestRemainingService:
     objective: ClassVar = "remaining GPU time, least first"
     unit: ClassVar = "GPU-s"
     paper: ClassVar = "Tiresias, NSDI '19, section 3.1"
+    type_aware: ClassVar = False
     memory: ClassVar = MemorySpec()
     reserve: float = setting(math.inf, RESERVE, least=0)
 

@@ -22,6 +22,7 @@ class SmallestFirst:
     objective: ClassVar = "GPUs of the gang, fewest first"
     unit: ClassVar = "GPUs"
     paper: ClassVar = "baseline (Tiresias, NSDI '19)"
+    type_aware: ClassVar = False
     memory: ClassVar = MemorySpec()
     reserve: float = setting(math.inf, RESERVE, least=0)
 

@@ -31,6 +31,7 @@ class TimeSlice:
     objective: ClassVar = "time since the last turn, longest first"
     unit: ClassVar = "s"
     paper: ClassVar = "Gandiva, OSDI '18 (time slicing)"
+    type_aware: ClassVar = False
     memory: ClassVar = MemorySpec()
     quantum: float = setting(600.0, "length of a time slice in seconds", least=0.001)
     reserve: float = setting(math.inf, RESERVE, least=0)

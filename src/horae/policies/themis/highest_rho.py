@@ -29,6 +29,7 @@ class HighestRho:
     objective: ClassVar = "rho = finish time here / finish time alone on 1/N, highest app first"
     unit: ClassVar = "rho"
     paper: ClassVar = "Themis, NSDI '20, section 3.2 (strawman)"
+    type_aware: ClassVar = False
     memory: ClassVar[MemorySpec] = MEMORY
     lease: float = setting(1200.0, "seconds that a job keeps the GPUs it got", least=0.001)
     reserve: float = setting(math.inf, RESERVE, least=0)

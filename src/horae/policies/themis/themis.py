@@ -51,6 +51,7 @@ class Themis:
     objective: ClassVar = "rho = finish time here / finish time alone on 1/N, by auction"
     unit: ClassVar = "rho"
     paper: ClassVar = "Themis, NSDI '20"
+    type_aware: ClassVar = True
     memory: ClassVar[MemorySpec] = MemorySpec(
         columns={**MEMORY.columns, **COLUMNS},
         by_app=MEMORY.by_app,

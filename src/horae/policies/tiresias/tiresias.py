@@ -41,6 +41,7 @@ class FeedbackPolicy(ABC):
     unit: ClassVar = "GPU-s"
     #: Whether jobs preempt one another inside a queue.
     inside: ClassVar[bool] = False
+    type_aware: ClassVar = False
     memory: ClassVar[MemorySpec] = MemorySpec(columns=COLUMNS, scalars=BOUNDS)
     thresholds: str = setting(
         AUTO, "GPU-seconds after which a job leaves each queue, such as 3250,7200; auto chooses by what jobs have had"

@@ -74,12 +74,13 @@ def settings(service: ServiceGiven, caller: CallerGiven) -> schemas.SettingsReco
     return schemas.SettingsRecord.model_construct(policy=status.policy, settings=dict(status.settings), queues=queues)
 
 
-@router.put("/settings", response_model=schemas.SettingsRecord)
-def change_settings(service: ServiceGiven, caller: CallerGiven, body: schemas.SettingsForm) -> schemas.SettingsRecord:
+@router.put("/settings", response_model=schemas.NewSettings, response_model_exclude_unset=True)
+def change_settings(service: ServiceGiven, caller: CallerGiven, body: schemas.SettingsForm) -> schemas.NewSettings:
     """Change the policy, its settings, or queues."""
     queues = [queue.queue() for queue in body.queues]
-    service.operations.configure(caller, body.policy, body.settings, queues)
-    return settings(service, caller)
+    note = service.operations.configure(caller, body.policy, body.settings, queues)
+    answer = dict(settings(service, caller))
+    return schemas.NewSettings.model_construct(**(answer | {"note": note} if note else answer))
 
 
 # ----------------------------------------------------------------------- tokens

@@ -249,6 +249,12 @@ class SettingsRecord(BaseModel):
     queues: list[QueueForm]
 
 
+class NewSettings(SettingsRecord):
+    """The settings after a change, and a sentence if the policy ignores speeds that differ by GPU type."""
+
+    note: str = ""
+
+
 class TokenAsked(_RequestBody):
     """User, role and lifetime of a new token; without `expires` it is valid until revoked."""
 
