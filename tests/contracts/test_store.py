@@ -47,6 +47,7 @@ from horae.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobTimedOut,
     LaunchFailed,
     NodeDraining,
     NodeJoined,
@@ -131,7 +132,7 @@ reports = {
 rows = st.builds(BidRow, some(st.tuples(names, counts)), numbers)
 kinds: dict[type, st.SearchStrategy] = {
     JobSubmitted: st.builds(JobSubmitted, seconds, specs),
-    **{kind: st.builds(kind, seconds, names) for kind in (JobCancelled, JobHeld, JobReleased)},
+    **{kind: st.builds(kind, seconds, names) for kind in (JobCancelled, JobHeld, JobReleased, JobTimedOut)},
     **{kind: st.builds(kind, seconds, names, attempts, **more) for kind, more in reports.items()},
     NodeJoined: st.builds(NodeJoined, seconds, nodes),
     NodeLost: st.builds(NodeLost, seconds, names),

@@ -16,7 +16,7 @@ from horae.policies.tiresias.queue_columns import (
     ServiceColumns,
     add_queues,
     fill_queues,
-    key_by_first_start,
+    key_by_start,
     next_change,
 )
 
@@ -75,14 +75,21 @@ def test_queues_and_moments_are_those_of_the_formulas(seed: int, count: int, rul
     if rule.knob < np.inf:
         since_s = np.maximum(jobs.first_started_s, jobs.promoted_s)
         due_s = since_s + (1 + rule.knob) * (executed_s - jobs.promoted_ran_s)
-    promotable = (queue > 0) | (rule.anywhere & (service >= LEAST_BOUND))
+    promotable = (queue > 0) | (rule.inside & (service >= LEAST_BOUND))
     due = promotable & (due_s <= NOW_S + INSTANT_S)
     queue[due & waits] = 0
     expected_first = int(np.min(queue, where=waits, initial=len(rule.bounds)))
-    promoted = due & (waits | ((queue > 0) & (queue >= expected_first)))
+    # A job loses its GPUs to earlier queues, or to its own where jobs preempt one another inside it.
+    safe_up_to = expected_first - 1 if rule.inside else expected_first
+    promoted = due & (waits | ((queue > 0) & (queue > safe_up_to)))
     queue[promoted], service[promoted], promotable[promoted] = 0, 0.0, False
+    promoted_s = np.where(promoted, NOW_S, jobs.promoted_s)
     late_s = jobs.submit_s + rule.patience_s
-    begun_s = np.minimum(jobs.first_started_s, np.where(late_s <= NOW_S + INSTANT_S, late_s, np.inf))
+    if rule.inside:
+        owed_s = np.where(promoted_s > 0, promoted_s, np.where(late_s < jobs.first_started_s, late_s, np.inf))
+    else:
+        owed_s = np.where(promoted_s > 0, promoted_s + rule.patience_s, late_s)
+    owed_s = np.where(queue == 0, owed_s, np.inf)
     promotion_s = np.where(promotable, np.maximum(due_s, NOW_S + INSTANT_S), np.inf)
 
     assert first_waiting == expected_first
@@ -90,9 +97,10 @@ def test_queues_and_moments_are_those_of_the_formulas(seed: int, count: int, rul
         "queue": queue,
         "service": service,
         "service_rate": rate,
-        "promoted_s": np.where(promoted, NOW_S, jobs.promoted_s),
+        "promoted_s": promoted_s,
         "due_s": due_s,
-        "begun_s": begun_s,
+        "owed_s": owed_s,
+        "has_gpus": np.isin(jobs.state, [int(State.PLACED), int(State.LAUNCHING), int(State.RUNNING)]),
         "promotion_s": promotion_s,
         "waits": waits,
         "promoted": promoted,
@@ -103,20 +111,27 @@ def test_queues_and_moments_are_those_of_the_formulas(seed: int, count: int, rul
     if first_waiting == len(rule.bounds):
         assert change == (np.inf, np.inf), "nobody waits"
         return
-    demotion_s = NOW_S + (rule.bounds[np.maximum(queue, first_waiting - 1)] - service) / rate
-    works, new = jobs.working_gpus > 0, waits & np.isinf(begun_s)
-    moments = (*promotion_s[waits], *demotion_s[works], *late_s[new])
+    demotion_s = NOW_S + (rule.bounds[np.maximum(queue, safe_up_to)] - service) / rate
+    works, later = jobs.working_gpus > 0, waits & (owed_s > NOW_S + INSTANT_S)
+    moments = (*promotion_s[waits], *demotion_s[works], *owed_s[later])
     assert change.change_s == min(moments, default=np.inf)
     assert change.idle_demotion_s == min(demotion_s[~works].tolist(), default=np.inf)
 
 
-@given(seed=st.integers(0, 2**32 - 1), count=st.integers(0, 12))
+@given(seed=st.integers(0, 2**32 - 1), count=st.integers(0, 12), rule=RULES)
 @settings(deadline=None)
-def test_keys_order_by_queue_and_then_by_first_start(seed: int, count: int) -> None:
-    rng = np.random.default_rng(seed)
-    queue, begun_s = rng.integers(0, 4, count), rng.choice([10.0, 20.0, 4000.0, np.inf], count)
-    key = np.empty(count)
-    key_by_first_start(NOW_S, begun_s, key)
-    add_queues(queue, key)
-    by_key = np.argsort(key, kind="stable").tolist()
-    assert by_key == sorted(range(count), key=lambda i: (queue[i], begun_s[i], i))
+def test_keys_order_by_queue_then_by_what_is_owed_then_by_who_has_gpus_and_then_by_first_start(
+    seed: int, count: int, rule: Rule
+) -> None:
+    jobs, rows = some_jobs(seed, count), np.arange(count)
+    found, key = QueueColumns.empty(count), np.empty(count)
+    fill_queues(NOW_S, rows, rule, jobs, found)
+    key_by_start(NOW_S, rows, jobs, found, key)
+    add_queues(found.queue, key)
+
+    def place(i: int) -> tuple[float, ...]:
+        if found.owed_s[i] <= NOW_S + INSTANT_S:
+            return (found.queue[i], 0, found.owed_s[i], i)
+        return (found.queue[i], 1 if found.has_gpus[i] else 2, jobs.first_started_s[i], i)
+
+    assert np.argsort(key, kind="stable").tolist() == sorted(range(count), key=place)

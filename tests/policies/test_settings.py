@@ -93,7 +93,7 @@ def test_a_reservation_is_off_unless_asked_for_and_can_be_switched_off(policy: s
 @pytest.mark.parametrize("policy", FEEDBACK)
 def test_promotion_can_be_switched_off_though_it_is_on(policy: str) -> None:
     assert make_policy(policy, {"promote-knob": "off"}).promote_knob == math.inf  # type: ignore[attr-defined]
-    assert make_policy(policy, {}).promote_knob == 8  # type: ignore[attr-defined]
+    assert make_policy(policy, {}).promote_knob == 64  # type: ignore[attr-defined]
     for text in ("0", "-1", "never"):
         with pytest.raises(BadSetting, match="promote-knob"):
             make_policy(policy, {"promote-knob": text})

@@ -113,7 +113,7 @@ class Day:
         for row in range(len(jobs)):
             if STATES[jobs.state[row]] is WAITING:
                 check_reason(views.why(row))
-        return views.jobs(ADMIN, Filters())[1] > 0
+        return sum(views.jobs(ADMIN, Filters())[1].values()) > 0
 
 
 def check_reason(told: dict[str, Any]) -> None:

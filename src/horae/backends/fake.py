@@ -25,7 +25,7 @@ class FakeJob:
     #: Seconds of work over all attempts; the work of a stopped attempt counts, that of a failed one is lost.
     lasts_s: float = math.inf
     exit_code: int = 0
-    #: Whether the job saves its work before it exits with `RUN_AGAIN`.
+    #: Whether the job saves its work before it is gone.
     saves: bool = True
     #: Seconds from the start until the job is ready.
     ready_s: float = 0.0
@@ -138,8 +138,8 @@ class FakeBackend:
             return JobFinished(0.0, *attempt)
         if code != RUN_AGAIN or not (run.stop_requested or (run.script.saves and done > saved)):
             return JobFailed(0.0, *attempt, code, saved)
-        self.world.saved[job] = done
-        return JobStopped(0.0, *attempt, done)
+        self.world.saved[job] = done if run.script.saves else saved
+        return JobStopped(0.0, *attempt, self.world.saved[job])
 
     def alive(self) -> dict[str, tuple[Attempt, ...]]:
         """Running attempts by node."""

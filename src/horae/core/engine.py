@@ -543,7 +543,11 @@ class Engine:
         if before in (LAUNCHING, RUNNING):
             self._life.move(row, Move.STOP)
             jobs.waiting_since_s[row] = state.now_s
-            jobs.preemptions[row] += stop.why in _BY_POLICY
+            if stop.why in _BY_POLICY:
+                jobs.preemptions[row] += 1
+                if before is RUNNING:
+                    # If it turns out to have saved nothing: else a job that never saves would never end.
+                    jobs.slice_s[row] = 2.0 * (state.now_s - jobs.launched_s[row])
         state.stopped[row] = stop
         state.gpus.drop(row)
 
@@ -565,7 +569,8 @@ class Engine:
         jobs.attempt[row] = launch.attempt
         jobs.last_type[row] = state.gpus.cluster.gpu_type[launch.gpu_ids[0]]
         jobs.launched_s[row] = state.now_s
-        jobs.protected_until_s[row] = max(jobs.lease_until_s[row], state.now_s + jobs.min_runtime_s[row])
+        least_s = max(jobs.min_runtime_s[row], jobs.slice_s[row])
+        jobs.protected_until_s[row] = max(jobs.lease_until_s[row], state.now_s + least_s)
         state.launched[row] = launch
 
     # ------------------------------------------------------ looking, restarting

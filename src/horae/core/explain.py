@@ -59,7 +59,7 @@ def explain(status: ClusterStatus, job: str, now_s: float | None = None) -> Expl
     words = _Words(status, row, now_s)
     numbers = words.numbers(reason)
     sentence = CountingFormatter().format(SENTENCES[reason], **numbers, **words.phrases(reason, numbers))
-    return Explanation(job, reason.code, sentence[0].upper() + sentence[1:], numbers)
+    return Explanation(job, reason.code, sentence[0].upper() + sentence[1:] + words.unsaved(), numbers)
 
 
 class _Words:
@@ -129,6 +129,13 @@ class _Words:
             "passing": self._passing(),
             "until": _in(", the first of them for", self._evidence.unprotected_s - self._now_s, " more"),
         }
+
+    def unsaved(self) -> str:
+        """That a job which waits begins anew, and how long it then works at least; empty if it goes on."""
+        slice_s = float(self._status.columns["slice_s"][self._row])
+        if slice_s == 0 or self._status.state(self._row) not in (WAITING, PLACED, STOPPING):
+            return ""
+        return f" It saved nothing before it was preempted and begins anew, for at least {slice_s:.0f} s."
 
     @property
     def _free(self) -> list[int]:

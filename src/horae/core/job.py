@@ -77,6 +77,8 @@ class JobSpec:
     finish_s: float | None = None
     #: Seconds between the job's own checkpoints. A lost node costs the work since the last; with 0 it costs nothing.
     checkpoint_every_s: float = 0.0
+    #: Whether the job goes on from its checkpoint after a stop; if not, it begins anew. Only the simulator reads it.
+    resumable: bool = True
     min_runtime_s: float = 0.0
     #: Seconds after submission by which the job should be done; None means no deadline.
     deadline_s: float | None = None

@@ -69,6 +69,10 @@ class JobTable:
     waiting_since_s: Floats = floats(0, shown=True)
     lease_until_s: Floats = floats(-np.inf)
     protected_until_s: Floats = floats(-np.inf)
+    #: Seconds that the next attempt may work at least, since the last one was preempted and had saved nothing.
+    slice_s: Floats = floats(0, shown=True)
+    #: Work of attempts that were preempted and had saved nothing.
+    lost_work: Floats = floats(0)
     # Counts.
     preemptions: Ints = ints(0, shown=True)
     failures: Ints = ints(0, shown=True)

@@ -173,7 +173,7 @@ class Lifecycle:
         self._works_from(row, since_s)
         jobs.launch_failures[row] = 0
         # A job works at least as long as it took to load; else loading could be all that ever happens.
-        least_s = max(float(jobs.min_runtime_s[row]), since_s - launched_s)
+        least_s = max(float(jobs.min_runtime_s[row]), since_s - launched_s, float(jobs.slice_s[row]))
         jobs.protected_until_s[row] = max(float(jobs.lease_until_s[row]), state.now_s + least_s)
         state.must_plan = state.must_plan or state.wake_on_start
 
@@ -219,6 +219,11 @@ class Lifecycle:
             self._note_speed(row, work_done)
         jobs.stop_accruing(row, state.now_s)
         self.set_speed_of_companion(row)
+        began_with = state.launched[row].work_done
+        if work_done > began_with:
+            jobs.slice_s[row] = 0.0
+        elif jobs.slice_s[row] > 0:
+            jobs.lost_work[row] += max(0.0, float(jobs.work[row] - jobs.work_left[row]) - began_with)
         self._set_work_done(row, work_done)
         state.launched.pop(row, None)
         state.stopped.pop(row, None)

@@ -15,6 +15,9 @@ from horae.core.job_table import JobTable
 from horae.core.queues import QueueTree
 from horae.core.states import FINISHED, LAUNCHING, PLACED, RUNNING
 
+#: Part of a job's work that counts as left however much its attempts have lost.
+_LEAST_LEFT = 0.1
+
 
 class Snapshot:
     """What a policy may read: the jobs that want GPUs now, as read-only columns.
@@ -195,6 +198,18 @@ class Snapshot:
     def work_left(self) -> Floats:
         """Work left of each job as the engine estimates it; 0 for a job that takes longer than estimated."""
         return self.table.work_left_at(self.now_s, self.rows)
+
+    @cached_property
+    def charged_left(self) -> Floats:
+        """Work left of each job as if what its attempts lost had been saved; at least a tenth of the job's work.
+
+        Who compares jobs by how long they still need goes by this: otherwise a job gains by not saving.
+        """
+        lost = self.table.lost_work[self.rows]
+        if not lost.any():
+            return self.work_left
+        least = np.minimum(self.work_left, _LEAST_LEFT * self.table.work[self.rows])
+        return np.maximum(self.work_left - lost, least)
 
     @cached_property
     def remaining_s(self) -> Floats:

@@ -279,7 +279,8 @@ class World:
             return
         save_s = 0.0
         if process.alive:
-            truth.saved = min(truth.spec.work, process.done(now_s))
+            if truth.spec.resumable:
+                truth.saved = min(truth.spec.work, process.done(now_s))
             save_s = truth.spec.checkpoint_s or 0.0
         process.alive, truth.process = False, None
         self._rest(process, now_s)
@@ -330,6 +331,8 @@ class World:
 
     def _saved(self, spec: JobSpec, process: _Process, now_s: float) -> float:
         """Work in the job's own last checkpoint when its process dies."""
+        if not spec.resumable:
+            return 0.0
         worked_s = max(0.0, now_s - process.works_from_s)
         if spec.checkpoint_every_s > 0:
             worked_s = floor(worked_s / spec.checkpoint_every_s) * spec.checkpoint_every_s

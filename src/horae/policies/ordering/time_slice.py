@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from horae.core.arrays import Floats
 from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
@@ -43,7 +44,7 @@ class TimeSlice:
         """
         slice_ends_s = next_quantum_s(now.now_s, self.quantum)
         any_waiting = not now.has_gpus.all()
-        turn = np.where(now.has_gpus, _AFTER_WAITING_JOBS - now.launched_s, now.waiting_since_s)
+        turn = np.where(now.has_gpus, _AFTER_WAITING_JOBS - now.launched_s, now.waiting_since_s + self._skipped_s(now))
         return Wishes(
             now.rows,
             np.where(now.loading, -np.inf, turn),
@@ -52,3 +53,13 @@ class TimeSlice:
             waiting=Reason.BEHIND_TURN,
             wake_s=slice_ends_s if any_waiting else math.inf,
         )
+
+    def _skipped_s(self, now: Snapshot) -> Floats:
+        """Seconds by which waiting jobs stand farther back: a job whose last slice was longer skips as many turns.
+
+        Slices are longer for jobs that saved nothing when they were preempted (`JobTable.slice_s`). A round takes as
+        many slices as jobs wait for each that runs.
+        """
+        turns = np.maximum(now.table.slice_s[now.rows] / (2.0 * self.quantum) - 1.0, 0.0)
+        running = int(np.count_nonzero(now.has_gpus))
+        return np.asarray(turns * self.quantum * (len(now) - running) / max(1, running), np.float64)

@@ -48,7 +48,7 @@ class AppViews:
     def serial_s(self) -> Floats:
         """GPU-seconds left of each job on each GPU type; infinite where the type cannot hold the job now."""
         now = self.now
-        work = np.maximum(now.work_left, 1e-9 * now.table.work[now.rows]) * now.gpus
+        work = np.maximum(now.charged_left, 1e-9 * now.table.work[now.rows]) * now.gpus
         serial_s: Floats = np.divide(work[:, None], now.rates, out=np.full(now.rates.shape, np.inf), where=now.usable)
         return serial_s
 

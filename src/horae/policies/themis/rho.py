@@ -86,7 +86,7 @@ def whole_demand(now: Snapshot, apps: AppsNow) -> AppDemand:
 def demand_left(now: Snapshot, apps: AppsNow) -> AppDemand:
     """The work left of each app, on each GPU type, with jobs that may not run at this moment."""
     active = _all_active(now)
-    return _demand(now, apps, active.rows, np.maximum(active.work_left, 0.0))
+    return _demand(now, apps, active.rows, np.maximum(active.charged_left, 0.0))
 
 
 def alone_s(demand: AppDemand, gpus_by_type: Ints, contention: Floats) -> Floats:
@@ -138,7 +138,7 @@ def _progress(now: Snapshot) -> tuple[Floats, Floats, Floats]:
     loads = now.loading & (now.last_type >= 0)
     rate[loads] = now.rates[loads, now.last_type[loads]]
     best = np.maximum(table.best_rate[rows], np.finfo(np.float64).tiny)
-    left = np.maximum(now.work_left, 0.0)
+    left = np.maximum(now.charged_left, 0.0)
     to_end_s = left / np.where(rate > 0, rate, best)
     return left * now.gpus / best, rate * now.gpus / best, to_end_s
 

@@ -108,8 +108,10 @@ class EventSentences:
                     "launch-failed", record.job, f"Attempt {record.attempt} could not be started{why}."
                 )
             case JobStopped():
-                share = self._share(record.job, record.work_done)
-                return EventSentence("stopped", record.job, f"Attempt {record.attempt} has stopped; {share} is saved.")
+                saved = f"{self._share(record.job, record.work_done)} is saved"
+                if not record.work_done > 0:
+                    saved = "nothing is saved, so the next one begins anew"
+                return EventSentence("stopped", record.job, f"Attempt {record.attempt} has stopped; {saved}.")
             case JobFinished():
                 return EventSentence("finished", record.job, f"Finished, in attempt {record.attempt}.")
             case JobFailed():

@@ -88,6 +88,14 @@ def _loss(cell: Cell, column: str) -> LossCurve:
     return LossCurve(**{name: float(value) for name, value in curve.items()})
 
 
+def _yes_or_no(cell: Cell, column: str) -> bool:
+    """True or false."""
+    word = str(cell).strip().lower()
+    if word not in ("true", "false"):
+        raise BadCell(f"{column} is {cell!r}, not true or false")
+    return word == "true"
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -125,6 +133,7 @@ COLUMNS = (
     TraceColumn("start_s", "start_s", number, "Float64"),
     TraceColumn("finish_s", "finish_s", number, "Float64"),
     TraceColumn("checkpoint_every_s", "checkpoint_every_s", number, "Float64"),
+    TraceColumn("resumable", "resumable", _yes_or_no, write=lambda value: str(bool(value)).lower()),
     TraceColumn("min_runtime_s", "min_runtime_s", number, "Float64"),
     TraceColumn("deadline_s", "deadline_s", number, "Float64"),
     TraceColumn("max_restarts", "max_restarts", whole, "Int64"),
