@@ -512,3 +512,21 @@ def test_others_that_are_farther_apart_are_not_as_good() -> None:
     assert (cell.state("short"), cell.gpus("short")) == (State.PLACED, before), "one GPU is not two"
     record = cell.at(13, JobFinished(13, "c", 1))
     assert [launch.job for launch in record.launches] == ["short"]
+
+
+# ------------------------------------------------------------ quotas preempt
+
+
+def test_a_job_that_loses_its_part_of_a_quota_is_told_to_whom() -> None:
+    cell = Cell("1x4", "srtf", queues=[Queue("team", gpus_max=1)])
+    cell.submit(0, job("long", work=1000, queue="team/a"), job("other", work=10))
+    record = cell.submit(5, job("elsewhere", work=5), job("short", work=50, queue="team/b"))
+    (stop,) = record.stops
+    assert (stop.job, stop.by, Reason(stop.reason)) == ("long", "short", Reason.OVER_QUOTA)
+
+
+def test_a_job_that_loses_its_part_of_a_quota_to_nobody_is_told_so() -> None:
+    cell = Cell("1x4", "srtf", queues=[Queue("team", gpus_max=2)], quotas_fixed=False)
+    cell.submit(0, job("a", work=100, queue="team"), job("b", work=1000, queue="team"))
+    (stop,) = cell.at(5, SettingsChanged(5, queues=(Queue("team", gpus_max=1),))).stops
+    assert (stop.job, stop.by, Reason(stop.reason)) == ("b", "", Reason.OVER_QUOTA)

@@ -29,6 +29,7 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.queues import Queue
+from horae.core.reasons import Reason
 from horae.service.views.event_sentences import EventSentences
 from tests.builders import Cell, job
 
@@ -123,6 +124,17 @@ def test_a_decision_is_told_piece_by_piece() -> None:
         ("withdrawn", "b-2", "The GPUs that were set aside for it are free for other jobs again."),
         ("placed", "b-2", "gpu-0[0,1] are set aside for it; it starts when the last of them is free."),
         ("launched", "a-1", "Attempt 2 is launched on gpu-0[2,3], from 25% of its work on."),
+    ]
+
+
+def test_a_preemption_by_a_quota_names_the_taker_or_the_quota() -> None:
+    quota = int(Reason.OVER_QUOTA)
+    begin = "Attempt 1 was told to stop: preempted"
+    assert told(Decided(0.0, True, stops=(Stop("a-1", 1, StopWhy.PREEMPTED, "b-2", quota),))) == [
+        ("preempted", "a-1", f"{begin} by job b-2 of bob, which goes first within the quota of their queue.")
+    ]
+    assert told(Decided(0.0, True, stops=(Stop("a-1", 1, StopWhy.PREEMPTED, "", quota),))) == [
+        ("preempted", "a-1", f"{begin}, since its queue may have fewer GPUs now.")
     ]
 
 

@@ -49,7 +49,7 @@ class Launch:
 class Stop:
     """Save and end an attempt; the answer is a JobStopped once its processes are gone.
 
-    `by` is the job that gets GPUs of this attempt, if there is such a job.
+    `by` is the job that gets GPUs of this attempt, or the part of its queue's quota, if there is such a job.
     """
 
     job: str

@@ -86,7 +86,7 @@ from horae.core.status import ClusterStatus
 from horae.core.throughputs import Setting, Speeds, Throughputs
 from horae.core.wishes import Wishes
 
-_NOT_WAITING = int(Reason.NONE)
+_NOT_WAITING, _OVER_QUOTA = int(Reason.NONE), int(Reason.OVER_QUOTA)
 _BY_POLICY = _PREEMPTED, _MOVED = (StopWhy.PREEMPTED, StopWhy.MOVED)
 
 PolicyMaker = Callable[[str, Mapping[str, str]], Policy]
@@ -378,11 +378,21 @@ class Engine:
         """Stops of the rows that lose their GPUs, with the reason why each then waits."""
         moved = {placement.row for placement in plan.placed}
         reasons = dict(zip(plan.reason_rows.tolist(), plan.reason_codes.tolist(), strict=True))
-        return tuple(
-            self._stop(row, _MOVED if row in moved else _PREEMPTED, by, reasons.get(row, _NOT_WAITING))
-            for row, by in plan.stopped
-            if row not in self._state.pending
-        )
+        stops = []
+        for row, by in plan.stopped:
+            if row not in self._state.pending:
+                reason = reasons.get(row, _NOT_WAITING)
+                taker = self._quota_taker(row, plan) if by < 0 and reason == _OVER_QUOTA else by
+                stops.append(self._stop(row, _MOVED if row in moved else _PREEMPTED, taker, reason))
+        return tuple(stops)
+
+    def _quota_taker(self, row: int, plan: Plan) -> int:
+        """The job that gets GPUs which the queue of another may no longer have; -1 if none does."""
+        queue = self.jobs.queue
+        for new in plan.placed:
+            if new.row != row and self.queues.share_maximum(int(queue[row]), int(queue[new.row])):
+                return new.row
+        return -1
 
     def _basis(self, wishes: Wishes, plan: Plan, wake_s: float) -> EvidenceBasis:
         """What the decision knows that the state will not hold."""

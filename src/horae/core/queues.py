@@ -118,6 +118,12 @@ class QueueTree:
         """The queues with settings of their own."""
         return tuple(queue for queue in self._queues if queue is not None)
 
+    def share_maximum(self, queue: int, other: int) -> bool:
+        """Whether two queues are, or lie below, one that has a maximum."""
+        parent, _, maximum = self.columns()
+        shared = set(path_up(queue, parent)) & set(path_up(other, parent))
+        return any(maximum[above] < UNLIMITED for above in shared)
+
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Parent, minimum and maximum GPUs of every queue."""
         if self._columns is None:

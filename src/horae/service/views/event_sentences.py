@@ -152,6 +152,9 @@ class EventSentences:
         begin = f"Attempt {stop.attempt} was told to stop: "
         match stop.why:
             case StopWhy.PREEMPTED:
+                if stop.reason == Reason.OVER_QUOTA:
+                    taker = self._for(stop.by, "goes first within the quota of their queue")
+                    return f"{begin}preempted{taker or ', since its queue may have fewer GPUs now'}."
                 return f"{begin}preempted{self._for(stop.by)}.{_rule(stop)}"
             case StopWhy.MOVED:
                 return f"{begin}it moves to other GPUs{self._for(stop.by)}."
@@ -172,12 +175,12 @@ class EventSentences:
             case _:
                 assert_never(stop.why)
 
-    def _for(self, job: str) -> str:
-        """The job that gets the GPUs, and its user."""
+    def _for(self, job: str, why: str = "gets its GPUs") -> str:
+        """The job for which another is stopped, its user, and why that one."""
         if not job:
             return ""
         user = self._user(job)
-        return f" by job {job}{f' of {user}' if user else ''}, which gets its GPUs"
+        return f" by job {job}{f' of {user}' if user else ''}, which {why}"
 
     def _placed(self, placed: Placed) -> str:
         if len(placed.gpu_ids) == 1:
