@@ -28,7 +28,7 @@ Written from `--help` by `make docs`; change the text in `src/horae/cli/`.
 
 Every command answers on stdout, as a table or with `-o json` or `-o csv`; notes, progress and errors go to stderr.
 Exit codes: 0 ok, 1 failure, 2 wrong usage, 130 interrupted. `horae logs`, `horae wait` and `horae submit --wait` tell
-how a job ended: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled.
+how a job ended: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled, 104 time limit.
 
 `horae simulate -o json` prints one object: the [metrics](metrics.md) of the run, and what the whole process has cost
 (`cpu_s` with its children, imports and compilation; `wall_s`; `peak_rss_mb` of the largest process). `horae compare
