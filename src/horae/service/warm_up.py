@@ -52,8 +52,12 @@ def _jobs(types: tuple[str, ...]) -> Iterator[JobSpec]:
 
 def _confirm(engine: Engine, record: Decided) -> None:
     """Confirm all stops and launches of a decision at once, as a backend would."""
+    jobs = engine.jobs
     for stop in record.stops:
-        engine.apply(JobStopped(record.at_s, stop.job, stop.attempt, work_done=0.0))
+        row = jobs.rows[stop.job]
+        # A job that saved nothing would keep its GPUs longer the next time.
+        done = float(jobs.work[row] - jobs.work_left[row])
+        engine.apply(JobStopped(record.at_s, stop.job, stop.attempt, work_done=done))
     for launch in record.launches:
         engine.apply(JobStarted(record.at_s, launch.job, launch.attempt))
 
