@@ -315,6 +315,23 @@ def _(folder: Path) -> None:
     assert starts(at, old)
 
 
+@where(Reason.BEHIND_QUEUE)
+def _(folder: Path) -> None:
+    """Both are in the second queue, where the one that runs goes on."""
+    at = cell(folder, "tiresias", gpus=1, thresholds="3,100", patience="off")
+    at.world.default = FakeJob(lasts_s=1000.0)
+    first = job(at)
+    at.to(4)
+    second = job(at)
+    at.to(20)
+    assert starts(at, second)
+    told = why(at, first, "BehindQueue")
+    assert 3 <= told["numbers"]["its_own"] <= 4
+    assert "then those ahead in its own: 1 job has the 1 GPU it could use" in told["sentence"]
+    cancel(at, second)
+    assert starts(at, first)
+
+
 @where(Reason.BEHIND_TURN)
 def _(folder: Path) -> None:
     at = cell(folder, "time-slice", gpus=1, quantum="10")

@@ -100,7 +100,7 @@ class _Words:
                 numbers["ahead"] = self._jobs_ahead(reason)
             case Reason.AWAITING_BIDS:
                 numbers |= self._auction()
-            case Reason.BEHIND_SHORTER | Reason.BEHIND_LESS_SERVED if self._evidence.measure:
+            case Reason.BEHIND_SHORTER | Reason.BEHIND_LESS_SERVED | Reason.BEHIND_QUEUE if self._evidence.measure:
                 numbers |= {"theirs": self._mean_of_holders(), "its_own": self._own_value()}
             case _:
                 pass

@@ -29,6 +29,7 @@ class Reason(IntEnum):
     AT_RUNG = 22
     LEASED = 23
     AWAITING_BIDS = 24
+    BEHIND_QUEUE = 25
 
     @property
     def code(self) -> str:
@@ -42,6 +43,7 @@ RULES: dict[Reason, str] = {
     Reason.BEHIND_SMALLER: "Jobs that need fewer GPUs go first",
     Reason.BEHIND_SHORTER: "Jobs with less work left go first",
     Reason.BEHIND_LESS_SERVED: "Jobs that have had less GPU time go first",
+    Reason.BEHIND_QUEUE: "Jobs in earlier queues, by the GPU time they have had, go first, then those ahead in its own",
     Reason.BEHIND_TURN: "Other jobs have their turn",
     Reason.BEHIND_SHARE: "Jobs of those who are farther behind their share go first",
     Reason.BEHIND_BETTER: "Jobs whose loss falls faster go first",
@@ -76,6 +78,8 @@ SENTENCES: dict[Reason, str] = {
     "jobs it would start sooner.",
     Reason.BEHIND_LESS_SERVED: "{rule}: {holders_have} the {taken:GPU} it could use{compared}; it goes on when "
     "they have had as much or end{again}.",
+    Reason.BEHIND_QUEUE: "{rule}: {holders_have} the {taken:GPU} it could use{compared}; it goes on when they end or "
+    "come to a later queue{again}.",
     Reason.BEHIND_TURN: "{rule}: {holders_have} the {taken:GPU} it could use; its own comes when their time "
     "slice ends{again}, after {ahead:job} that waited longer: nothing is to be done.",
     Reason.BEHIND_SHARE: "{rule}: {holders_have} the {taken:GPU} it could use; shares are compared anew as "

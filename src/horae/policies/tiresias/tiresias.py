@@ -74,7 +74,7 @@ class FeedbackPolicy(ABC):
             now.rows,
             queues.key(self.order(now, memory, queues)),
             reserve_after_s=self.reserve,
-            waiting=Reason.BEHIND_LESS_SERVED,
+            waiting=Reason.BEHIND_QUEUE,
             compared_by=ComparedBy.SERVICE,
             wake_s=queues.next_change_s,
             wake_on_start=queues.wake_on_start,
