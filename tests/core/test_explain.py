@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from horae.core.events import JobFinished, JobHeld, JobProgressed, LaunchFailed
+from horae.core.events import JobFinished, JobHeld, JobProgressed, JobStopped, LaunchFailed
 from horae.core.explain import explain
 from horae.core.queues import Queue
 from horae.core.reasons import SENTENCES, Reason
@@ -116,3 +116,20 @@ def test_a_trial_at_a_rung_hears_for_how_many_it_waits() -> None:
     cell.at(50, JobProgressed(50, "a", 1, 50.0, loss=1.0))
     told = explain(cell.engine.status(), "a")
     assert (told.code, told.numbers["others"]) == ("AtRung", 2)
+
+
+def test_a_job_that_saved_nothing_is_told_so_once_that_is_known() -> None:
+    cell = Cell("1x1", "srtf", slow_stops=True)
+    cell.submit(0, job("a", work=100))
+    cell.submit(10, job("b", work=5))
+    assert "saved nothing" not in said(cell, "a")[1], "it may still save"
+    cell.at(12, JobStopped(12, "a", 1, 0.0))
+    assert said(cell, "a")[1].endswith("It saved nothing before it was preempted and begins anew, for at least 20 s.")
+
+
+def test_a_job_that_saved_is_told_nothing_of_that_kind() -> None:
+    cell = Cell("1x1", "srtf", slow_stops=True)
+    cell.submit(0, job("a", work=100))
+    cell.submit(10, job("b", work=5))
+    cell.at(12, JobStopped(12, "a", 1, 10.0))
+    assert "saved nothing" not in said(cell, "a")[1]

@@ -133,7 +133,7 @@ class _Words:
     def unsaved(self) -> str:
         """That a job which waits begins anew, and how long it then works at least; empty if it goes on."""
         slice_s = float(self._status.columns["slice_s"][self._row])
-        if slice_s == 0 or self._status.state(self._row) not in (WAITING, PLACED, STOPPING):
+        if slice_s == 0 or self._status.state(self._row) not in (WAITING, PLACED):
             return ""
         return f" It saved nothing before it was preempted and begins anew, for at least {slice_s:.0f} s."
 
