@@ -69,6 +69,9 @@ def _correct_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> None:
     """Look again at a wish whose turn came: since then other jobs have taken what was free, or their queue's quota."""
     row, gpus, lacking = walk.job[i], least_gpus(i, walk, needs), what_is_lacking(walk)
     held_up = walk.codes[CODE, i] == _FRAGMENTED or walk.codes[CODE, i] == _RESERVED
+    if walk.codes[CODE, i] == _OVER_QUOTA:
+        # Jobs of the queue may have lost GPUs since then.
+        held_up = within_maximum(floor.queue[row], gpus, floor.quotas)
     if not held_up and walk.codes[CODE, i] != lacking:
         return
     if held_up and most_of_one_type(needs.types[row], LEFT_OF_TYPE, floor.by_type) < gpus:
