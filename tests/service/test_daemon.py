@@ -442,6 +442,9 @@ def test_a_job_that_runs_longer_than_it_may_is_ended(cell: SteppedService) -> No
     assert cell.state(job) == "running"
     cell.to(6)
     assert cell.state(job) == "timeout"
+    answers: dict[str, str] = {}
+    cell.ask(lambda: answers.update(cell.operations.request(ANN, "cancel", [job])))
+    assert answers == {job: "has reached its time limit already"}
 
 
 def test_the_time_in_which_a_job_only_comes_up_counts(cell: SteppedService) -> None:

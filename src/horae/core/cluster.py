@@ -160,6 +160,10 @@ class Cluster:
         types = np.arange(len(self.gpu_types), dtype=np.int64)
         return Machines(self.gpu_types, types, np.zeros_like(types), self.gpu_type)
 
+    def machines(self, flat: bool) -> Machines:
+        """Machines by a placement rule: nodes, or whole GPU types where only the GPU count matters (`flat`)."""
+        return self.types_as_machines if flat else self.nodes_as_machines
+
     def gpus_by_node(self, gpu_ids: Iterable[int]) -> dict[int, list[int]]:
         """Node number to the GPUs' positions on that node, from 0."""
         by_node: dict[int, list[int]] = {}

@@ -457,8 +457,7 @@ class Engine:
 
     def _launches_elsewhere(self) -> tuple[Launch, ...]:
         """Launches of jobs whose GPUs are yet to be vacated on others that came free sooner and are as good."""
-        state, cluster = self._state, self._state.gpus.cluster
-        machines = cluster.types_as_machines if self._placement.flat else cluster.nodes_as_machines
+        state, machines = self._state, self.gpus.cluster.machines(self._placement.flat)
         launches: list[Launch] = []
         taken: list[int] = []
         for row, span in state.pending.items():

@@ -54,7 +54,7 @@ class Snapshot:
     @property
     def machines(self) -> Machines:
         """Machines by the placement rule: nodes, or whole GPU types where only the GPU count matters."""
-        return self.cluster.types_as_machines if self._flat else self.cluster.nodes_as_machines
+        return self.cluster.machines(self._flat)
 
     @property
     def open_gpus(self) -> Ints:

@@ -29,7 +29,7 @@ from horae.core.events import (
 from horae.core.job import JobSpec
 from horae.core.policy import ChecksCluster, Policy
 from horae.core.queues import Queue, quota_below
-from horae.core.states import CANCELLING, ENDED, ENDING, HELD, HOLDING, LAUNCHING, RUNNING, STATES, State
+from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, TIMEOUT, TIMING_OUT, State
 from horae.plugins.setting_files import with_files
 from horae.policies import CONTENT_HASH, make_policy
 from horae.policies.type_awareness import ignored_speeds, ignored_speeds_in_words
@@ -299,10 +299,12 @@ def _number(job: str) -> int:
 def _objection(what: str, state: State) -> str:
     """Why a request would not change a job in this state; empty if it would."""
     held = state in (HELD, HOLDING)
+    if state in (TIMING_OUT, TIMEOUT):
+        return "has reached its time limit already"
     if state in ENDED:
         return f"is {state.name.lower()} already"
-    if state in ENDING:
-        return "is being cancelled already" if state is CANCELLING else "has reached its time limit already"
+    if state is CANCELLING:
+        return "is being cancelled already"
     if what == "hold" and held:
         return "is held already"
     return "is not held" if what == "release" and not held else ""
