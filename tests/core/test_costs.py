@@ -44,10 +44,18 @@ def test_a_job_that_is_stopped_before_it_ever_worked_starts_anew() -> None:
 
 
 def test_a_job_that_is_stopped_while_it_loads_has_lost_nothing_but_the_loading() -> None:
+    jobs = [job("long", work=100), job("short", work=10, submit_s=20)]
+    events = [JobHeld(40, "long"), JobReleased(50, "long")]
+    script = Script(jobs, "1x1", "srtf", events=events, restart_cost_s=30)
+    # long works 0-20, loads 30-40 in vain, loads 50-80, works 80-160.
+    assert times(script.history)["long"] == (0, 160)
+
+
+def test_a_job_that_loads_is_preempted_only_when_it_has_worked_as_long() -> None:
     jobs = [job("long", work=100), job("s1", work=10, submit_s=20), job("s2", work=10, submit_s=40)]
     history = run(jobs, "1x1", "srtf", restart_cost_s=30)
-    # long works 0-20, loads 30-40 in vain, loads 50-80, works 80-160.
-    assert times(history)["long"] == (0, 160)
+    # long works 0-20, loads 30-60, works 60-90, loads 100-130, works 130-180.
+    assert times(history) == {"long": (0, 180), "s1": (20, 30), "s2": (90, 100)}
 
 
 def test_a_job_that_has_done_its_work_holds_its_gpus_until_it_is_gone() -> None:

@@ -41,6 +41,7 @@ def in_state(state: State) -> Cell:
     cell = Cell("1x1", "srtf", slow_stops=True, slow_starts=True)
     if state is State.PLACED:
         cell.submit(0, job("b", work=500))
+        cell.tell(JobStarted(0, "b", 1))
         cell.submit(1, job("a"))
     elif state is State.WAITING:
         cell.submit(0, job("b", work=10))

@@ -23,7 +23,7 @@ from horae.core.events import (
     NodeLost,
     NodeObserved,
 )
-from horae.core.lifecycle import LONGEST_BACKOFF_S
+from horae.core.lifecycle import LONGEST_BACKOFF_S, LONGEST_LOAD_S
 from horae.core.reasons import Reason
 from horae.core.states import State
 from tests.builders import Cell, job
@@ -51,9 +51,10 @@ def test_an_attempt_works_since_it_said_so_but_not_before_its_launch(
 def test_a_job_that_loaded_long_is_spared_for_as_long() -> None:
     cell = Cell("1x1", slow_starts=True)
     cell.submit(0, job("a", work=1000, min_runtime_s=5))
-    assert cell.engine.jobs.protected_until_s[0] == 5
+    jobs = cell.engine.jobs
+    assert (jobs.promised_until_s[0], jobs.protected_until_s[0]) == (5, LONGEST_LOAD_S)
     cell.tell(JobStarted(40, "a", 1))
-    assert cell.engine.jobs.protected_until_s[0] == 80
+    assert (jobs.promised_until_s[0], jobs.protected_until_s[0]) == (45, 80)
 
 
 def test_reports_of_another_attempt_or_a_dead_one_change_nothing() -> None:

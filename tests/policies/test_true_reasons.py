@@ -92,6 +92,9 @@ class Doubter:
             return self.is_over_quota(engine, row)
         if reason is Reason.LEASED:
             return bool(guarded)
+        if reason is Reason.KEPT_FOR_OTHERS:
+            free_for_it = most_free >= gpus or not self.is_over_quota(engine, row)
+            return bool(guarded) and free_for_it and (jobs.reason[jobs.active] == int(Reason.LEASED)).any()
         if reason is Reason.FRAGMENTED:
             return most_free >= gpus
         if reason is Reason.NO_FREE_GPUS:

@@ -421,12 +421,30 @@ def _(folder: Path) -> None:
     assert at.views().job(0)["gpu_seconds"] > 0, "it has had more than the other, and would have to go"
     told = why(at, fresh, "Leased")
     assert "1 job has the 1 GPU it could use, and none of them goes before it" in told["sentence"]
-    assert re.search(r"the first of them for (79|80|81) s more", told["sentence"])
+    assert re.search(r"the first of them for at most (79|80|81) s more", told["sentence"])
     at.to(98)
     why(at, fresh, "Leased")
     at.to(102)
     assert starts(at, fresh)
     assert at.state(safe) == "waiting"
+
+
+@where(Reason.KEPT_FOR_OTHERS)
+def _(folder: Path) -> None:
+    at = cell(folder, "srtf", gpus=2)
+    at.world.default = FakeJob(ready_s=60)
+    slow = job(at, steps=1000)
+    at.world.default = FOR_EVER
+    gang = job(at, gpus=2, steps=10)
+    at.to(1)
+    assert "the time they take to load lets them keep these GPUs" in why(at, gang, "Leased")["sentence"]
+    small = job(at, steps=100)
+    assert free(at) == {"v100": 1}
+    told = why(at, small, "KeptForOthers")
+    assert "GPUs that are free (1 of a type it accepts)" in told["sentence"]
+    at.to(121)
+    assert starts(at, gang), "the other has loaded for 60 s and worked as long"
+    assert at.state(slow) == "waiting"
 
 
 @where(Reason.AWAITING_BIDS)

@@ -517,6 +517,7 @@ class Engine:
             self._fold_launch(launch)
         for row in record.leased:
             jobs.lease_until_s[row] = record.lease_until_s
+            jobs.promised_until_s[row] = max(jobs.promised_until_s[row], record.lease_until_s)
             jobs.protected_until_s[row] = max(jobs.protected_until_s[row], record.lease_until_s)
         state.evicted.clear()
         state.strays.clear()
@@ -577,9 +578,7 @@ class Engine:
         jobs.reason[row] = _NOT_WAITING
         jobs.attempt[row] = launch.attempt
         jobs.last_type[row] = state.gpus.cluster.gpu_type[launch.gpu_ids[0]]
-        jobs.launched_s[row] = state.now_s
-        least_s = max(jobs.min_runtime_s[row], jobs.slice_s[row])
-        jobs.protected_until_s[row] = max(jobs.lease_until_s[row], state.now_s + least_s)
+        self._life.launch(row)
         state.launched[row] = launch
 
     # ------------------------------------------------------ looking, restarting

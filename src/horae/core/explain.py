@@ -127,7 +127,7 @@ class _Words:
             "chosen_are": counted_or_no(number.get("chosen", 0), "GPU", "is", "are"),
             "occupied_are": f"{number.get('occupied', 0)} of them {'is' if number.get('occupied') == 1 else 'are'}",
             "passing": self._passing(),
-            "until": _in(", the first of them for", self._evidence.unprotected_s - self._now_s, " more"),
+            "until": _in(", the first of them for at most", self._evidence.unprotected_s - self._now_s, " more"),
         }
 
     def unsaved(self) -> str:

@@ -68,6 +68,9 @@ class JobTable:
     ended_s: Floats = floats(np.inf, shown=True)
     waiting_since_s: Floats = floats(0, shown=True)
     lease_until_s: Floats = floats(-np.inf)
+    #: Until when the attempt keeps its GPUs by a lease, its minimum run time or its slice.
+    promised_until_s: Floats = floats(-np.inf)
+    #: The same, or until it has loaded and worked as long as it loaded, whichever is later.
     protected_until_s: Floats = floats(-np.inf)
     #: Seconds that the next attempt may work at least, since the last one was preempted and had saved nothing.
     slice_s: Floats = floats(0, shown=True)

@@ -53,6 +53,9 @@ from horae.core.throughputs import Setting
 #: A failed job is tried again after 1, 2, 4, ... seconds, at most this many.
 LONGEST_BACKOFF_S = 300.0
 
+#: An attempt that loads is not preempted before it works, for at most so many seconds.
+LONGEST_LOAD_S = 600.0
+
 _START, _FINISH, _STOPPED, _RETRY, _FAIL = Move.START, Move.FINISH, Move.STOPPED, Move.RETRY, Move.FAIL
 _REQUESTS = {
     JobCancelled: Move.CANCEL,
@@ -173,9 +176,26 @@ class Lifecycle:
         self._works_from(row, since_s)
         jobs.launch_failures[row] = 0
         # A job works at least as long as it took to load; else loading could be all that ever happens.
-        least_s = max(float(jobs.min_runtime_s[row]), since_s - launched_s, float(jobs.slice_s[row]))
-        jobs.protected_until_s[row] = max(float(jobs.lease_until_s[row]), state.now_s + least_s)
+        self._protect(row, since_s - launched_s)
         state.must_plan = state.must_plan or state.wake_on_start
+
+    def _protect(self, row: int, least_s: float) -> None:
+        """The attempt keeps its GPUs for so many seconds at least; longer by a lease, a minimum or a slice.
+
+        A job that waits for them is looked at as soon as they can be taken: loading may have taken less than it could.
+        """
+        state, jobs = self._state, self._state.jobs
+        before_s = float(jobs.protected_until_s[row])
+        promised_s = max(float(jobs.min_runtime_s[row]), float(jobs.slice_s[row]))
+        jobs.promised_until_s[row] = max(float(jobs.lease_until_s[row]), state.now_s + promised_s)
+        jobs.protected_until_s[row] = until_s = max(float(jobs.promised_until_s[row]), state.now_s + least_s)
+        if until_s < before_s and state.unprotected_s <= before_s:
+            state.wake_s = min(state.wake_s, until_s)
+
+    def launch(self, row: int) -> None:
+        """The attempt begins to load; it is not preempted before it works, or loading could be all that happens."""
+        self._state.jobs.launched_s[row] = self._state.now_s
+        self._protect(row, LONGEST_LOAD_S)
 
     def _works_from(self, row: int, at_s: float) -> None:
         """The attempt does work from this moment on."""

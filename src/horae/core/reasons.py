@@ -30,6 +30,7 @@ class Reason(IntEnum):
     LEASED = 23
     AWAITING_BIDS = 24
     BEHIND_QUEUE = 25
+    KEPT_FOR_OTHERS = 26
 
     @property
     def code(self) -> str:
@@ -86,8 +87,12 @@ SENTENCES: dict[Reason, str] = {
     "time goes by{again}; `horae share` shows what each queue has and is entitled to.",
     Reason.BEHIND_BETTER: "{rule}: {holders_have} the {taken:GPU} it could use; {its_loss}; it goes on when "
     "theirs fall more slowly or they end{again}.",
-    Reason.LEASED: "{holders_have} the {taken:GPU} it could use, and none of them goes before it, but a lease or a "
-    "minimum run time lets them keep these GPUs{until}; it is looked at again then: nothing is to be done.",
+    Reason.LEASED: "{holders_have} the {taken:GPU} it could use, and none of them goes before it, but a lease, a "
+    "minimum run time or the time they take to load lets them keep these GPUs{until}; it is looked at again then: "
+    "nothing is to be done.",
+    Reason.KEPT_FOR_OTHERS: "GPUs that are free ({free} of a type it accepts), or what is left of its queue's maximum, "
+    "are kept for jobs that go before it. These wait until others, which only just loaded, have worked as long{until}: "
+    "nothing is to be done.",
     Reason.AWAITING_BIDS: "{offered:GPU} of a type it accepts can be had by auction, which waits for the bids of the "
     "agents of {bidders:app}, {answer_in_s:.1f} s at most: ask again then.",
     Reason.AT_RUNG: "It has reached a rung of its app, which compares its trials there, with {others:trial} yet to "

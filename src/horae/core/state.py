@@ -78,6 +78,13 @@ class EngineState:
     #: Reports that came from an older attempt, or twice, and were ignored.
     dropped_reports: int = part(0)
 
+    @property
+    def unprotected_s(self) -> float:
+        """When, by the last decision, the first job that blocks a wish loses its protection."""
+        if self.evidence_basis is not None:
+            return self.evidence_basis.unprotected_s if self.evidence_basis.some_wait else np.inf
+        return self.evidence.unprotected_s if self.evidence is not None else np.inf
+
     def resolve_evidence(self) -> Evidence | None:
         """What the reasons of the last decision rest on; derived when it is first asked for."""
         if self.evidence_basis is not None:

@@ -54,7 +54,7 @@ def add_gpus(h: int, by_pool: Ints, by_type: Ints, floor: Floor) -> None:
 
 
 @inlined
-def protected_until_s(h: int, protected_s: Floats, floor: Floor) -> float:
+def promised_until_s(h: int, protected_s: Floats, floor: Floor) -> float:
     """Until when a holder is protected: the later time of two jobs that share GPUs."""
     until_s = protected_s[floor.holders[LEAD, h]]
     if floor.holders[GUEST, h] >= 0:

@@ -106,7 +106,7 @@ class JobColumns(NamedTuple):
     state: Bytes
     reason: Bytes
     lease_until_s: Floats
-    protected_until_s: Floats
+    promised_until_s: Floats
     since_s: Floats
     rate: Floats
     best_rate: Floats

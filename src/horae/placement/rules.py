@@ -18,6 +18,7 @@ from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
 from horae.placement.kernel_args import Totals
 from horae.placement.pinned import fit_pinned
+from horae.placement.settling import keep_settling
 from horae.placement.walk import fit
 from horae.placement.walk_records import Answer, WalkRecords
 
@@ -92,7 +93,7 @@ class GangPlacement:
         ledger = now.gpu_ledger
         everybody_has_gpus = len(ledger.held) - totals.stopped + totals.grants >= len(now)
         reason_rows, reason_codes = _reasons(wishes, answer, totals)
-        return Plan(
+        plan = Plan(
             stopped=_stopped(answer, totals.stopped),
             placed=_placements(answer, self._records.granted_rows(totals.grants)),
             renewed=_renewed(ledger, answer.renewed[: totals.renewed]),
@@ -101,6 +102,7 @@ class GangPlacement:
             head=head,
             unprotected_s=np.inf if everybody_has_gpus else totals.unprotected_s,
         )
+        return keep_settling(now, plan) if plan.stopped else plan
 
     def _walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int) -> Totals:
         """One walk over the wishes, from the GPUs as they are."""

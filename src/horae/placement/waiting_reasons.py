@@ -7,7 +7,7 @@ import numpy as np
 from horae.core.jit import inlined, lean
 from horae.core.reasons import Reason
 from horae.core.states import State
-from horae.placement.holders import list_from_back, protected_until_s, rank_holders
+from horae.placement.holders import list_from_back, promised_until_s, rank_holders
 from horae.placement.kernel_args import (
     BACK,
     CLOSED,
@@ -92,9 +92,9 @@ def _some_guarded(floor: Floor, walk: Walk, jobs: JobColumns) -> bool:
         if seen:
             guarded = guarded or floor.holders[GUARDED, h] > 0
         else:
-            guarded = guarded or jobs.protected_until_s[floor.held[LEAD, h]] > walk.now_s
+            guarded = guarded or jobs.promised_until_s[floor.held[LEAD, h]] > walk.now_s
             guest = floor.held[GUEST, h]
-            guarded = guarded or (guest >= 0 and jobs.protected_until_s[guest] > walk.now_s)
+            guarded = guarded or (guest >= 0 and jobs.promised_until_s[guest] > walk.now_s)
     return guarded
 
 
@@ -248,7 +248,7 @@ def first_unprotected_s(floor: Floor, walk: Walk, jobs: JobColumns) -> float:
     its_key = walk.key[waiting] if len(walk.key) > 0 else float(waiting)
     for h in range(floor.holder_count):
         after = first_key[h] > its_key or (first_key[h] == its_key and position[h] > waiting)
-        until_s = protected_until_s(h, jobs.protected_until_s, floor)
+        until_s = promised_until_s(h, jobs.promised_until_s, floor)
         if after and until_s > walk.now_s:
             soonest_s = min(soonest_s, until_s)
     return soonest_s

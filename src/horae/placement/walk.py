@@ -31,7 +31,7 @@ from horae.core.states import State
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, LEAST_FRAGMENTATION
 from horae.placement.gpu_numbers import count_free, list_renewed, list_stopped, number_grants, wipe_owners
 from horae.placement.heap import heapify, pop
-from horae.placement.holders import line_up, protected_until_s
+from horae.placement.holders import line_up, promised_until_s
 from horae.placement.kernel_args import (
     BLOCKED,
     CLOSED,
@@ -187,7 +187,7 @@ def _see_holders(all_fit: bool, floor: Floor, walk: Walk, jobs: JobColumns) -> N
     """Find the holders that may lose their GPUs; protected ones keep them, and all do if all that wait fit beside."""
     for h in range(floor.holder_count):
         floor.holders[LEAD, h], floor.holders[GUEST, h] = floor.held[LEAD, h], floor.held[GUEST, h]
-        if protected_until_s(h, jobs.protected_until_s, floor) > walk.now_s:
+        if promised_until_s(h, jobs.promised_until_s, floor) > walk.now_s:
             floor.counters[PROTECTED] = 1
             continue
         floor.holders[STATUS, h], floor.holders[GUARDED, h] = KEEPS if all_fit else UNDECIDED, 0

@@ -1,0 +1,145 @@
+"""Jobs that load, or have not yet worked as long as they loaded, keep their GPUs; who would take these waits for them.
+
+If the taker preempted another job instead, that one would stand before the job that loads in line. It would take its
+place back as soon as it may, and both would have loaded once more than needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import numpy as np
+
+from horae.core.arrays import Bytes, Ints
+from horae.core.gpu_moves import NOBODY
+from horae.core.plan import Placement, Plan
+from horae.core.queues import QueueUse
+from horae.core.reasons import RULES, Reason
+from horae.core.snapshot import Snapshot
+
+_LEASED, _KEPT_FOR_OTHERS = int(Reason.LEASED), int(Reason.KEPT_FOR_OTHERS)
+_OVER_QUOTA = int(Reason.OVER_QUOTA)
+#: Reasons by which there are no GPUs for a job.
+_LACK_GPUS = [int(reason) for reason in (Reason.NO_FREE_GPUS, *RULES)]
+
+
+def keep_settling(now: Snapshot, plan: Plan) -> Plan:
+    """The plan without what it takes from settling jobs.
+
+    All that a job would get which has to wait stays as it is: running jobs keep it, and what is free stays free for it.
+    """
+    until_s = now.table.protected_until_s
+    settling = [row for row, _ in plan.stopped if until_s[row] > now.now_s]
+    if not settling:
+        return plan
+    rest = _Rest(now, plan)
+    rest.keep(settling)
+    rows, codes = rest.reasons()
+    return plan._replace(
+        stopped=tuple((row, rest.taker(row, by)) for row, by in plan.stopped if row not in rest.kept),
+        placed=tuple(rest.going),
+        reason_rows=rows,
+        reason_codes=codes,
+        unprotected_s=min(plan.unprotected_s, *(float(until_s[row]) for row in settling)),
+    )
+
+
+class _Rest:
+    """What remains of a plan when some jobs keep GPUs that they would lose by it."""
+
+    def __init__(self, now: Snapshot, plan: Plan) -> None:
+        self._now, self._plan = now, plan
+        self._held = now.gpu_ledger.held
+        self._losers = {row for row, _ in plan.stopped}
+        #: Rows that keep the GPUs they would lose; placements that go on; rows that wait for the GPUs they would get.
+        self.kept: set[int] = set()
+        self.going = list(plan.placed)
+        self.waiting: set[int] = set()
+
+    def keep(self, rows: Iterable[int]) -> None:
+        """These jobs keep their GPUs; and so does every job that would only lose them to one that now waits."""
+        self.kept.update(rows)
+        while back := self._in_the_way() or self._over_quota():
+            self.going = [new for new in self.going if new not in back]
+            given_up, taken = _gpus(back), _gpus(self.going)
+            self.waiting.update(new.row for new in back if new.row not in self._losers)
+            self.kept.update(new.row for new in back if new.row in self._losers)
+            for row in self._losers - self.kept:
+                if not given_up.isdisjoint(self._held[row]) and taken.isdisjoint(self._held[row]):
+                    self.kept.add(row)
+
+    def taker(self, row: int, by: int) -> int:
+        """The job that gets GPUs of one that still loses them, or -1."""
+        if by not in self.waiting and by not in self.kept:
+            return by
+        return next((new.row for new in self.going if not set(self._held[row]).isdisjoint(new.gpu_ids)), -1)
+
+    def reasons(self) -> tuple[Ints, Bytes]:
+        """The rows whose reason changes, and the new reasons."""
+        rows, before = self._now.rows, self._now.table.reason[self._now.rows]
+        codes = before.copy()
+        codes[np.searchsorted(rows, self._plan.reason_rows)] = self._plan.reason_codes
+        keeps = np.isin(rows, list(self.kept))
+        codes[keeps] = before[keeps]
+        codes[np.isin(rows, list(self.waiting))] = _LEASED
+        codes[self._could_have(codes)] = _KEPT_FOR_OTHERS
+        changed = np.flatnonzero(codes != before)
+        return rows[changed], codes[changed]
+
+    def _could_have(self, codes: Bytes) -> list[int]:
+        """Positions of jobs whose GPUs, or whose quota, would be there if they were not for those who wait."""
+        table, rows = self._now.table, self._now.rows
+        gpus, queue = table.gpus_min[rows], table.queue[rows]
+        accepts = table.types[rows, None] >> np.arange(len(self._free_by_type)) & 1 > 0
+        fits = (accepts & (self._free_by_type >= gpus[:, None])).any(axis=1)
+        doubted = (codes == _OVER_QUOTA) | (fits & np.isin(codes, _LACK_GPUS))
+        if not self._now.queues.has_maximum:
+            return np.flatnonzero(doubted).tolist()
+        return [i for i in np.flatnonzero(doubted).tolist() if self._use.allows(int(queue[i]), int(gpus[i]))]
+
+    @cached_property
+    def _use(self) -> QueueUse:
+        """GPUs of the queues by what goes on."""
+        use, queue = self._use_by_holders(), self._now.table.queue
+        for new in self.going:
+            use.add(int(queue[new.row]), len(new.gpu_ids))
+        return use
+
+    @cached_property
+    def _free_by_type(self) -> Ints:
+        """Free GPUs of each type by what goes on."""
+        ledger = self._now.gpu_ledger
+        free = ledger.gpu_open & (ledger.holders[0] == NOBODY)
+        for row in self._losers - self.kept:
+            free[list(self._held[row])] = ledger.gpu_open[list(self._held[row])]
+        free[list(_gpus(self.going))] = False
+        return np.bincount(ledger.cluster.gpu_type[free], minlength=len(ledger.cluster.gpu_types))
+
+    def _in_the_way(self) -> list[Placement]:
+        """Placements on GPUs that others keep, or of jobs that stay where they are."""
+        gpus = {gpu for row in self.kept for gpu in self._held[row]}
+        return [new for new in self.going if new.row in self.kept or not gpus.isdisjoint(new.gpu_ids)]
+
+    def _over_quota(self) -> list[Placement]:
+        """The last placement that exceeds a maximum of its queue, beside those who keep their GPUs; none if all fit."""
+        if not self._now.queues.has_maximum:
+            return []
+        use, queue = self._use_by_holders(), self._now.table.queue
+        for new in self.going:
+            if not use.allows(int(queue[new.row]), len(new.gpu_ids)):
+                return [new]
+            use.add(int(queue[new.row]), len(new.gpu_ids))
+        return []
+
+    def _use_by_holders(self) -> QueueUse:
+        """GPUs of the queues by those who keep theirs."""
+        use, queue = QueueUse(self._now.queues), self._now.table.queue
+        for row, gpu_ids in self._held.items():
+            if row not in self._losers or row in self.kept:
+                use.add(int(queue[row]), len(gpu_ids))
+        return use
+
+
+def _gpus(placements: Iterable[Placement]) -> set[int]:
+    return {gpu for new in placements for gpu in new.gpu_ids}
