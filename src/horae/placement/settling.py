@@ -122,7 +122,7 @@ class _Rest:
         return [new for new in self.going if new.row in self.kept or not gpus.isdisjoint(new.gpu_ids)]
 
     def _over_quota(self) -> list[Placement]:
-        """The last placement that exceeds a maximum of its queue, beside those who keep their GPUs; none if all fit."""
+        """The first placement that exceeds a maximum of its queue beside those who keep their GPUs; none if all fit."""
         if not self._now.queues.has_maximum:
             return []
         use, queue = self._use_by_holders(), self._now.table.queue
