@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster, Span
-from horae.core.commands import Decided, StopWhy
+from horae.core.commands import BY_POLICY, Decided
 from horae.core.events import Event, JobFailed, JobFinished, JobProgressed, JobStarted, JobStopped, LaunchFailed
 from horae.core.job import JobSpec
 from horae.core.states import State
 
-_BY_POLICY = (StopWhy.PREEMPTED, StopWhy.MOVED)
 #: Order of an attempt's times in the recorder, and how many each attempt has.
 _BEGIN, _WORK, _STOP, _END, _TIMES = range(5)
 
@@ -121,7 +120,7 @@ class Recorder:
                 self.ended(rows[record.job], record.attempt, record.at_s)
             case Decided():
                 for stop in record.stops:
-                    self.stopping(rows.get(stop.job, -1), stop.attempt, record.at_s, stop.why in _BY_POLICY)
+                    self.stopping(rows.get(stop.job, -1), stop.attempt, record.at_s, stop.why in BY_POLICY)
                 for launch in record.launches:
                     row, had = rows[launch.job], launch.work_done
                     self.launched(row, launch.attempt, record.at_s, launch.gpu_ids, launch.span, had)

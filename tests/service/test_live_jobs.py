@@ -1,0 +1,114 @@
+"""Real processes under the service, on virtual GPUs: what plain jobs are charged, when gangs start, and when GPUs change
+hands. Tests backends/local and core/engine.py together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from horae.service.job_file import read_job
+from horae.service.operations import Operations
+from horae.service.roles import Caller, Role
+from horae.service.server import ServeOptions, Server
+from horae.service.views.views import ServiceViews
+from tests.backends.real import end_all
+
+ANN, ADMIN = Caller("ann", Role.USER), Caller("root", Role.ADMIN)
+#: A job that says nothing, and ends as soon as it is stopped.
+SLEEP = ["sleep", "60"]
+#: Seconds for starts and stops of processes on a busy machine.
+SLACK_S = 1.5
+
+
+class Cluster:
+    """A service with real processes on virtual GPUs."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.operations = server, Operations(server.daemon)
+
+    def submit(self, run: Any, count: int = 1, **said: Any) -> list[str]:
+        jobs = [read_job({"run": run, "checkpoint": {"grace": "1s"}, **said}) for _ in range(count)]
+        return list(self.operations.submit(ANN, jobs))
+
+    @property
+    def views(self) -> ServiceViews:
+        """What people see now."""
+        daemon = self.server.daemon
+        return ServiceViews(daemon.status, daemon.tasks, self.server.store.epoch, daemon.clock())
+
+    def job(self, name: str) -> dict[str, Any]:
+        views = self.views
+        return views.job(views.visible_row(ADMIN, name))
+
+    def why(self, name: str) -> dict[str, Any]:
+        views = self.views
+        return views.why(views.visible_row(ADMIN, name))
+
+    def reaches(self, name: str, *states: str, patience_s: float = 20.0) -> dict[str, Any]:
+        """The job, once it is in one of these states."""
+        wait(lambda: self.job(name)["state"] in states, f"{name} is in {states}", patience_s)
+        return self.job(name)
+
+
+def wait(look: Callable[[], Any], what: str, patience_s: float = 20.0) -> None:
+    until_s = time.monotonic() + patience_s
+    while not look():
+        assert time.monotonic() < until_s, f"{what}: not within {patience_s} s"
+        time.sleep(0.02)
+
+
+@contextmanager
+def service(state: Path, **asked: Any) -> Iterator[Cluster]:
+    server = Server(ServeOptions(state, **{"port": 0, "gpus": "v100:2", **asked}))
+    try:
+        yield Cluster(server)
+        assert server.daemon.crashed is None
+    finally:
+        server.close()
+        end_all(state)
+
+
+# ------------------------------------------------- GPU time of jobs that do not report
+
+
+@pytest.mark.parametrize("run", ["sleep 1.5", "sleep 1.5; exit 3"])
+def test_a_plain_job_that_ends_at_once_has_had_its_gpus_since_its_start(run: str, tmp_path: Path) -> None:
+    with service(tmp_path) as at:
+        (name,) = at.submit(run, resources={"gpus": 2})
+        ended = at.reaches(name, "finished", "failed")
+    assert 3.0 <= ended["gpu_seconds"] <= 2 * (1.5 + SLACK_S)
+    assert ended["ran_s"] == pytest.approx(ended["gpu_seconds"] / 2)
+
+
+@pytest.mark.parametrize(("request_", "state"), [("cancel", "cancelled"), ("hold", "held")])
+def test_a_plain_job_that_is_stopped_at_once_has_had_its_gpus_until_the_stop(
+    request_: str, state: str, tmp_path: Path
+) -> None:
+    with service(tmp_path) as at:
+        (name,) = at.submit("trap '' USR1; sleep 60", checkpoint={"grace": "1s"})
+        wait(lambda: (at.server.state / "jobs" / name / "1" / "runner.json").exists(), "its process is there")
+        time.sleep(1.5)
+        at.operations.request(ANN, request_, [name])
+        ended = at.reaches(name, state)
+    assert 1.0 <= ended["gpu_seconds"] <= 1.5 + SLACK_S, "the grace period is not charged"
+
+
+def test_a_plain_job_that_is_preempted_at_once_has_had_its_gpus_and_lost_its_work(tmp_path: Path) -> None:
+    with service(tmp_path, gpus="v100:1", policy="srtf") as at:
+        (long,) = at.submit(SLEEP, estimate={"duration": "1h"})
+        at.reaches(long, "launching")
+        time.sleep(1.5)
+        (short,) = at.submit("sleep 0.2", estimate={"duration": "1s"})
+        at.reaches(short, "finished")
+        preempted = at.job(long)
+        row = at.server.daemon.status.row(long)
+        jobs = at.server.daemon.engine.jobs
+        assert (jobs.lost_work[row] > 0, jobs.slice_s[row] > 2.0) == (True, True)
+    assert preempted["preemptions"] == 1
+    assert preempted["gpu_seconds"] >= 1.0
