@@ -30,7 +30,7 @@ class Attempts:
     its GPUs from `begin_s` to `end_s`. It does work from `work_s` (after loading
     its checkpoint; NaN if it never worked) to `stop_s` (when its stop was
     commanded, or it ended). `preempted` says that the policy took its GPUs, `lost`
-    that it was preempted and had saved nothing: the job starts over. None if no attempt was.
+    that it was preempted and had saved nothing: the job starts over. None counts as no such attempt.
     """
 
     job: NDArray[np.int64]
@@ -175,7 +175,7 @@ class Recorder:
         if found is None:
             return
         times, (at, had) = self._times, found
-        self._lost[at // _TIMES] = self._preempted[at // _TIMES] and work_done <= had
+        self._lost[at // _TIMES] = bool(self._preempted[at // _TIMES]) and bool(work_done <= had)
         times[at + _END] = now_s
         if isnan(times[at + _STOP]):
             times[at + _STOP] = now_s
@@ -195,5 +195,5 @@ class Recorder:
             preempted=np.frombuffer(self._preempted, np.bool_),
             first=np.frombuffer(self._first, np.int64),
             gpu_ids=np.frombuffer(self._gpus, np.int32),
-            lost=np.frombuffer(self._lost, np.bool_) if any(self._lost) else None,
+            lost=np.frombuffer(self._lost, np.bool_),
         )

@@ -23,7 +23,7 @@ _TOLERANCE = 1e-6
 
 def jobs_that_started_over(history: History) -> Ints:
     """Rows of the jobs that were preempted and had saved nothing, those that lost most first."""
-    if history.attempts.lost is None:
+    if history.attempts.lost is None or not history.attempts.lost.any():
         return np.zeros(0, np.int64)
     lost = outcomes(history, Holdings.of_gangs(history.attempts)).lost_gpu_s
     order = np.argsort(-lost, kind="stable")

@@ -117,7 +117,7 @@ def _overhead_gpu_s(attempts: Attempts, holdings: Holdings) -> Floats:
 
 def _lost_gpu_s(attempts: Attempts, holdings: Holdings, overhead_gpu_s: Floats, jobs: int) -> Floats:
     """GPU-seconds of work that each job lost; `overhead_gpu_s` is by row of `holdings`."""
-    if attempts.lost is None:
+    if attempts.lost is None or not attempts.lost.any():
         return np.zeros(jobs)
     worked_gpu_s = np.where(attempts.lost[holdings.attempt], holdings.gpu_s - overhead_gpu_s, 0.0)
     return holdings.sums_by_row(worked_gpu_s, attempts.job[holdings.attempt], jobs)
