@@ -112,3 +112,85 @@ def test_a_plain_job_that_is_preempted_at_once_has_had_its_gpus_and_lost_its_wor
         assert (jobs.lost_work[row] > 0, jobs.slice_s[row] > 2.0) == (True, True)
     assert preempted["preemptions"] == 1
     assert preempted["gpu_seconds"] >= 1.0
+
+
+# ------------------------------------------------------------------ gangs and small jobs
+
+RESERVE_S, SMALL_S = 2.0, 0.8
+
+
+def free_gpus(views: ServiceViews, gpus: int) -> int:
+    return gpus - sum(map(len, views.status.held.values()))
+
+
+def why_of_gang(at: Cluster, gang: str, since_s: float) -> str:
+    """What the gang is told, which is what is so in the same status; empty once it does not wait any more."""
+    until_s = time.monotonic() + SLACK_S
+    while True:
+        views, waited_s = at.views, time.monotonic() - since_s
+        row = views.visible_row(ADMIN, gang)
+        if views.job(row)["state"] != "waiting":
+            return ""
+        told = views.why(row)
+        if told["reason"] != "NotYetConsidered" and told["numbers"]["free"] == free_gpus(views, 8):
+            break
+        # A GPU came free, and the decision that gives it to a job is a moment away.
+        assert time.monotonic() < until_s, told
+        time.sleep(0.005)
+    sentence = str(told["sentence"])
+    assert (told["reason"], told["numbers"]["free"] < 8) == ("NoFreeGpus", True), told
+    if "it has a reservation" in sentence:
+        assert waited_s >= RESERVE_S - SLACK_S, told
+    else:
+        assert "jobs that fit pass it for " in sentence, told
+        left_s = float(sentence.split("pass it for ")[1].split(" s more")[0])
+        assert left_s == pytest.approx(max(0.0, RESERVE_S - waited_s), abs=SLACK_S), told
+    return sentence
+
+
+def test_by_default_a_gang_starts_as_soon_as_its_reservation_and_running_jobs_allow(tmp_path: Path) -> None:
+    small, estimate = f"sleep {SMALL_S}", {"duration": "1s"}
+    with service(tmp_path, gpus="v100:8", settings={"reserve": str(RESERVE_S)}) as at:
+        assert at.server.daemon.status.policy == "fifo-backfill"
+        stream = at.submit(small, 16, estimate=estimate)
+        (gang,) = at.submit("sleep 0.2", resources={"gpus": 8}, estimate=estimate)
+        since_s, told = time.monotonic(), []
+        while sentence := why_of_gang(at, gang, since_s):
+            told.append(sentence)
+            assert time.monotonic() < since_s + 15, sentence
+            waiting = sum(at.job(name)["state"] == "waiting" for name in stream[-16:])
+            stream += at.submit(small, 8, estimate=estimate) if waiting < 8 else []
+            time.sleep(0.03)
+        waited_s = time.monotonic() - since_s
+        assert any(at.job(name)["state"] == "waiting" for name in stream), "small jobs never ran out"
+        at.operations.request(ANN, "cancel", [name for name in stream if at.job(name)["state"] == "waiting"])
+        at.reaches(gang, "finished")
+    reserved = ["it has a reservation" in sentence for sentence in told]
+    assert reserved == sorted(reserved), "once it has a reservation, it keeps it"
+    assert set(reserved) == {False, True}
+    assert RESERVE_S - SLACK_S <= waited_s <= RESERVE_S + SMALL_S + SLACK_S, "who runs when the reservation begins ends"
+
+
+# ------------------------------------------------------------------ GPUs that are being vacated
+
+
+@pytest.mark.parametrize(
+    "app", [{}, {"app": "tune"}, {"app": "tune", "app_scheduler": "halving:eta=2"}], ids=["jobs", "app", "halving"]
+)
+def test_a_job_for_which_gpus_are_vacated_starts_soon_on_others_that_come_free(
+    app: dict[str, str], tmp_path: Path
+) -> None:
+    stubborn = "trap '' USR1 TERM; while true; do sleep 0.1; done"
+    with service(tmp_path, policy="srtf") as at:
+        (slow,) = at.submit(stubborn, estimate={"duration": "1h"}, checkpoint={"grace": "8s"}, **app)
+        (other,) = at.submit("sleep 2.5", estimate={"duration": "20s"}, **app)
+        for name in (slow, other):
+            at.reaches(name, "launching", "running")
+        (placed,) = at.submit("sleep 0.2", estimate={"duration": "40s"}, **app)
+        at.reaches(slow, "stopping")
+        assert at.reaches(placed, "placed")["state"] == "placed"
+        assert at.why(placed)["reason"] == "Vacating", at.why(placed)
+        at.reaches(other, "finished")
+        at.reaches(placed, "launching", "running", "finished", patience_s=2.0)
+        assert at.job(slow)["state"] == "stopping", "the GPU that it was to have is still occupied"
+        at.operations.request(ANN, "cancel", [slow])
