@@ -16,17 +16,9 @@ from horae.core.job import JobSpec
 from horae.core.states import State
 from horae.solve.allocation.problem import AllocationProblem, Solution
 from tests.builders import Cell, ends, job, run
+from tests.policies.short_turns import TURNS
 from tests.service.stepped_service import ADMIN, SteppedService
 
-#: Policies that preempt, with turns far shorter than the jobs.
-TURNS = {
-    "las": {"quantum": "10"},
-    "time-slice": {"quantum": "10"},
-    "tiresias": {"thresholds": "10,20,40,80", "promote-knob": "1"},
-    "themis": {"lease": "10"},
-    "max-min": {"round": "10", "stay": "0"},
-    "finish-time": {"round": "10", "stay": "0"},
-}
 every_policy = pytest.mark.parametrize("policy", TURNS)
 
 

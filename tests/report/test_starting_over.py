@@ -14,7 +14,7 @@ from horae.report.metrics.measure import measure
 from horae.report.tables import comparison_rows
 from horae.simulator.scenario import Scenario
 from tests.builders import cluster, job, run
-from tests.policies.test_plain_jobs import TURNS
+from tests.policies.short_turns import TURNS
 
 LABEL = "GPU-time of work lost by starting over"
 

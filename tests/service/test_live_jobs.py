@@ -63,6 +63,11 @@ def wait(look: Callable[[], Any], what: str, patience_s: float = 20.0) -> None:
         time.sleep(0.02)
 
 
+def let_run(seconds: float) -> None:
+    end_s = time.monotonic() + seconds
+    wait(lambda: time.monotonic() >= end_s, "time passes")
+
+
 @contextmanager
 def service(state: Path, **asked: Any) -> Iterator[Cluster]:
     server = Server(ServeOptions(state, **{"port": 0, "gpus": "v100:2", **asked}))
@@ -93,7 +98,7 @@ def test_a_plain_job_that_is_stopped_at_once_has_had_its_gpus_until_the_stop(
     with service(tmp_path) as at:
         (name,) = at.submit("trap '' USR1; sleep 60", checkpoint={"grace": "1s"})
         wait(lambda: (at.server.state / "jobs" / name / "1" / "runner.json").exists(), "its process is there")
-        time.sleep(1.5)
+        let_run(1.5)
         at.operations.request(ANN, request_, [name])
         ended = at.reaches(name, state)
     assert 1.0 <= ended["gpu_seconds"] <= 1.5 + SLACK_S, "the grace period is not charged"
@@ -103,7 +108,7 @@ def test_a_plain_job_that_is_preempted_at_once_has_had_its_gpus_and_lost_its_wor
     with service(tmp_path, gpus="v100:1", policy="srtf") as at:
         (long,) = at.submit(SLEEP, estimate={"duration": "1h"})
         at.reaches(long, "launching")
-        time.sleep(1.5)
+        let_run(1.5)
         (short,) = at.submit("sleep 0.2", estimate={"duration": "1s"})
         at.reaches(short, "finished")
         preempted = at.job(long)
