@@ -1,6 +1,4 @@
-"""Real processes under the service, on virtual GPUs: what plain jobs are charged, when gangs start, and when GPUs change
-hands. Tests backends/local and core/engine.py together.
-"""
+"""Real processes under the service, on virtual GPUs: what plain jobs are charged, when gangs and placed jobs start."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class Lifecycle:
         reports, from the start of its process. A backend may learn of the latter only when the attempt has ended, and
         so after its stop. An attempt that was stopped while it was loading has had no GPU time.
         """
-        state, jobs = self._state, self._state.jobs
+        jobs = self._state.jobs
         if after(STATES[jobs.state[row]], _START) is not None:
             return True
         return jobs.works_since_s[row] == np.inf and self._since_s(row, event) < self._stopped_s(row)

@@ -23,7 +23,10 @@ _LEAST_SHARE = 1e-6
 
 
 def problem_of(now: Snapshot, isolated_s: Floats, left: Floats) -> AllocationProblem:
-    """The allocation problem of a snapshot, with this work left. A job has speed 0 on a GPU type that is too small for its gang now."""
+    """The allocation problem of a snapshot, with this work left.
+
+    A job has speed 0 on a GPU type that is too small for its gang now.
+    """
     return AllocationProblem(
         gpu_types=now.cluster.gpu_types,
         capacity=now.open_gpus.astype(np.float64),
