@@ -136,12 +136,13 @@ def test_a_job_that_saved_is_told_nothing_of_that_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("occupied", "said"),
+    ("occupied", "moves", "said"),
     [
-        (0, "; it starts in a moment"),
-        (1, ", and 1 of them is in use by jobs that save their work; it starts when they have"),
-        (2, ", and 2 of them are in use by jobs that save their work; it starts when they have"),
+        (0, False, "; it starts in a moment"),
+        (0, True, "; it starts when it has left its GPUs"),
+        (1, False, ", and 1 of them is in use by jobs that save their work; it starts when they have"),
+        (2, True, ", and 2 of them are in use by jobs that save their work; it starts when they have"),
     ],
 )
-def test_gpus_that_nobody_uses_any_more_are_not_counted(occupied: int, said: str) -> None:
-    assert _vacating(occupied) == said
+def test_gpus_that_nobody_uses_any_more_are_not_counted(occupied: int, moves: bool, said: str) -> None:
+    assert _vacating(occupied, moves) == said
