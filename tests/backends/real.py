@@ -18,7 +18,7 @@ from horae.backends.local.runner_order import ATTEMPT_VARIABLE
 from horae.backends.protocol import Place, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
-from horae.core.events import Event
+from horae.core.events import Event, JobStarted
 
 NODES = (Node("v100", "v100", 4), Node("k80", "k80", 4))
 #: Far more than anything takes, so that a busy machine fails no test.
@@ -56,9 +56,9 @@ def until(look: Callable[[], Any], what: str = "", patience_s: float = PATIENCE_
 
 
 def next_events(backend: LocalBackend, now_s: float = 7.0) -> list[Event]:
-    """Watch until something happens."""
+    """Watch until something happens; without the start that is told together with an end."""
     found: list[Event] = until(lambda: backend.watch(now_s), "for an event")
-    return found
+    return [event for event in found if not isinstance(event, JobStarted)] or found
 
 
 def folder(state: Path, job: str = "a-1", attempt: int = 1) -> AttemptFolder:

@@ -164,6 +164,32 @@ def test_a_job_that_says_nothing_counts_as_started_after_a_while(state: Path) ->
         assert backend.watch(8.0) == []
 
 
+@pytest.mark.parametrize("run", ["sleep .3", "sleep .3; exit 3"])
+def test_a_job_that_ends_before_it_counts_as_started_says_first_how_long_it_was_up(
+    backend: LocalBackend, run: str
+) -> None:
+    backend.start(start(bash(run)))
+    started, ended = until(lambda: backend.watch(7.0), "for an event")
+    assert isinstance(started, JobStarted)
+    assert isinstance(ended, JobFinished | JobFailed)
+    assert 0.3 <= started.up_s < 10.0
+
+
+def test_a_job_that_counts_as_started_says_so_once(state: Path) -> None:
+    with opened(state, ready_s=0.1) as backend:
+        backend.start(start(bash("trap 'exit 75' USR1; sleep 60 & wait")))
+        assert isinstance(until(lambda: backend.watch(7.0), "for the start")[0], JobStarted)
+        backend.stop("a-1", 1)
+        (ended,) = until(lambda: backend.watch(7.0), "for the end")
+        assert not isinstance(ended, JobStarted)
+
+
+def test_how_long_a_job_was_up_before_the_machine_went_down_is_unknown(state: Path) -> None:
+    forge_runner(state, boot_id="another")
+    (ended,) = LocalBackend(state, NODES).watch(7.0)
+    assert isinstance(ended, JobStopped)
+
+
 # --- process groups and stopping
 
 

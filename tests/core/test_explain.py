@@ -10,7 +10,7 @@ import re
 import pytest
 
 from horae.core.events import JobFinished, JobHeld, JobProgressed, JobStopped, LaunchFailed
-from horae.core.explain import explain
+from horae.core.explain import _vacating, explain
 from horae.core.queues import Queue
 from horae.core.reasons import SENTENCES, Reason
 from tests.builders import Cell, job
@@ -133,3 +133,16 @@ def test_a_job_that_saved_is_told_nothing_of_that_kind() -> None:
     cell.submit(10, job("b", work=5))
     cell.at(12, JobStopped(12, "a", 1, 10.0))
     assert "saved nothing" not in said(cell, "a")[1]
+
+
+@pytest.mark.parametrize(
+    ("occupied", "moves", "said"),
+    [
+        (0, False, "; it starts in a moment"),
+        (0, True, "; it starts when it has left its GPUs"),
+        (1, False, ", and 1 of them is in use by jobs that save their work; it starts when they have"),
+        (2, True, ", and 2 of them are in use by jobs that save their work; it starts when they have"),
+    ],
+)
+def test_gpus_that_nobody_uses_any_more_are_not_counted(occupied: int, moves: bool, said: str) -> None:
+    assert _vacating(occupied, moves) == said

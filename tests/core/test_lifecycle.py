@@ -286,3 +286,62 @@ def test_a_job_that_was_stopped_for_another_keeps_the_reason_that_it_was_told() 
     cell.tell(JobStopped(12, "long", 1, 10.0))
     assert cell.reason("long") is Reason.BEHIND_SHORTER
     assert not cell.engine._state.must_plan, "the launch of the other job needs no plan"
+
+
+# --------------------------------------------- attempts whose start is known only at their end
+
+
+@pytest.mark.parametrize("request_type", [JobCancelled, JobHeld])
+def test_an_attempt_known_to_have_worked_after_its_stop_has_had_its_gpus_until_the_stop(
+    request_type: type[JobCancelled | JobHeld],
+) -> None:
+    cell = Cell("1x2", slow_starts=True, slow_stops=True)
+    cell.submit(0, job("a", gpus=2, work=1000))
+    cell.at(3, request_type(3, "a"))
+    # Its process came up half a second after the launch, and took a second to end.
+    late = JobStarted(4, "a", 1, up_s=3.5)
+    assert cell.engine.would_change(late)
+    cell.tell(late)
+    assert not cell.engine.would_change(late), "told twice, it counts once"
+    cell.at(4, JobStopped(4, "a", 1, 0.0))
+    jobs = cell.engine.jobs
+    assert (jobs.gpu_seconds[0], jobs.executed_s[0], jobs.first_started_s[0]) == (5.0, 2.5, 0.5)
+
+
+def test_an_attempt_that_was_stopped_while_loading_has_had_no_gpu_time() -> None:
+    cell = Cell("1x1", slow_starts=True, slow_stops=True)
+    cell.submit(0, job("a", work=1000))
+    cell.at(3, JobHeld(3, "a"))
+    for late in (JobStarted(4, "a", 1), JobStarted(4, "a", 1, up_s=1.0)):
+        assert not cell.engine.would_change(late)
+        cell.tell(late)
+    cell.at(4, JobStopped(4, "a", 1, 0.0))
+    assert (cell.engine.jobs.gpu_seconds[0], cell.engine.dropped_reports) == (0.0, 2)
+
+
+def test_a_start_told_again_after_the_stop_counts_once() -> None:
+    cell = Cell("1x1", slow_starts=True, slow_stops=True)
+    cell.submit(0, job("a", work=1000))
+    cell.at(5, JobStarted(5, "a", 1, up_s=5.0))
+    cell.at(8, JobHeld(8, "a"))
+    assert not cell.engine.would_change(JobStarted(9, "a", 1, up_s=9.0))
+    cell.at(9, JobStarted(9, "a", 1, up_s=9.0), JobStopped(9, "a", 1, 0.0))
+    assert cell.engine.jobs.gpu_seconds[0] == 8.0
+
+
+def test_an_attempt_preempted_before_its_start_was_known_has_lost_its_work_and_gets_a_longer_slice() -> None:
+    cell = Cell("1x1", "srtf", slow_starts=True, slow_stops=True)
+    cell.submit(0, job("long", work=1000))
+    cell.submit(4, job("short", work=10))
+    assert cell.state("long") is State.STOPPING
+    cell.at(5, JobStarted(5, "long", 1, up_s=5.0), JobStopped(5, "long", 1, 0.0))
+    jobs = cell.engine.jobs
+    assert (jobs.gpu_seconds[0], jobs.lost_work[0], jobs.slice_s[0]) == (4.0, 4.0, 8.0)
+
+
+def test_a_report_after_the_stop_does_not_move_it() -> None:
+    cell = Cell("1x1", slow_starts=True, slow_stops=True)
+    cell.submit(0, job("a", work=1000))
+    cell.at(2, JobCancelled(2, "a"))
+    cell.at(3, JobProgressed(3, "a", 1, 7.0), JobStarted(3, "a", 1, up_s=3.0), JobStopped(3, "a", 1, 7.0))
+    assert (cell.engine.jobs.gpu_seconds[0], cell.engine.jobs.reported[0]) == (2.0, 7.0)

@@ -325,6 +325,16 @@ def test_the_job_with_a_reservation_never_starts_later_than_first_promised(
     assert {name: starts[name] for name in promised if starts[name] > promised[name]} == {}
 
 
+def test_jobs_that_start_up_do_not_put_a_reservation_off() -> None:
+    """A job that never reports its start may be starting up for all its life."""
+    cell = Cell("1x2", "fifo-backfill", {"reserve": "5"}, slow_starts=True)
+    cell.submit(0, job("a", work=10), job("b", work=10))
+    cell.submit(0, job("gang", gpus=2, work=10))
+    cell.at(6, JobFinished(6, "a", 1), JobSubmitted(6, job("same", work=10)), JobSubmitted(6, job("short", work=3)))
+    assert cell.state("same") is State.WAITING, "it would end after b, which began 6 s ago"
+    assert cell.state("short") is State.LAUNCHING
+
+
 def free_at(engine: Engine, gpus: int) -> float:
     """When so many GPUs will be free, if nothing new starts."""
     table, now_s, free = engine.jobs, engine.now_s, 4 - sum(map(len, engine.gpus.occupied.values()))

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from horae.backends.fake import FakeJob
+from horae.core.events import JobStopped
 from horae.core.history import History
 from horae.core.job import JobSpec
-from tests.builders import ends, job, run
+from horae.core.states import State
+from horae.solve.allocation.problem import AllocationProblem, Solution
+from tests.builders import Cell, ends, job, run
+from tests.policies.short_turns import TURNS
 from tests.service.stepped_service import ADMIN, SteppedService
 
-#: Policies that preempt, with turns far shorter than the jobs.
-TURNS = {
-    "las": {"quantum": "10"},
-    "time-slice": {"quantum": "10"},
-    "tiresias": {"thresholds": "10,20,40,80", "promote-knob": "1"},
-    "themis": {"lease": "10"},
-    "max-min": {"round": "10", "stay": "0"},
-}
 every_policy = pytest.mark.parametrize("policy", TURNS)
 
 
@@ -77,3 +74,37 @@ def test_live_jobs_that_never_save_end_too_and_are_told_why_they_begin_anew(poli
 def test_a_job_that_saves_is_preempted_as_soon_as_before() -> None:
     history = run([job("a", work=100), job("b", work=100)], "1x1", "las", settings={"quantum": "10"})
     assert max((history.attempts.end_s - history.attempts.begin_s).tolist()) <= 20
+
+
+@pytest.mark.parametrize(("policy", "left"), [("finish-time", [70.0, 100.0]), ("makespan", [100.0, 100.0])])
+def test_finish_time_goes_by_the_work_left_had_the_job_saved_and_makespan_by_all_of_it(
+    policy: str, left: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Cell("1x1", policy, slow_starts=True)
+    cell.submit(0, job("lost", work=100), job("fresh", work=100))
+    cell.engine.jobs.lost_work[0] = 30.0
+    solved: list[list[float]] = []
+    allocate = type(cell.engine.policy).allocate
+
+    def noted(self: Any, problem: AllocationProblem) -> Solution:
+        solved.append(problem.steps_left.tolist())
+        return allocate(self, problem)
+
+    monkeypatch.setattr(type(cell.engine.policy), "allocate", noted)
+    cell.engine.policy.plan(cell.engine.snapshot(), cell.engine.memory)
+    assert solved[-1] == left
+
+
+def test_work_lost_has_taken_its_isolated_time_once() -> None:
+    """Alone, 25 s of work take 50 s beside another job; 10 s that were lost add nothing when they are done again."""
+    cell = Cell("1x1", "finish-time", {"round": "10", "stay": "0"}, slow_stops=True)
+    cell.submit(0, job("a", work=25), job("b", work=25))
+    first = "a" if cell.state("a") is State.RUNNING else "b"
+    row = cell.engine.jobs.rows[first]
+    cell.at(10)
+    assert cell.state(first) is State.STOPPING
+    cell.at(10, JobStopped(10, first, 1, 0.0))
+    assert cell.engine.jobs.lost_work[row] == 10
+    cell.at(20)
+    assert cell.engine.memory.column("isolated_s", np.array([row])).tolist() == [20.0]
+    assert cell.engine.memory.column("left", np.array([row])).tolist() == [15.0]

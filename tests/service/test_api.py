@@ -133,7 +133,7 @@ def test_all_jobs_of_a_request_are_taken_or_none(alice: httpx.Client) -> None:
     error = error_of(
         alice.post("/v1/jobs", json=[{"run": "true"}, {"run": "true", "resources": {"gpus": "h100:1"}}]), 400
     )
-    assert "There are v100, k80" in error
+    assert "There are GPUs of the types v100, k80." in error
     assert alice.get("/v1/jobs", params={"all": True}).json()["total"] == before
 
 

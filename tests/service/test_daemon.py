@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -630,3 +631,24 @@ def test_steps_and_a_throughput_that_no_job_has_are_refused(cell: SteppedService
 def test_a_job_that_says_only_the_least_gpus_wants_these() -> None:
     assert read_job({"run": "true", "resources": {"gpus_min": 2, "gpus_max": 4}}).resources.wanted() == (2, ())
     assert read_job({"run": "true", "resources": {"gpus": 3, "gpus_min": 2}}).resources.wanted() == (3, ())
+
+
+@pytest.mark.parametrize(
+    ("policy", "said", "noted"),
+    [
+        ("las", {}, True),
+        ("las", {"preemptible": False}, False),
+        ("las", {"checkpoint": {"grace": "10s"}}, False),
+        ("fifo", {}, False),
+        ("fifo-backfill", {}, False),
+    ],
+)
+def test_who_submits_a_job_that_may_start_over_is_told_so(
+    policy: str, said: dict[str, Any], noted: bool, tmp_path: Path
+) -> None:
+    cell = SteppedService(tmp_path, policy)
+    jobs = [read_job({"run": "true", **said}) for _ in range(3)]
+    notes = cell.operations.notes_on(jobs)
+    cell.crash()
+    assert len(notes) == int(noted)
+    assert all(note.startswith("The policy las preempts jobs: a job that has saved nothing by then") for note in notes)

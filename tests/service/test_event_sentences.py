@@ -62,6 +62,7 @@ def told(record: Any) -> list[tuple[str, str, str]]:
         (JobHeld(0, "a-1", "alice"), "held", "Held by alice."),
         (JobReleased(0, "a-1"), "released", "Released."),
         (JobStarted(0, "a-1", 2), "started", "Attempt 2 is up and works."),
+        (JobStarted(9, "a-1", 2, up_s=5.04), "started", "Attempt 2 has been up for 5.0 s."),
         (LaunchFailed(0, "a-1", 2, "no disk"), "launch-failed", "Attempt 2 could not be started: no disk."),
         (LaunchFailed(0, "a-1", 2, "It is gone."), "launch-failed", "Attempt 2 could not be started: It is gone."),
         (JobStopped(0, "a-1", 1, 40.0), "stopped", "Attempt 1 has stopped; 40% of its work is saved."),

@@ -66,6 +66,8 @@ class Backend(Protocol):
         """Events since the last call, each once.
 
         A restarted backend reports again which attempts have started, and the ends of all attempts not yet forgotten.
+        If an attempt ends before it was reported as started, but was up, `JobStarted` with its `up_s` comes first:
+        its GPU time counts from there.
         """
 
     def alive(self) -> dict[str, tuple[Attempt, ...]]:

@@ -28,6 +28,10 @@ class StopWhy(StrEnum):
     TIMEOUT = "timeout"
 
 
+#: Stops that a policy decided on.
+BY_POLICY = (StopWhy.PREEMPTED, StopWhy.MOVED)
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Start an attempt of a job on these GPUs; all of them are free now.

@@ -31,7 +31,7 @@ from horae.core.apps import AppBook
 from horae.core.arrays import Ints
 from horae.core.bidding import Bidding
 from horae.core.cluster import Cluster, Span
-from horae.core.commands import Decided, Evidence, GivenUp, Launch, Placed, Stop, StopWhy
+from horae.core.commands import BY_POLICY, Decided, Evidence, GivenUp, Launch, Placed, Stop, StopWhy
 from horae.core.events import (
     AgentChanged,
     AttemptReport,
@@ -87,7 +87,7 @@ from horae.core.throughputs import Setting, Speeds, Throughputs
 from horae.core.wishes import Wishes
 
 _NOT_WAITING, _OVER_QUOTA = int(Reason.NONE), int(Reason.OVER_QUOTA)
-_BY_POLICY = _PREEMPTED, _MOVED = (StopWhy.PREEMPTED, StopWhy.MOVED)
+_PREEMPTED, _MOVED = BY_POLICY
 
 PolicyMaker = Callable[[str, Mapping[str, str]], Policy]
 
@@ -238,8 +238,7 @@ class Engine:
     def would_change(self, report: AttemptReport) -> bool:
         """Whether a report would change anything: it is of a living attempt, and says what is not known yet."""
         row = self._life.row_of(report)
-        started = isinstance(report, JobStarted)
-        return row >= 0 and not (started and after(STATES[self.jobs.state[row]], Move.START) is None)
+        return row >= 0 and (not isinstance(report, JobStarted) or self._life.starts(row, report))
 
     def advance(self, now_s: float) -> None:
         """Let time pass without an event; never backwards."""
@@ -553,11 +552,10 @@ class Engine:
         if before in (LAUNCHING, RUNNING):
             self._life.move(row, Move.STOP)
             jobs.waiting_since_s[row] = state.now_s
-            if stop.why in _BY_POLICY:
+            if stop.why in BY_POLICY:
                 jobs.preemptions[row] += 1
                 if before is RUNNING:
-                    # If it turns out to have saved nothing: else a job that never saves would never end.
-                    jobs.slice_s[row] = 2.0 * (state.now_s - jobs.launched_s[row])
+                    self._life.lengthen_slice(row, state.now_s)
         state.stopped[row] = stop
         state.gpus.drop(row)
 

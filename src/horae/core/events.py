@@ -64,7 +64,7 @@ class JobStarted:
     """An attempt is up (its checkpoint loaded) and does work from now on.
 
     `up_s` is for an attempt that does not report its start: it is assumed to have worked for the last `up_s`
-    seconds, since its process began.
+    seconds, since its process began. If it ended or was stopped before that was known, this comes before its end.
     """
 
     at_s: float

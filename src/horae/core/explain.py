@@ -125,7 +125,7 @@ class _Words:
             "smaller": "with fewer GPUs or " if number["gpus"] > 1 else "",
             "ahead_wait": counted_or_no(number.get("ahead", 0), "job", "waits", "wait"),
             "chosen_are": counted_or_no(number.get("chosen", 0), "GPU", "is", "are"),
-            "occupied_are": f"{number.get('occupied', 0)} of them {'is' if number.get('occupied') == 1 else 'are'}",
+            "vacating": _vacating(number.get("occupied", 0), self._status.state(self._row) is STOPPING),
             "passing": self._passing(),
             "until": _in(", the first of them for at most", self._evidence.unprotected_s - self._now_s, " more"),
         }
@@ -231,6 +231,14 @@ class _Words:
             earlier = (since_s < since_s[row]) | ((since_s == since_s[row]) & (np.arange(len(waits)) < row))
             return int(np.count_nonzero(waits & earlier))
         return int(np.count_nonzero(waits[:row]))
+
+
+def _vacating(occupied: int, moves: bool) -> str:
+    """What a job with GPUs set aside waits for: other jobs on them, or its own stop if it is moved to them."""
+    if not occupied:
+        return "; it starts when it has left its GPUs" if moves else "; it starts in a moment"
+    are = "is" if occupied == 1 else "are"
+    return f", and {occupied} of them {are} in use by jobs that save their work; it starts when they have"
 
 
 def _in(words: str, seconds: float, more: str = "") -> str:

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Cluster, Span
-from horae.core.commands import Decided, StopWhy
+from horae.core.commands import BY_POLICY, Decided
 from horae.core.events import Event, JobFailed, JobFinished, JobProgressed, JobStarted, JobStopped, LaunchFailed
 from horae.core.job import JobSpec
 from horae.core.states import State
 
-_BY_POLICY = (StopWhy.PREEMPTED, StopWhy.MOVED)
 #: Order of an attempt's times in the recorder, and how many each attempt has.
 _BEGIN, _WORK, _STOP, _END, _TIMES = range(5)
 
@@ -30,7 +29,8 @@ class Attempts:
     `gpu_ids[first[i]:first[i + 1]]` are the GPUs of attempt i. An attempt holds
     its GPUs from `begin_s` to `end_s`. It does work from `work_s` (after loading
     its checkpoint; NaN if it never worked) to `stop_s` (when its stop was
-    commanded, or it ended). `preempted` says that the policy took its GPUs.
+    commanded, or it ended). `preempted` says that the policy took its GPUs, `lost`
+    that it was preempted and had saved nothing: the job starts over. None counts as no such attempt.
     """
 
     job: NDArray[np.int64]
@@ -42,6 +42,7 @@ class Attempts:
     preempted: NDArray[np.bool_]
     first: NDArray[np.int64]
     gpu_ids: NDArray[np.int32]
+    lost: NDArray[np.bool_] | None = None
 
     @property
     def gpus(self) -> NDArray[np.int64]:
@@ -101,7 +102,7 @@ class Recorder:
         self._open: dict[tuple[int, int], tuple[int, float]] = {}
         #: Attempts (by where their times begin) whose start of work is only assumed.
         self._assumed: set[int] = set()
-        self._job, self._span, self._preempted = array("q"), array("b"), array("b")
+        self._job, self._span, self._preempted, self._lost = array("q"), array("b"), array("b"), array("b")
         # A single array for all times: arrays that grow side by side leave holes in the memory.
         self._times = array("d")
         self._first, self._gpus = array("q", [0]), array("i")
@@ -117,11 +118,13 @@ class Recorder:
                 # An attempt that finished has worked, even if it never reported its start.
                 self.started(rows[record.job], record.attempt, record.at_s, up_s=inf)
                 self.ended(rows[record.job], record.attempt, record.at_s)
-            case JobStopped() | JobFailed() | LaunchFailed() if record.job in rows:
+            case JobStopped() | JobFailed() if record.job in rows:
+                self.ended(rows[record.job], record.attempt, record.at_s, record.work_done)
+            case LaunchFailed() if record.job in rows:
                 self.ended(rows[record.job], record.attempt, record.at_s)
             case Decided():
                 for stop in record.stops:
-                    self.stopping(rows.get(stop.job, -1), stop.attempt, record.at_s, stop.why in _BY_POLICY)
+                    self.stopping(rows.get(stop.job, -1), stop.attempt, record.at_s, stop.why in BY_POLICY)
                 for launch in record.launches:
                     row, had = rows[launch.job], launch.work_done
                     self.launched(row, launch.attempt, record.at_s, launch.gpu_ids, launch.span, had)
@@ -135,6 +138,7 @@ class Recorder:
         self._job.append(job)
         self._span.append(int(span))
         self._preempted.append(0)
+        self._lost.append(0)
         self._times.extend((now_s, nan, nan, nan))
         self._gpus.extend(gpu_ids)
         self._first.append(len(self._gpus))
@@ -165,12 +169,13 @@ class Recorder:
             self._times[found[0] + _STOP] = now_s
             self._preempted[found[0] // _TIMES] = preempted
 
-    def ended(self, job: int, number: int, now_s: float) -> None:
-        """An attempt ended and its GPUs are free."""
+    def ended(self, job: int, number: int, now_s: float, work_done: float = inf) -> None:
+        """An attempt ended and its GPUs are free; `work_done` is the work in the job's checkpoint."""
         found = self._open.pop((job, number), None)
         if found is None:
             return
-        times, at = self._times, found[0]
+        times, (at, had) = self._times, found
+        self._lost[at // _TIMES] = bool(self._preempted[at // _TIMES]) and bool(work_done <= had)
         times[at + _END] = now_s
         if isnan(times[at + _STOP]):
             times[at + _STOP] = now_s
@@ -190,4 +195,5 @@ class Recorder:
             preempted=np.frombuffer(self._preempted, np.bool_),
             first=np.frombuffer(self._first, np.int64),
             gpu_ids=np.frombuffer(self._gpus, np.int32),
+            lost=np.frombuffer(self._lost, np.bool_),
         )

@@ -65,6 +65,8 @@ class JobTable:
     # Moments.
     launched_s: Floats = floats(-np.inf, shown=True)
     first_started_s: Floats = floats(np.inf, shown=True)
+    #: When the last attempt began to work; infinite before it has said so, NaN before the first launch.
+    works_since_s: Floats = floats(np.nan)
     ended_s: Floats = floats(np.inf, shown=True)
     waiting_since_s: Floats = floats(0, shown=True)
     lease_until_s: Floats = floats(-np.inf)

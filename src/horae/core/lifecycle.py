@@ -9,7 +9,9 @@ from __future__ import annotations
 from math import isfinite
 from typing import assert_never
 
-from horae.core.commands import StopWhy
+import numpy as np
+
+from horae.core.commands import BY_POLICY, StopWhy
 from horae.core.events import (
     AttemptReport,
     BidReceived,
@@ -148,7 +150,7 @@ class Lifecycle:
             return
         match event:
             case JobStarted():
-                self._started(row, event.up_s)
+                self._started(row, event)
             case JobFinished():
                 self._ended(row, _FINISH, work_done=float(self._state.jobs.work[row]))
             case JobStopped():
@@ -163,16 +165,40 @@ class Lifecycle:
             case _:
                 assert_never(event)
 
-    def _started(self, row: int, up_s: float) -> None:
+    def starts(self, row: int, event: JobStarted) -> bool:
+        """Whether the report of a start says something new.
+
+        GPU time counts from the start of work: from the moment that an attempt reports, or, for an attempt that never
+        reports, from the start of its process. A backend may learn of the latter only when the attempt has ended, and
+        so after its stop. An attempt that was stopped while it was loading has had no GPU time.
+        """
+        jobs = self._state.jobs
+        if after(STATES[jobs.state[row]], _START) is not None:
+            return True
+        return jobs.works_since_s[row] == np.inf and self._since_s(row, event) < self._stopped_s(row)
+
+    def _since_s(self, row: int, event: JobStarted) -> float:
+        """Start of work by this report: `up_s` before it, but not before the launch."""
+        now_s = max(self._state.now_s, event.at_s)
+        return max(float(self._state.jobs.launched_s[row]), now_s - max(0.0, event.up_s))
+
+    def _stopped_s(self, row: int) -> float:
+        """When the stop of an attempt was decided; now if that is yet to come."""
+        state = self._state
+        return float(state.jobs.since_s[row]) if row in state.stopped else state.now_s
+
+    def _started(self, row: int, event: JobStarted) -> None:
         """The attempt works, since `up_s` seconds ago or since its launch, whichever is later."""
         state, jobs = self._state, self._state.jobs
-        running = after(STATES[jobs.state[row]], _START)
-        if running is None:
+        if not self.starts(row, event):
             state.dropped_reports += 1
+            return
+        since_s, running = self._since_s(row, event), after(STATES[jobs.state[row]], _START)
+        if running is None:
+            self._worked_before_stop(row, since_s)
             return
         jobs.state[row] = int(running)
         launched_s = float(jobs.launched_s[row])
-        since_s = max(launched_s, state.now_s - max(0.0, up_s))
         self._works_from(row, since_s)
         jobs.launch_failures[row] = 0
         # A job works at least as long as it took to load; else loading could be all that ever happens.
@@ -194,12 +220,33 @@ class Lifecycle:
 
     def launch(self, row: int) -> None:
         """The attempt begins to load; it is not preempted before it works, or loading could be all that happens."""
-        self._state.jobs.launched_s[row] = self._state.now_s
+        jobs = self._state.jobs
+        jobs.launched_s[row], jobs.works_since_s[row] = self._state.now_s, np.inf
         self._protect(row, LONGEST_LOAD_S)
+
+    def _worked_before_stop(self, row: int, since_s: float) -> None:
+        """The attempt that is being stopped had worked until its stop, as is known only now."""
+        state, jobs, stopped_s = self._state, self._state.jobs, self._stopped_s(row)
+        jobs.works_since_s[row] = since_s
+        jobs.first_started_s[row] = min(float(jobs.first_started_s[row]), since_s)
+        self._set_speed(row, since_s)
+        jobs.stop_accruing(row, stopped_s)
+        stop = state.stopped.get(row)
+        if stop is not None and stop.why in BY_POLICY:
+            self.lengthen_slice(row, stopped_s)
+
+    def lengthen_slice(self, row: int, stopped_s: float) -> None:
+        """An attempt that worked is preempted: if it turns out to have saved nothing, the next may work twice as long.
+
+        Else a job that never saves would never end.
+        """
+        jobs = self._state.jobs
+        jobs.slice_s[row] = 2.0 * (stopped_s - jobs.launched_s[row])
 
     def _works_from(self, row: int, at_s: float) -> None:
         """The attempt does work from this moment on."""
         state, jobs = self._state, self._state.jobs
+        jobs.works_since_s[row] = at_s
         jobs.first_started_s[row] = min(float(jobs.first_started_s[row]), at_s)
         self._set_speed(row, at_s)
         state.learner.measure_from(row, at_s, float(jobs.work[row] - jobs.work_left[row]))
@@ -327,7 +374,8 @@ class Lifecycle:
             return
         executing = bool(jobs.executing[row])
         self._note_speed(row, work_done)
-        jobs.stop_accruing(row, state.now_s)
+        if executing:
+            jobs.stop_accruing(row, state.now_s)
         self._set_work_done(row, work_done)
         if executing:
             self._set_speed(row, state.now_s)

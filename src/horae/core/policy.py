@@ -18,7 +18,8 @@ class Policy(Protocol):
 
     A policy from outside need not inherit from this class, and may leave `memory` out. Its settings are the fields
     of a dataclass; `objective`, `unit` and `paper`, where it has them, are shown to people. With `type_aware = False`
-    it says that it does not go by the speeds of jobs on GPU types, and users are told where these differ.
+    it says that it does not go by the speeds of jobs on GPU types, and users are told where these differ. With
+    `preempts = False` it says that it never preempts, and users are not told what that means for jobs that do not save.
     """
 
     memory: MemorySpec = MemorySpec()

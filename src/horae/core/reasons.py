@@ -67,8 +67,7 @@ SENTENCES: dict[Reason, str] = {
     "preempted, and free GPUs ({free} of a type this one accepts) go only to jobs that end before it could; one with "
     "less to do could still slip in.",
     Reason.BACKING_OFF: "{failed}; it is tried again in {retry_in_s:.0f} s; `horae events {job}` says what went wrong.",
-    Reason.VACATING: "{chosen_are} chosen for it, and {occupied_are} in use by jobs that save their work; it "
-    "starts when they have: nothing is to be done.",
+    Reason.VACATING: "{chosen_are} chosen for it{vacating}: nothing is to be done.",
     Reason.CLUSTER_TOO_SMALL: "It needs {gpus:GPU} of one type it accepts and the cluster now has {capacity}; "
     "return a node or ask for fewer.",
     Reason.BEHIND_EARLIER: "{rule}: {ahead_wait} before it, and {holders_have} the {taken:GPU} it could use; it moves "

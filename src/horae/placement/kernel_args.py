@@ -108,6 +108,7 @@ class JobColumns(NamedTuple):
     lease_until_s: Floats
     promised_until_s: Floats
     since_s: Floats
+    launched_s: Floats
     rate: Floats
     best_rate: Floats
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from horae.core.arrays import Ints
 from horae.core.jit import inlined, lean
+from horae.core.states import LAUNCHING
 from horae.placement.choose import Gang, choose
 from horae.placement.heap import heapify, pop
 from horae.placement.holders import add_gpus
@@ -36,11 +37,19 @@ from horae.placement.kernel_args import (
     Walk,
 )
 
+_LAUNCHING = int(LAUNCHING)
+
 
 @lean
 def _end_s(row: int, now_s: float, needs: Needs, jobs: JobColumns) -> float:
-    """When a job will end if it runs on, by what is known."""
+    """When a job will end if it runs on, by what is known.
+
+    A job that is starting up counts from its launch, as one that would start now does. Else a stream of short jobs, of
+    which one is always starting up, would put the reservation off for ever.
+    """
     speed = jobs.rate[row] if jobs.rate[row] > 0 else jobs.best_rate[row]
+    if jobs.state[row] == _LAUNCHING:
+        return max(now_s, jobs.launched_s[row] + (needs.work_left[row] / speed if speed > 0 else np.inf))
     left = needs.work_left[row] - jobs.rate[row] * (now_s - jobs.since_s[row])
     return now_s + (max(left, 0.0) / speed if speed > 0 else np.inf)
 

@@ -89,6 +89,9 @@ MEASURES = (
     ReportFigure("fragmentation", "fragmentation of idle GPUs", NumberFormat.SHARE),
     ReportFigure("preemptions", "preemptions"),
     ReportFigure("restart_overhead.share", "GPU-time lost to restarts", NumberFormat.SHARE),
+    ReportFigure(
+        "lost_work.share", "GPU-time of work lost by starting over", NumberFormat.SHARE, if_any="lost_work.gpu_seconds"
+    ),
     ReportFigure("gpu_hours", "GPU-hours held"),
     ReportFigure("deadlines.met", "deadlines met", more_is_better=True, if_any="deadlines.jobs"),
     ReportFigure("deadlines.missed", "deadlines missed", if_any="deadlines.jobs"),

@@ -276,7 +276,8 @@ def _in_cluster_spelling(types: tuple[str, ...], cluster: Cluster) -> tuple[str,
         if gpu_type.lower() not in names:
             raise BadJobFile(
                 f"There is no GPU of type {gpu_type}.{did_you_mean(gpu_type, names)} "
-                f"There are {', '.join(cluster.gpu_types)}."
+                f"There are GPUs of {'type' if len(cluster.gpu_types) == 1 else 'the types'} "
+                f"{', '.join(cluster.gpu_types)}."
             )
     return tuple(names[gpu_type.lower()] for gpu_type in types)
 

@@ -44,6 +44,12 @@ from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_b
 _JobRequest = JobCancelled | JobHeld | JobReleased
 _REQUESTS: dict[str, type[_JobRequest]] = {"cancel": JobCancelled, "hold": JobHeld, "release": JobReleased}
 
+#: What it means for a job that it does not save.
+STARTS_OVER = (
+    "a job that has saved nothing by then starts over, and what it lost counts as GPU time that it has had. "
+    "horae.train saves its work; --not-preemptible keeps it running."
+)
+
 
 class Operations:
     """Checks and performs requests. Every change is in the journal and the audit trail when its method returns."""
@@ -79,6 +85,13 @@ class Operations:
             return Change(tuple(JobSubmitted(now_s, spec) for spec in specs), tuple(tasks), tuple(acts)), ids
 
         return self._daemon.ask(prepare)
+
+    def notes_on(self, jobs: Sequence[JobFile]) -> list[str]:
+        """What the submitter of these jobs should know. A job file that says how the job saves is taken at its word."""
+        unsaved = any(job.preemptible and "checkpoint" not in job.model_fields_set for job in jobs)
+        if not unsaved or not getattr(self._daemon.engine.policy, "preempts", True):
+            return []
+        return [f"The policy {self._daemon.status.policy} preempts jobs: {STARTS_OVER}"]
 
     def _new_ids(self, engine: Engine, jobs: Sequence[JobFile]) -> list[str]:
         """Job ids NAME-NUMBER with new numbers. An id must not be the name of an app."""

@@ -90,6 +90,21 @@ def test_a_replay_compares_policies_with_what_happened(cli: Horae, tmp_path: Pat
     assert "as it was" in text.out
 
 
+def test_a_replay_under_policies_that_ignore_speeds_says_so_once(
+    horae: Horae, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with live(tmp_path, script=FakeJob(lasts_s=0.2)) as service:
+        ann = service.person("ann")
+        (job,) = submit(ann, {"estimate": {"steps": 40, "throughput": {"v100": 40.0, "k80": 10.0}}})
+        in_state(ann, job, "finished")
+        monkeypatch.setenv("HORAE_URL", service.url)
+        monkeypatch.setenv("HORAE_TOKEN", service.token("root", Role.ADMIN))
+        answer = horae("replay", "--policy", "fifo", "--policy", "srtf", "--policy", "max-min", "-o", "json")
+    assert answer.code == 0, answer.err
+    assert answer.err.count("fifo and srtf treat GPU types as alike") == 1
+    assert "max-min treat" not in answer.err
+
+
 def test_settings_of_the_service_that_a_replay_does_not_have_are_told(ran: Live, cli: Horae) -> None:
     assert "by default" not in cli("replay", "--policy", "fifo-backfill").err
     admin = ran.person("root", Role.ADMIN)

@@ -121,6 +121,13 @@ def test_json_is_alone_on_stdout(taken: FakeService, horae: Horae) -> None:
     assert horae("submit", "-o", "csv", "--", "true").out == "id\ntrain-7\n"
 
 
+def test_what_the_service_notes_is_said_once_and_is_no_noise_for_programs(fake: FakeService, horae: Horae) -> None:
+    fake.answers["POST /v1/jobs"] = {"ids": ["train-7"], "notes": ["It starts over."]}
+    assert horae("submit", "--", "true").out.count("It starts over.") == 1
+    assert horae("submit", "-o", "json", "--", "true").json["notes"] == ["It starts over."]
+    assert horae("submit", "-o", "csv", "--", "true").out == "id\ntrain-7\n"
+
+
 def test_a_dry_run_says_that_nothing_was_submitted(taken: FakeService, horae: Horae) -> None:
     out = horae("submit", "--dry-run", "--", "true").out
     assert taken.last.query == {"dry_run": ["true"]}

@@ -49,6 +49,8 @@ class _TrackedAttempt:
     runner_stamp: int = 0
     #: When the job's processes came up, in seconds of the monotonic clock.
     up_at: float | None = None
+    #: Whether this backend has reported the attempt as started.
+    announced: bool = False
     ended: bool = False
 
 
@@ -266,6 +268,10 @@ class LocalBackend:
     def _report_end(self, tracked: _TrackedAttempt, code: int, stopped: bool) -> None:
         job, attempt = tracked.attempt
         done = self._work_done(tracked)
+        self._read_up_at(tracked)
+        if tracked.up_at is not None and not tracked.announced:
+            # It was up for less than `ready_s`, and worked all the same.
+            self._announce(tracked, time.monotonic())
         if code == 0:
             self._finish(tracked, JobFinished(0.0, job, attempt))
         elif stopped or (code == RUN_AGAIN and (tracked.folder.stop_requested or done > tracked.saved)):
@@ -295,11 +301,22 @@ class LocalBackend:
         """Report attempts as started whose processes have been up for `ready_s`."""
         now_s = time.monotonic()
         for tracked in list(self._starting.values()):
-            if tracked.up_at is None and tracked.runner_stamp != (stamp := tracked.folder.runner_stamp()):
-                tracked.runner_stamp, tracked.up_at = stamp, (tracked.folder.runner() or {"up_at": None})["up_at"]
+            self._read_up_at(tracked)
             if tracked.up_at is not None and now_s - tracked.up_at >= self._ready_s:
                 del self._starting[tracked.attempt]
-                self._events.append(JobStarted(0.0, *tracked.attempt, up_s=now_s - tracked.up_at))
+                self._announce(tracked, now_s)
+
+    def _read_up_at(self, tracked: _TrackedAttempt) -> None:
+        """Read when the job's processes came up, if `runner.json` is new. A moment of another boot is none of ours."""
+        if tracked.up_at is None and tracked.runner_stamp != (stamp := tracked.folder.runner_stamp()):
+            identity = tracked.folder.runner() or {"up_at": None, "boot_id": ""}
+            tracked.runner_stamp = stamp
+            tracked.up_at = identity["up_at"] if identity["boot_id"] == this_boot() else None
+
+    def _announce(self, tracked: _TrackedAttempt, now_s: float) -> None:
+        assert tracked.up_at is not None, f"{tracked.attempt} is not up"
+        tracked.announced = True
+        self._events.append(JobStarted(0.0, *tracked.attempt, up_s=now_s - tracked.up_at))
 
     def _is_alive(self, tracked: _TrackedAttempt) -> bool:
         """Whether any process of an attempt runs, including processes that a dead runner left behind."""

@@ -8,7 +8,7 @@ import typer
 
 from horae.cli.live.rendering import UrlOption, answer
 from horae.cli.options import HtmlOption, OutputOption, SeedOption
-from horae.cli.output import Output, note, note_unfinished
+from horae.cli.output import Output, note, note_ignored_speeds, note_unfinished
 from horae.cli.output_files import check_outputs, written_whole
 from horae.cli.progress import progress_bar
 from horae.client.journal import JournalReader, read_past
@@ -66,13 +66,15 @@ def command(
     with service(url) as client:
         past = read_past(client)
     _note_other_settings(past, policy, settings)
-    runs = [past.history]
+    runs, ignored = [past.history], []
     for one in chosen:
         scenario = replay_scenario(past, one, cluster, placement, seed)
         with progress_bar(f"{one.name}, {len(scenario.jobs):,} jobs", output) as advance:
             history, waiting = replayed(past, scenario, advance)
         note_unfinished(one.name, [waiting])
         runs.append(history)
+        ignored.append((one.name, scenario.ignored_speeds))
+    note_ignored_speeds(ignored)
     reports = [measure(run) for run in runs]
     labels = labels_of(past, chosen)
     if html is not None:

@@ -188,9 +188,10 @@ def command(
     with service(url) as client:
         if client.address.local:
             _check_folders(jobs)
-        ids = _submit(client, jobs, dry_run)
-        plan = SubmitPlan(client.address.url, jobs, array_trials, ids, dry_run)
-        answer(output, {"ids": ids, "dry_run": dry_run}, [{"id": job_id} for job_id in ids], plan.for_people)
+        ids, notes = _submit(client, jobs, dry_run)
+        plan = SubmitPlan(client.address.url, jobs, array_trials, ids, dry_run, notes)
+        said = {"ids": ids, "dry_run": dry_run} | ({"notes": notes} if notes else {})
+        answer(output, said, [{"id": job_id} for job_id in ids], plan.for_people)
         if wait and not dry_run:
             from horae.cli.live.wait import wait_for
 
@@ -273,11 +274,13 @@ def _check_folders(jobs: Sequence[Mapping[str, Any]]) -> None:
             raise UserError(f"There is no folder {folder} to run in; name another with --workdir.")
 
 
-def _submit(client: ServiceClient, jobs: Sequence[Mapping[str, Any]], dry_run: bool) -> list[str]:
-    ids = client.post("/v1/jobs", list(jobs), {"dry_run": dry_run}).get("ids")
+def _submit(client: ServiceClient, jobs: Sequence[Mapping[str, Any]], dry_run: bool) -> tuple[list[str], list[str]]:
+    """Ids of the jobs, and what the service says of them."""
+    said = client.post("/v1/jobs", list(jobs), {"dry_run": dry_run})
+    ids, notes = said.get("ids"), said.get("notes")
     if not isinstance(ids, list) or len(ids) != len(jobs):
         raise Strange("The service did not return the ids of the jobs: find them with `horae queue`.")
-    return [str(job_id) for job_id in ids]
+    return [str(job_id) for job_id in ids], [str(note) for note in notes] if isinstance(notes, list) else []
 
 
 @dataclass(frozen=True)
@@ -289,14 +292,17 @@ class SubmitPlan:
     trials: Sequence[Trial]
     ids: Sequence[str]
     dry_run: bool
+    notes: Sequence[str] = ()
 
     def for_people(self) -> list[RenderableType]:
         """The jobs, their ids, and the next commands."""
         what = count(len(self.jobs), "job")
         first = self.ids[0] if len(self.ids) == 1 else f"{self.ids[0]} to {self.ids[-1]}"
+        notes = [visible(note) for note in self.notes]
         if self.dry_run:
-            return [self._about(), *self._list(), f"Dry run: {self.url} would accept {what}. Nothing was submitted."]
-        return [self._about(), *self._list(), f"Submitted {what}: {first}", *self._next()]
+            done = f"Dry run: {self.url} would accept {what}. Nothing was submitted."
+            return [self._about(), *self._list(), done, *notes]
+        return [self._about(), *self._list(), f"Submitted {what}: {first}", *notes, *self._next()]
 
     def _about(self) -> RenderableType:
         from horae.cli.output import table

@@ -22,8 +22,11 @@ from horae.solve.allocation.problem import AllocationProblem, Sharing, Solution
 _LEAST_SHARE = 1e-6
 
 
-def problem_of(now: Snapshot, isolated_s: Floats) -> AllocationProblem:
-    """The allocation problem of a snapshot. A job has speed 0 on a GPU type that is too small for its gang now."""
+def problem_of(now: Snapshot, isolated_s: Floats, left: Floats) -> AllocationProblem:
+    """The allocation problem of a snapshot, with this work left.
+
+    A job has speed 0 on a GPU type that is too small for its gang now.
+    """
     return AllocationProblem(
         gpu_types=now.cluster.gpu_types,
         capacity=now.open_gpus.astype(np.float64),
@@ -31,7 +34,7 @@ def problem_of(now: Snapshot, isolated_s: Floats) -> AllocationProblem:
         gpus=now.gpus.astype(np.float64),
         speed=np.where(now.open_gpus >= now.gpus[:, None], now.rates, 0.0),
         weight=now.weight,
-        steps_left=np.maximum(now.work_left, 1e-9 * now.table.work[now.rows]),
+        steps_left=np.maximum(left, 1e-9 * now.table.work[now.rows]),
         elapsed_s=now.now_s - now.submit_s,
         isolated_s=isolated_s,
         deadline_s=now.deadline_s - now.now_s,
@@ -102,7 +105,7 @@ class AllocationPolicy(ABC):
 
     def _shares(self, now: Snapshot, memory: Memory, runnable: Bools) -> TimeShares:
         """Solve for the jobs that can run now; the others have no share."""
-        problem = problem_of(now, self._isolated_s(now, memory))
+        problem = problem_of(now, self._isolated_s(now, memory), self._left(now))
         if self.space_sharing:
             problem = replace(problem, sharing=Sharing(now.job_kind, now.pair_rates))
         problem = problem.only(runnable)
@@ -133,6 +136,10 @@ class AllocationPolicy(ABC):
     def _last(self) -> dict[bytes, Solution]:
         """A cache of one entry; it can be lost at any time."""
         return {}
+
+    def _left(self, now: Snapshot) -> Floats:
+        """Work left of each job that the shares go by."""
+        return now.work_left
 
     def _isolated_s(self, now: Snapshot, memory: Memory) -> Floats:
         """Seconds that each job's work so far would have taken on its isolated share; 0 by default."""

@@ -39,5 +39,8 @@ class FinishTime(AllocationPolicy):
 
         return finish_time(problem)
 
+    def _left(self, now: Snapshot) -> NDArray[np.float64]:
+        return now.charged_left
+
     def _isolated_s(self, now: Snapshot, memory: Memory) -> NDArray[np.float64]:
         return isolated_s(now, memory)

@@ -24,6 +24,7 @@ class Fifo:
     unit: ClassVar = "-"
     paper: ClassVar = "baseline (Tiresias, NSDI '19)"
     type_aware: ClassVar = False
+    preempts: ClassVar = False
     memory: ClassVar = MemorySpec()
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
@@ -43,6 +44,7 @@ class FifoBackfill:
     unit: ClassVar = "-"
     paper: ClassVar = "baseline (Tiresias, NSDI '19)"
     type_aware: ClassVar = False
+    preempts: ClassVar = False
     memory: ClassVar = MemorySpec()
     reserve: float = setting(math.inf, RESERVE, least=0)
 

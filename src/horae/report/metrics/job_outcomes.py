@@ -29,6 +29,8 @@ class Outcomes:
     gpu_seconds: Floats
     #: GPU-seconds without work, included above: loading, saving, and launches that failed.
     overhead_gpu_s: Floats
+    #: GPU-seconds of work, included above, that was lost since the job was preempted and had saved nothing.
+    lost_gpu_s: Floats
     preemptions: Ints
     #: Slow-down against the fluid isolated run of jobs.
     isolated_rho: Floats
@@ -64,6 +66,7 @@ def outcomes(history: History, holdings: Holdings) -> Outcomes:
     work = np.array([job.work for job in history.jobs])
     alone_s = isolated_jct(submit_s, history.gpus, work, history.rates, history.cluster.gpus_by_type)
     holder = attempts.job[holdings.attempt]
+    overhead_gpu_s = _overhead_gpu_s(attempts, holdings)
     apps = finish_time_fairness(history)
     return Outcomes(
         submit_s=submit_s,
@@ -72,7 +75,8 @@ def outcomes(history: History, holdings: Holdings) -> Outcomes:
         jct_s=jct_s,
         held_s=sums(attempts.end_s - attempts.begin_s, attempts.job, jobs),
         gpu_seconds=holdings.sums_by_row(holdings.gpu_s, holder, jobs),
-        overhead_gpu_s=holdings.sums_by_row(_overhead_gpu_s(attempts, holdings), holder, jobs),
+        overhead_gpu_s=holdings.sums_by_row(overhead_gpu_s, holder, jobs),
+        lost_gpu_s=_lost_gpu_s(attempts, holdings, overhead_gpu_s, jobs),
         preemptions=np.bincount(attempts.job[attempts.preempted], minlength=jobs),
         isolated_rho=jct_s / alone_s,
         apps=apps,
@@ -109,3 +113,11 @@ def _overhead_gpu_s(attempts: Attempts, holdings: Holdings) -> Floats:
     working_s = np.nan_to_num(np.maximum(end_s - begin_s, 0.0), nan=0.0)
     overhead: Floats = (holdings.end_s - holdings.begin_s - working_s) / holdings.holders
     return overhead
+
+
+def _lost_gpu_s(attempts: Attempts, holdings: Holdings, overhead_gpu_s: Floats, jobs: int) -> Floats:
+    """GPU-seconds of work that each job lost; `overhead_gpu_s` is by row of `holdings`."""
+    if attempts.lost is None or not attempts.lost.any():
+        return np.zeros(jobs)
+    worked_gpu_s = np.where(attempts.lost[holdings.attempt], holdings.gpu_s - overhead_gpu_s, 0.0)
+    return holdings.sums_by_row(worked_gpu_s, attempts.job[holdings.attempt], jobs)

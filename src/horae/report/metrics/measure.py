@@ -42,10 +42,16 @@ class Delay:
 
 @dataclass(frozen=True)
 class Overhead:
-    """GPU-time held without doing work, and its share of all GPU-time held."""
+    """GPU-time held to no avail, and its share of all GPU-time held."""
 
     gpu_seconds: float
     share: float
+
+    @staticmethod
+    def of(by_job: Floats, held_gpu_s: float) -> Overhead:
+        """Sum up the GPU-seconds of jobs."""
+        gpu_seconds = float(by_job.sum())
+        return Overhead(gpu_seconds, gpu_seconds / held_gpu_s if held_gpu_s else 0.0)
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,8 @@ class Report:
     queueing_delay_s: Delay
     waiting_s: Delay
     restart_overhead: Overhead
+    #: Work that was done and lost: of attempts that were preempted and had saved nothing.
+    lost_work: Overhead
     gpu_hours: float
     #: GPU-hours of trials that were given up, included above.
     given_up_gpu_hours: float
@@ -154,7 +162,6 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
     window = _window(history, inside)
     length_s = window.end_s - window.begin_s
     jct_s, gpu_seconds = result.jct_s[inside], float(result.gpu_seconds[inside].sum())
-    overhead_gpu_s = float(result.overhead_gpu_s[inside].sum())
     apps = _apps_inside(result, inside)
     by_gpu_type = _by_gpu_type(history, holdings, window)
     given_up = np.zeros(len(states), bool) if history.given_up is None else history.given_up[inside]
@@ -183,7 +190,8 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         app_completion_s=Delay.of(result.apps.shared_s[apps]),
         queueing_delay_s=Delay.of(result.queueing_s[inside]),
         waiting_s=Delay.of(result.waiting_s[inside]),
-        restart_overhead=Overhead(overhead_gpu_s, overhead_gpu_s / gpu_seconds if gpu_seconds else 0.0),
+        restart_overhead=Overhead.of(result.overhead_gpu_s[inside], gpu_seconds),
+        lost_work=Overhead.of(result.lost_gpu_s[inside], gpu_seconds),
         gpu_hours=gpu_seconds / 3600,
         given_up_gpu_hours=float(result.gpu_seconds[inside][given_up].sum()) / 3600,
         fragmentation=fragmentation(holdings, history.cluster, window.begin_s, window.end_s)

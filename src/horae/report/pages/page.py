@@ -188,6 +188,8 @@ def _headlines(report: Report) -> Iterator[Headline]:
         won = f"of {number(auctions.gpus_won)} GPUs won in {held}, which others could then have"
         yield Headline.of("Paid with in auctions", percent(auctions.paid_share), won)
     restarts = f"restarts cost {percent(report.restart_overhead.share)} of the GPU-time"
+    if report.lost_work.gpu_seconds:
+        restarts += f", and work lost by starting over {percent(report.lost_work.share)}"
     yield Headline.of("Preemptions", number(report.preemptions), f"{restarts}; {_job_ends(report)}")
 
 

@@ -42,7 +42,7 @@ def submit(
     dry_run: Annotated[bool, Query(description="Only check whether the jobs would be accepted.")] = False,
 ) -> schemas.Ids:
     """Submit jobs, all or none. They are in the journal when this returns."""
-    return schemas.Ids(ids=service.operations.submit(caller, jobs, dry_run))
+    return schemas.Ids(ids=service.operations.submit(caller, jobs, dry_run), notes=service.operations.notes_on(jobs))
 
 
 @router.get("/jobs", response_model=schemas.JobList)

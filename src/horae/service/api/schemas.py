@@ -120,9 +120,10 @@ class JobDetail(_JobFields):
 
 
 class Ids(BaseModel):
-    """Ids of the jobs that were accepted, or would be."""
+    """Ids of the jobs that were accepted, or would be, and sentences for their submitter."""
 
     ids: list[str]
+    notes: list[str] = []
 
 
 class JobIds(_RequestBody):

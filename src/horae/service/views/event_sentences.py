@@ -101,7 +101,8 @@ class EventSentences:
             case JobReleased():
                 return EventSentence("released", record.job, f"Released{_by_user(record.by)}.")
             case JobStarted():
-                return EventSentence("started", record.job, f"Attempt {record.attempt} is up and works.")
+                up = f"has been up for {record.up_s:.1f} s" if record.up_s > 0 else "is up and works"
+                return EventSentence("started", record.job, f"Attempt {record.attempt} {up}.")
             case LaunchFailed():
                 why = f": {record.why.rstrip('.')}" if record.why else ""
                 return EventSentence(
