@@ -402,7 +402,15 @@ class Engine:
         some_wait = holders < len(state.jobs.active)
         reserve_after_s = 0.0 if wishes.blocking else wishes.reserve_after_s
         return EvidenceBasis(
-            state.now_s, some_wait, head, wishes.compared_by, wake_s, plan.unprotected_s, reserve_after_s
+            state.now_s,
+            some_wait,
+            head,
+            wishes.compared_by,
+            wake_s,
+            plan.unprotected_s,
+            reserve_after_s,
+            kept_by=tuple([state.jobs.specs[kept.row].id if kept.row >= 0 else "" for kept in plan.kept]),
+            kept_until_s=tuple([kept.until_s for kept in plan.kept]),
         )
 
     def snapshot(self) -> Snapshot:

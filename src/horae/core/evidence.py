@@ -30,6 +30,8 @@ class EvidenceBasis(NamedTuple):
     again_s: float
     unprotected_s: float
     reserve_after_s: float
+    kept_by: tuple[str, ...]
+    kept_until_s: tuple[float, ...]
 
 
 def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queues: QueueTree) -> Evidence:
@@ -56,6 +58,8 @@ def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queue
         again_s=basis.again_s,
         unprotected_s=basis.unprotected_s,
         reserve_after_s=basis.reserve_after_s,
+        kept_by=basis.kept_by,
+        kept_until_s=basis.kept_until_s,
     )
 
 

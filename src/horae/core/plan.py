@@ -22,6 +22,13 @@ class Placement(NamedTuple):
     ready: bool
 
 
+class Kept(NamedTuple):
+    """A job that keeps its GPUs though others go before it: its row, or -1, and until when."""
+
+    row: int
+    until_s: float
+
+
 class Plan(NamedTuple):
     """What a placement rule made of the wishes. Jobs are rows of the job table."""
 
@@ -36,6 +43,8 @@ class Plan(NamedTuple):
     head: int
     #: When the first lease or minimum run time of a job that blocks a wish ends.
     unprotected_s: float
+    #: For each GPU type, of the jobs that keep GPUs though others go before them, the one that keeps them least long.
+    kept: tuple[Kept, ...] = ()
 
 
 class PlacementRule(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.arrays import Bytes, Ints
+from horae.core.arrays import Bytes, Floats, Ints
 from horae.core.cluster import Span
 from horae.core.errors import UserError, did_you_mean
 from horae.core.gpu_ledger import GpuLedger
@@ -16,7 +16,8 @@ from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
-from horae.placement.kernel_args import Totals
+from horae.placement.kept_gpus import FreeWalk, name_kept_gpus
+from horae.placement.kernel_args import JobColumns, Totals
 from horae.placement.pinned import fit_pinned
 from horae.placement.walk import fit
 from horae.placement.walk_records import Answer, WalkRecords
@@ -84,6 +85,7 @@ class GangPlacement:
         self._records.make_room(now, len(wishes.job))
         answer, head = self._records.answer, NOBODY
         totals = self._walk(now, wishes, wishes.preempt, NOBODY)
+        held_up = totals.held_up
         if wishes.reserve_after_s < np.inf:
             head = _starving(now, wishes, answer, totals)
             if head != NOBODY:
@@ -92,7 +94,7 @@ class GangPlacement:
         ledger = now.gpu_ledger
         everybody_has_gpus = len(ledger.held) - totals.stopped + totals.grants >= len(now)
         reason_rows, reason_codes = _reasons(wishes, answer, totals)
-        return Plan(
+        plan = Plan(
             stopped=_stopped(answer, totals.stopped),
             placed=_placements(answer, self._records.granted_rows(totals.grants)),
             renewed=_renewed(ledger, answer.renewed[: totals.renewed]),
@@ -101,13 +103,26 @@ class GangPlacement:
             head=head,
             unprotected_s=np.inf if everybody_has_gpus else totals.unprotected_s,
         )
+        if not wishes.preempt or everybody_has_gpus or not (held_up or head != NOBODY or len(wishes.unkept_key)):
+            return plan
+        walks = [self._walk_freely(now, wishes, wishes.key)] if held_up or head != NOBODY else []
+        if len(wishes.unkept_key):
+            walks.append(self._walk_freely(now, wishes, wishes.unkept_key))
+        return name_kept_gpus(now, wishes, plan, walks)
 
-    def _walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int) -> Totals:
+    def _walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int, jobs: JobColumns | None = None) -> Totals:
         """One walk over the wishes, from the GPUs as they are."""
         records = self._records
         floor, walk = records.floor(now, wishes), records.walk(now, wishes, preempt, head)
-        totals: Totals = fit(floor, walk, records.needs, records.jobs, records.pools, records.nodes(now))
+        totals: Totals = fit(floor, walk, records.needs, jobs or records.jobs, records.pools, records.nodes(now))
         return totals
+
+    def _walk_freely(self, now: Snapshot, wishes: Wishes, key: Floats) -> FreeWalk:
+        """A walk as if no job were protected."""
+        records = self._records
+        totals = self._walk(now, wishes._replace(key=key), True, NOBODY, records.unprotected_jobs(wishes.waiting))
+        losers, takers = records.answer.stopped[: totals.stopped], records.answer.taker[: totals.stopped]
+        return FreeWalk(key, records.granted_rows(totals.grants).copy(), losers.copy(), takers.copy())
 
 
 def _starving(now: Snapshot, wishes: Wishes, answer: Answer, totals: Totals) -> int:

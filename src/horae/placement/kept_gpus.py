@@ -1,0 +1,89 @@
+"""Jobs that keep their GPUs though others go before them: by a lease, a minimum run time, or the policy's preference.
+
+What they keep others waiting from is found by walks as if no job were protected or preferred. Of such a walk only
+this counts: which jobs get GPUs, and which lose them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from horae.core.arrays import Bytes, Floats, Ints
+from horae.core.gpu_moves import NOBODY
+from horae.core.plan import Kept, Plan
+from horae.core.reasons import RULES, Reason
+from horae.core.snapshot import Snapshot
+from horae.core.wishes import Wishes
+
+#: Reasons of jobs that would have GPUs if jobs after them lost theirs.
+_BEHIND_OTHERS = [int(reason) for reason in (*RULES, Reason.NO_FREE_GPUS, Reason.FRAGMENTED)]
+_LEASED, _RESERVED = int(Reason.LEASED), int(Reason.RESERVED_FOR_LARGER)
+
+
+class FreeWalk(NamedTuple):
+    """Jobs that would get GPUs by some keys if no job were protected; jobs that would lose theirs, and to which."""
+
+    key: Floats
+    granted: Ints
+    losers: Ints
+    takers: Ints
+
+
+def name_kept_gpus(now: Snapshot, wishes: Wishes, plan: Plan, walks: list[FreeWalk]) -> Plan:
+    """The plan with the reasons of jobs that wait for GPUs which others are to keep, and with who keeps them."""
+    table, code = now.table, now.table.reason.copy()
+    code[plan.reason_rows] = plan.reason_codes
+    granted = np.unique(np.concatenate([walk.granted for walk in walks]))
+    rows = granted[np.isin(code[granted], _BEHIND_OTHERS) & (granted != plan.head)]
+    if not len(rows):
+        return plan
+    code[rows] = _LEASED if plan.head == NOBODY else _RESERVED
+    named = np.concatenate((plan.reason_rows, np.setdiff1d(rows, plan.reason_rows)))
+    named = named[code[named] != table.reason[named]]
+    codes: Bytes = code[named]
+    plan = plan._replace(reason_rows=named, reason_codes=codes)
+    return _with_kept(now, wishes, plan, walks) if plan.head == NOBODY else plan
+
+
+def first_kept(now: Snapshot, rows: Ints, until_s: Floats) -> tuple[Kept, ...]:
+    """Of the jobs in some rows, which keep GPUs until given times, for each GPU type the one that keeps them least."""
+    gpu_type = now.cluster.gpu_type[now.gpu_ledger.holdings.first_gpu_of(rows)]
+    kept = [Kept(NOBODY, np.inf)] * len(now.cluster.gpu_types)
+    for at in np.lexsort((rows, -until_s)).tolist():
+        kept[int(gpu_type[at])] = Kept(int(rows[at]), float(until_s[at]))
+    return tuple(kept)
+
+
+def _with_kept(now: Snapshot, wishes: Wishes, plan: Plan, walks: list[FreeWalk]) -> Plan:
+    """The plan with the jobs that keep their GPUs least long of those that would lose them."""
+    rows, until_s, unprotected_s = [], [], plan.unprotected_s
+    for walk in walks:
+        protected_s = now.table.protected_until_s[walk.losers]
+        preferred_s = protected_s if walk.key is wishes.key else _preferred_until_s(now, wishes, walk)
+        ends_s = np.maximum(protected_s, preferred_s)
+        still = ends_s > now.now_s
+        unprotected_s = min(unprotected_s, float(np.min(protected_s, where=protected_s > now.now_s, initial=np.inf)))
+        rows.append(walk.losers[still])
+        until_s.append(ends_s[still])
+    kept = first_kept(now, np.concatenate(rows), np.concatenate(until_s))
+    # A protected job that would only have moved comes before the first that waits, and its end counts, too.
+    return plan._replace(kept=kept, unprotected_s=unprotected_s)
+
+
+def _preferred_until_s(now: Snapshot, wishes: Wishes, walk: FreeWalk) -> Floats:
+    """When the key of each loser's taker is lower than its own, if keys go on as they do now; infinite if unknown."""
+    until_s = np.full(len(walk.losers), np.inf)
+    if not len(wishes.key_per_s):
+        return until_s
+    single = wishes.partner < 0 if len(wishes.partner) else slice(None)
+    at = wishes.job[single], wishes.gpu_type[single]
+    key, per_s = np.full((2, len(now.table), len(now.cluster.gpu_types)), np.nan)
+    key[at], per_s[at] = wishes.key[single], wishes.key_per_s[single]
+    gpu_type = now.cluster.gpu_type[now.gpu_ledger.holdings.first_gpu_of(walk.losers)]
+    mine, theirs = (walk.losers, gpu_type), (walk.takers, gpu_type)
+    ahead, nearer_per_s = key[theirs] - key[mine], per_s[mine] - per_s[theirs]
+    known = (walk.takers != NOBODY) & (ahead > 0) & (nearer_per_s > 0)
+    until_s[known] = now.now_s + ahead[known] / nearer_per_s[known]
+    return until_s
