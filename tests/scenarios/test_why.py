@@ -421,7 +421,7 @@ def _(folder: Path) -> None:
     assert at.views().job(0)["gpu_seconds"] > 0, "it has had more than the other, and would have to go"
     told = why(at, fresh, "Leased")
     assert "1 job has the 1 GPU it could use, and a lease, a minimum run time" in told["sentence"]
-    assert re.search(rf"job {safe} keeps its own for (79|80|81) s more; it is looked at again then", told["sentence"])
+    assert re.search(rf"job {safe} keeps its own for (79|80|81) s more; it is looked at again in ", told["sentence"])
     assert told["numbers"]["kept_by"] == safe
     assert 79 <= told["numbers"]["kept_for_s"] <= 81
     at.to(98)

@@ -122,6 +122,7 @@ class _Words:
             "failed": self._failed(),
             "its_loss": f"its own is at {loss:.4g}" if isfinite(loss) else "it has reported no loss",
             "again": _in(", at the latest looked at in", self._evidence.again_s - self._now_s),
+            "next_look": _in("; it is looked at again in", self._evidence.again_s - self._now_s, " at the latest"),
             "holders_have": counted_or_no(holders, "job", "has", "have"),
             "free_are": f"{number['free'] or 'none'} {'is' if number['free'] <= 1 else 'are'} free",
             "smaller": "with fewer GPUs or " if number["gpus"] > 1 else "",

@@ -87,8 +87,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.BEHIND_BETTER: "{rule}: {holders_have} the {taken:GPU} it could use; {its_loss}; it goes on when "
     "theirs fall more slowly or they end{again}.",
     Reason.LEASED: "{holders_have} the {taken:GPU} it could use, and a lease, a minimum run time or the policy's "
-    "setting `stay` keeps some of these where they are, whoever goes first{kept}; it is looked at again then: nothing "
-    "is to be done.",
+    "setting `stay` keeps some of these where they are, whoever goes first{kept}{next_look}: nothing is to be done.",
     Reason.AWAITING_BIDS: "{offered:GPU} of a type it accepts can be had by auction, which waits for the bids of the "
     "agents of {bidders:app}, {answer_in_s:.1f} s at most: ask again then.",
     Reason.AT_RUNG: "It has reached a rung of its app, which compares its trials there, with {others:trial} yet to "

@@ -43,8 +43,8 @@ def name_kept_gpus(now: Snapshot, wishes: Wishes, plan: Plan, walks: list[FreeWa
     named = np.concatenate((plan.reason_rows, np.setdiff1d(rows, plan.reason_rows)))
     named = named[code[named] != table.reason[named]]
     codes: Bytes = code[named]
-    plan = plan._replace(reason_rows=named, reason_codes=codes)
-    return _with_kept(now, wishes, plan, walks) if plan.head == NOBODY else plan
+    kept = _kept(now, wishes, walks) if plan.head == NOBODY else ()
+    return plan._replace(reason_rows=named, reason_codes=codes, kept=kept)
 
 
 def first_kept(now: Snapshot, rows: Ints, until_s: Floats) -> tuple[Kept, ...]:
@@ -56,20 +56,18 @@ def first_kept(now: Snapshot, rows: Ints, until_s: Floats) -> tuple[Kept, ...]:
     return tuple(kept)
 
 
-def _with_kept(now: Snapshot, wishes: Wishes, plan: Plan, walks: list[FreeWalk]) -> Plan:
-    """The plan with the jobs that keep their GPUs least long of those that would lose them."""
-    rows, until_s, unprotected_s = [], [], plan.unprotected_s
+def _kept(now: Snapshot, wishes: Wishes, walks: list[FreeWalk]) -> tuple[Kept, ...]:
+    """For each GPU type, the job that keeps its GPUs least long of those that would lose them."""
+    rows, until_s = [], []
     for walk in walks:
-        protected_s = now.table.protected_until_s[walk.losers]
-        preferred_s = protected_s if walk.key is wishes.key else _preferred_until_s(now, wishes, walk)
-        ends_s = np.maximum(protected_s, preferred_s)
+        ends_s = now.table.protected_until_s[walk.losers]
+        if walk.key is not wishes.key:
+            # They keep their GPUs by this decision, and so have a lease again.
+            ends_s = np.maximum(np.maximum(ends_s, wishes.lease_until_s), _preferred_until_s(now, wishes, walk))
         still = ends_s > now.now_s
-        unprotected_s = min(unprotected_s, float(np.min(protected_s, where=protected_s > now.now_s, initial=np.inf)))
         rows.append(walk.losers[still])
         until_s.append(ends_s[still])
-    kept = first_kept(now, np.concatenate(rows), np.concatenate(until_s))
-    # A protected job that would only have moved comes before the first that waits, and its end counts, too.
-    return plan._replace(kept=kept, unprotected_s=unprotected_s)
+    return first_kept(now, np.concatenate(rows), np.concatenate(until_s))
 
 
 def _preferred_until_s(now: Snapshot, wishes: Wishes, walk: FreeWalk) -> Floats:
