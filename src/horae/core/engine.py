@@ -409,8 +409,7 @@ class Engine:
             wake_s,
             plan.unprotected_s,
             reserve_after_s,
-            kept_by=tuple([state.jobs.specs[kept.row].id if kept.row >= 0 else "" for kept in plan.kept]),
-            kept_until_s=tuple([kept.until_s for kept in plan.kept]),
+            plan.kept,
         )
 
     def snapshot(self) -> Snapshot:

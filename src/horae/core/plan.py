@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.arrays import Ints
+from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Span
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
@@ -23,10 +23,11 @@ class Placement(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A job that keeps its GPUs though others go before it: its row, or -1, and until when."""
+    """Jobs that keep their GPUs though others go before them, as columns: row, GPU type, and until when."""
 
-    row: int
-    until_s: float
+    rows: Ints
+    gpu_type: Ints
+    until_s: Floats
 
 
 class Plan(NamedTuple):
@@ -43,8 +44,8 @@ class Plan(NamedTuple):
     head: int
     #: When the first lease or minimum run time of a job that blocks a wish ends.
     unprotected_s: float
-    #: For each GPU type, of the jobs that keep GPUs though others go before them, the one that keeps them least long.
-    kept: tuple[Kept, ...] = ()
+    #: Jobs that keep others from GPUs for now; None where no job waits for that.
+    kept: Kept | None = None
 
 
 class PlacementRule(Protocol):

@@ -17,8 +17,9 @@ from horae.core.reasons import RULES, Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 
-#: Reasons of jobs that would have GPUs if jobs after them lost theirs.
-_BEHIND_OTHERS = [int(reason) for reason in (*RULES, Reason.NO_FREE_GPUS, Reason.FRAGMENTED)]
+#: Whether a job would have GPUs if jobs after it lost theirs, by its reason.
+_BEHIND_OTHERS = np.zeros(256, np.bool_)
+_BEHIND_OTHERS[[*map(int, RULES), int(Reason.NO_FREE_GPUS), int(Reason.FRAGMENTED)]] = True
 _LEASED, _RESERVED = int(Reason.LEASED), int(Reason.RESERVED_FOR_LARGER)
 
 
@@ -35,29 +36,29 @@ def name_kept_gpus(now: Snapshot, wishes: Wishes, plan: Plan, walks: list[FreeWa
     """The plan with the reasons of jobs that wait for GPUs which others are to keep, and with who keeps them."""
     table, code = now.table, now.table.reason.copy()
     code[plan.reason_rows] = plan.reason_codes
-    granted = np.unique(np.concatenate([walk.granted for walk in walks]))
-    rows = granted[np.isin(code[granted], _BEHIND_OTHERS) & (granted != plan.head)]
+    granted = walks[0].granted if len(walks) == 1 else np.unique(np.concatenate([walk.granted for walk in walks]))
+    rows = granted[_BEHIND_OTHERS[code[granted]]]
+    if plan.head != NOBODY:
+        rows = rows[rows != plan.head]
     if not len(rows):
         return plan
     code[rows] = _LEASED if plan.head == NOBODY else _RESERVED
-    named = np.concatenate((plan.reason_rows, np.setdiff1d(rows, plan.reason_rows)))
+    listed = np.zeros(len(code), np.bool_)
+    listed[plan.reason_rows] = True
+    named = np.concatenate((plan.reason_rows, rows[~listed[rows]]))
     named = named[code[named] != table.reason[named]]
     codes: Bytes = code[named]
-    kept = _kept(now, wishes, walks) if plan.head == NOBODY else ()
+    kept = _kept(now, wishes, walks) if plan.head == NOBODY else None
     return plan._replace(reason_rows=named, reason_codes=codes, kept=kept)
 
 
-def first_kept(now: Snapshot, rows: Ints, until_s: Floats) -> tuple[Kept, ...]:
-    """Of the jobs in some rows, which keep GPUs until given times, for each GPU type the one that keeps them least."""
-    gpu_type = now.cluster.gpu_type[now.gpu_ledger.holdings.first_gpu_of(rows)]
-    kept = [Kept(NOBODY, np.inf)] * len(now.cluster.gpu_types)
-    for at in np.lexsort((rows, -until_s)).tolist():
-        kept[int(gpu_type[at])] = Kept(int(rows[at]), float(until_s[at]))
-    return tuple(kept)
+def kept_gpus(now: Snapshot, rows: Ints, until_s: Floats) -> Kept:
+    """The jobs in some rows keep their GPUs until given times."""
+    return Kept(rows, now.cluster.gpu_type[now.gpu_ledger.holdings.first_gpu_of(rows)], until_s)
 
 
-def _kept(now: Snapshot, wishes: Wishes, walks: list[FreeWalk]) -> tuple[Kept, ...]:
-    """For each GPU type, the job that keeps its GPUs least long of those that would lose them."""
+def _kept(now: Snapshot, wishes: Wishes, walks: list[FreeWalk]) -> Kept:
+    """The jobs that would lose their GPUs, and until when they keep them."""
     rows, until_s = [], []
     for walk in walks:
         ends_s = now.table.protected_until_s[walk.losers]
@@ -67,7 +68,7 @@ def _kept(now: Snapshot, wishes: Wishes, walks: list[FreeWalk]) -> tuple[Kept, .
         still = ends_s > now.now_s
         rows.append(walk.losers[still])
         until_s.append(ends_s[still])
-    return first_kept(now, np.concatenate(rows), np.concatenate(until_s))
+    return kept_gpus(now, np.concatenate(rows), np.concatenate(until_s))
 
 
 def _preferred_until_s(now: Snapshot, wishes: Wishes, walk: FreeWalk) -> Floats:

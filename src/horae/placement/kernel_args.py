@@ -169,6 +169,8 @@ class Walk(NamedTuple):
     #: Whether jobs lose GPUs to others as long as no job has a reservation.
     takes: bool
     blocking: bool
+    #: Whether this is a walk as if no job were protected, of which only grants and losers count: no reasons.
+    unprotected: bool
     #: The reason of jobs that wait because jobs before them took the GPUs.
     waiting: int
     #: The row that GPUs are reserved for, -1 if there is none.
@@ -211,5 +213,5 @@ class Totals(NamedTuple):
     all_reasons: int
     #: When the first protected holder that is in a waiting job's way loses its protection.
     unprotected_s: float
-    #: Whether a wish waits while some holders are protected.
+    #: Whether a wish waits that may have had GPUs if no holder were protected.
     held_up: bool

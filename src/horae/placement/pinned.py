@@ -20,7 +20,7 @@ from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.states import PLACED, STOPPING, WAITING
 from horae.core.wishes import Wishes
-from horae.placement.kept_gpus import first_kept
+from horae.placement.kept_gpus import kept_gpus
 
 Ints = NDArray[np.int64]
 
@@ -169,10 +169,10 @@ class _Floor:
         until_s = [float(self._table.protected_until_s[row]) for row in self._ledger.held]
         return min((when_s for when_s in until_s if when_s > self._now.now_s), default=np.inf)
 
-    def kept_gpus(self) -> tuple[Kept, ...]:
-        """For each GPU type, the protected job that keeps its GPUs least long."""
+    def kept_gpus(self) -> Kept:
+        """The protected jobs, which keep their GPUs."""
         rows = np.array(self._guarded, np.int64)
-        return first_kept(self._now, rows, self._table.protected_until_s[rows]) if len(rows) else ()
+        return kept_gpus(self._now, rows, self._table.protected_until_s[rows])
 
     @property
     def _guarded(self) -> list[int]:

@@ -17,7 +17,7 @@ from horae.core.wishes import Wishes
 from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
 from horae.placement.kept_gpus import FreeWalk, name_kept_gpus
-from horae.placement.kernel_args import JobColumns, Totals
+from horae.placement.kernel_args import Totals
 from horae.placement.pinned import fit_pinned
 from horae.placement.walk import fit
 from horae.placement.walk_records import Answer, WalkRecords
@@ -110,17 +110,19 @@ class GangPlacement:
             walks.append(self._walk_freely(now, wishes, wishes.unkept_key))
         return name_kept_gpus(now, wishes, plan, walks)
 
-    def _walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int, jobs: JobColumns | None = None) -> Totals:
+    def _walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int, unprotected: bool = False) -> Totals:
         """One walk over the wishes, from the GPUs as they are."""
         records = self._records
-        floor, walk = records.floor(now, wishes), records.walk(now, wishes, preempt, head)
-        totals: Totals = fit(floor, walk, records.needs, jobs or records.jobs, records.pools, records.nodes(now))
+        floor, walk = records.floor(now, wishes), records.walk(now, wishes, preempt, head, unprotected)
+        jobs = records.unprotected_jobs(wishes.waiting) if unprotected else records.jobs
+        totals: Totals = fit(floor, walk, records.needs, jobs, records.pools, records.nodes(now))
         return totals
 
     def _walk_freely(self, now: Snapshot, wishes: Wishes, key: Floats) -> FreeWalk:
         """A walk as if no job were protected."""
         records = self._records
-        totals = self._walk(now, wishes._replace(key=key), True, NOBODY, records.unprotected_jobs(wishes.waiting))
+        wanted = wishes if key is wishes.key else wishes._replace(key=key)
+        totals = self._walk(now, wanted, True, NOBODY, unprotected=True)
         losers, takers = records.answer.stopped[: totals.stopped], records.answer.taker[: totals.stopped]
         return FreeWalk(key, records.granted_rows(totals.grants).copy(), losers.copy(), takers.copy())
 

@@ -140,9 +140,9 @@ def list_wishless(count: int, floor: Floor, walk: Walk, needs: Needs, jobs: JobC
 
 
 @lean
-def first_unprotected_s(floor: Floor, walk: Walk, jobs: JobColumns) -> float:
-    """When the first holder that comes after the first waiting wish loses its protection."""
-    waiting, soonest_s = floor.counters[FIRST_TO_WAIT], np.inf
+def first_unprotected_s(floor: Floor, walk: Walk, jobs: JobColumns) -> tuple[float, bool]:
+    """When the first holder that comes after the first waiting wish loses its protection, and whether there is one."""
+    waiting, soonest_s, some = floor.counters[FIRST_TO_WAIT], np.inf, False
     rank_holders(floor, walk)
     first_key, position = walk.times[FIRST_KEY], floor.holders[POSITION]
     its_key = walk.key[waiting] if len(walk.key) > 0 else float(waiting)
@@ -150,5 +150,5 @@ def first_unprotected_s(floor: Floor, walk: Walk, jobs: JobColumns) -> float:
         after = first_key[h] > its_key or (first_key[h] == its_key and position[h] > waiting)
         until_s = protected_until_s(h, jobs.protected_until_s, floor)
         if after and until_s > walk.now_s:
-            soonest_s = min(soonest_s, until_s)
-    return soonest_s
+            soonest_s, some = min(soonest_s, until_s), True
+    return soonest_s, some

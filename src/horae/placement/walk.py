@@ -401,11 +401,14 @@ def fit(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools, 
     number_grants(floor, walk, jobs, nodes)
     stopped, renewed = list_stopped(floor, walk), list_renewed(floor, walk, jobs)
     count_free(floor, walk)
-    unprotected_s, held_up = np.inf, floor.counters[PROTECTED] > 0 and floor.counters[FIRST_TO_WAIT] >= 0
-    if held_up:
-        unprotected_s = first_unprotected_s(floor, walk, jobs)
-    reasons = list_reasons(floor, walk, needs, jobs, pools)
-    all_reasons = reasons if walk.complete else list_wishless(reasons, floor, walk, needs, jobs)
+    unprotected_s, held_up, reasons, all_reasons = np.inf, False, 0, 0
+    if not walk.unprotected:
+        if floor.counters[PROTECTED] > 0 and floor.counters[FIRST_TO_WAIT] >= 0:
+            unprotected_s, held_up = first_unprotected_s(floor, walk, jobs)
+            # A job may be protected from a move that its own wish asks for, or fill a quota.
+            held_up = held_up or walk.asked.shape[1] > 0 or floor.counted
+        reasons = list_reasons(floor, walk, needs, jobs, pools)
+        all_reasons = reasons if walk.complete else list_wishless(reasons, floor, walk, needs, jobs)
     # Leave the records as the next walk wants to find them.
     wipe_marks(floor)
     wipe_owners(floor)

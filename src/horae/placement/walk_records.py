@@ -139,7 +139,7 @@ class WalkRecords:
             counters=self._counters,
         )
 
-    def walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int) -> Walk:
+    def walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int, unprotected: bool = False) -> Walk:
         """What the policy wishes, and room for what becomes of it."""
         ledger, queues = now.gpu_ledger, now.queues
         return Walk(
@@ -148,12 +148,13 @@ class WalkRecords:
             preempt=preempt,
             takes=wishes.preempt,
             blocking=wishes.blocking,
+            unprotected=unprotected,
             waiting=int(wishes.waiting),
             head=head,
             complete=wishes.job is now.rows,
             several=len(wishes.gpu_type) > 0,
             as_jobs_say=len(wishes.gpu_type) + len(wishes.gpus_min) + len(wishes.gpus_max) == 0,
-            renews=wishes.lease_until_s > now.now_s,
+            renews=wishes.lease_until_s > now.now_s and not unprotected,
             guaranteed=queues.has_minimum,
             limited=queues.has_maximum,
             shown=now.rows,
