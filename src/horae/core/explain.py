@@ -218,7 +218,7 @@ class _Words:
         """
         names, until_s = self._evidence.kept_by, self._evidence.kept_until_s
         kept = [(until_s[gpu_type], names[gpu_type]) for gpu_type in self._types if gpu_type < len(names)]
-        end_s, name = min([one for one in kept if one[1]], default=(np.inf, ""))
+        end_s, name = min([(end_s, name) for end_s, name in kept if name], default=(np.inf, ""))
         if not name:
             end_s = self._evidence.unprotected_s
         left = {"kept_for_s": max(0.0, end_s - self._now_s)} if end_s - self._now_s < _FOR_EVER_S else {}
