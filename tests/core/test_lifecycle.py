@@ -333,10 +333,12 @@ def test_an_attempt_preempted_before_its_start_was_known_has_lost_its_work_and_g
     cell = Cell("1x1", "srtf", slow_starts=True, slow_stops=True)
     cell.submit(0, job("long", work=1000))
     cell.submit(4, job("short", work=10))
+    at_s = LONGEST_LOAD_S
+    cell.at(at_s)
     assert cell.state("long") is State.STOPPING
-    cell.at(5, JobStarted(5, "long", 1, up_s=5.0), JobStopped(5, "long", 1, 0.0))
+    cell.at(at_s + 1, JobStarted(at_s + 1, "long", 1, up_s=at_s + 1), JobStopped(at_s + 1, "long", 1, 0.0))
     jobs = cell.engine.jobs
-    assert (jobs.gpu_seconds[0], jobs.lost_work[0], jobs.slice_s[0]) == (4.0, 4.0, 8.0)
+    assert (jobs.gpu_seconds[0], jobs.lost_work[0], jobs.slice_s[0]) == (at_s, at_s, 2 * at_s)
 
 
 def test_a_report_after_the_stop_does_not_move_it() -> None:

@@ -114,6 +114,10 @@ class Evidence:
     unprotected_s: Moment = np.inf
     #: Seconds of wait after which a job gets a reservation; 0 where no job passes another.
     reserve_after_s: Moment = np.inf
+    #: For each GPU type, of the jobs that keep GPUs though others go before them, the one that keeps them least long
+    #: (an empty name if there is none), and until when. Empty where no job waits for that.
+    kept_by: tuple[str, ...] = ()
+    kept_until_s: tuple[Moment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

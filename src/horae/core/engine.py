@@ -401,7 +401,14 @@ class Engine:
         some_wait = holders < len(state.jobs.active)
         reserve_after_s = 0.0 if wishes.blocking else wishes.reserve_after_s
         return EvidenceBasis(
-            state.now_s, some_wait, head, wishes.compared_by, wake_s, plan.unprotected_s, reserve_after_s
+            state.now_s,
+            some_wait,
+            head,
+            wishes.compared_by,
+            wake_s,
+            plan.unprotected_s,
+            reserve_after_s,
+            plan.kept,
         )
 
     def snapshot(self) -> Snapshot:

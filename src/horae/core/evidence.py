@@ -16,6 +16,7 @@ from horae.core.compared_by import ComparedBy, compared_values
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.gpu_moves import NOBODY
 from horae.core.job_table import JobTable
+from horae.core.plan import Kept
 from horae.core.queues import QueueTree, QueueUse
 
 
@@ -30,6 +31,7 @@ class EvidenceBasis(NamedTuple):
     again_s: float
     unprotected_s: float
     reserve_after_s: float
+    kept: Kept | None
 
 
 def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queues: QueueTree) -> Evidence:
@@ -44,6 +46,7 @@ def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queue
     gpu_type = cluster.gpu_type[[gpu_ids[0] for gpu_ids in held.values()]] if held else rows
     taken = gpus.holders[0] != NOBODY
     measured = _measured(basis, jobs, rows) if basis.measure else None
+    kept = _least_kept(basis.kept, types) if basis.kept is not None else []
     return Evidence(
         at_s=basis.at_s,
         node_free=node_free,
@@ -56,7 +59,17 @@ def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queue
         again_s=basis.again_s,
         unprotected_s=basis.unprotected_s,
         reserve_after_s=basis.reserve_after_s,
+        kept_by=tuple([jobs.specs[row].id if row >= 0 else "" for row, _ in kept]),
+        kept_until_s=tuple([until_s for _, until_s in kept]),
     )
+
+
+def _least_kept(kept: Kept, types: int) -> list[tuple[int, float]]:
+    """For each GPU type, the row that keeps its GPUs least long, or -1, and until when."""
+    least = [(NOBODY, np.inf)] * types
+    for at in np.lexsort((kept.rows, -kept.until_s)).tolist():
+        least[int(kept.gpu_type[at])] = int(kept.rows[at]), float(kept.until_s[at])
+    return least
 
 
 def _measured(basis: EvidenceBasis, jobs: JobTable, rows: Ints) -> Floats:

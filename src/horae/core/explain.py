@@ -100,6 +100,8 @@ class _Words:
                 numbers["ahead"] = self._jobs_ahead(reason)
             case Reason.AWAITING_BIDS:
                 numbers |= self._auction()
+            case Reason.LEASED | Reason.KEPT_FOR_OTHERS:
+                numbers |= self._first_kept()
             case Reason.BEHIND_SHORTER | Reason.BEHIND_LESS_SERVED | Reason.BEHIND_QUEUE if self._evidence.measure:
                 numbers |= {"theirs": self._mean_of_holders(), "its_own": self._own_value()}
             case _:
@@ -120,6 +122,7 @@ class _Words:
             "failed": self._failed(),
             "its_loss": f"its own is at {loss:.4g}" if isfinite(loss) else "it has reported no loss",
             "again": _in(", at the latest looked at in", self._evidence.again_s - self._now_s),
+            "next_look": _in("; it is looked at again in", self._evidence.again_s - self._now_s, " at the latest"),
             "holders_have": counted_or_no(holders, "job", "has", "have"),
             "free_are": f"{number['free'] or 'none'} {'is' if number['free'] <= 1 else 'are'} free",
             "smaller": "with fewer GPUs or " if number["gpus"] > 1 else "",
@@ -127,7 +130,7 @@ class _Words:
             "chosen_are": counted_or_no(number.get("chosen", 0), "GPU", "is", "are"),
             "vacating": _vacating(number.get("occupied", 0), self._status.state(self._row) is STOPPING),
             "passing": self._passing(),
-            "until": _in(", the first of them for at most", self._evidence.unprotected_s - self._now_s, " more"),
+            "kept": self._kept(numbers),
         }
 
     def unsaved(self) -> str:
@@ -207,6 +210,26 @@ class _Words:
         offered = sum(count for _, count, gpu_type in asks[0].offer if gpu_type in types) if asks else 0
         answer_in_s = max((ask.deadline_s - self._now_s for ask in asks), default=0.0)
         return {"offered": offered, "bidders": len(asks), "answer_in_s": max(0.0, answer_in_s)}
+
+    def _first_kept(self) -> dict[str, float | str]:
+        """The job that keeps GPUs which this one could use, though it does not go first, and for how many seconds more.
+
+        Of several, the one that keeps them least long; without the seconds if it does so until it ends.
+        """
+        names, until_s = self._evidence.kept_by, self._evidence.kept_until_s
+        kept = [(until_s[gpu_type], names[gpu_type]) for gpu_type in self._types if gpu_type < len(names)]
+        end_s, name = min([(end_s, name) for end_s, name in kept if name], default=(np.inf, ""))
+        if not name:
+            end_s = self._evidence.unprotected_s
+        left = {"kept_for_s": max(0.0, end_s - self._now_s)} if end_s - self._now_s < _FOR_EVER_S else {}
+        return {**({"kept_by": name} if name else {}), **left}
+
+    def _kept(self, numbers: Mapping[str, float | str]) -> str:
+        """Which job keeps its GPUs first, and how long."""
+        name, left_s = numbers.get("kept_by", ""), numbers.get("kept_for_s")
+        if left_s is None:
+            return f": job {name} keeps its own until it ends" if name else ""
+        return f": {f'job {name} keeps its own' if name else 'the first of them does'} for at most {left_s:.0f} s more"
 
     def _gpus_set_aside(self) -> dict[str, float | str]:
         """GPUs that are set aside for the job, and how many of them are still occupied at this moment."""

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.arrays import Ints
+from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Span
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
@@ -20,6 +20,14 @@ class Placement(NamedTuple):
     gpu_ids: tuple[int, ...]
     span: Span
     ready: bool
+
+
+class Kept(NamedTuple):
+    """Jobs that keep their GPUs though others go before them, as columns: row, GPU type, and until when."""
+
+    rows: Ints
+    gpu_type: Ints
+    until_s: Floats
 
 
 class Plan(NamedTuple):
@@ -36,6 +44,8 @@ class Plan(NamedTuple):
     head: int
     #: When the first lease or minimum run time of a job that blocks a wish ends.
     unprotected_s: float
+    #: Jobs that keep others from GPUs for now; None where no job waits for that.
+    kept: Kept | None = None
 
 
 class PlacementRule(Protocol):

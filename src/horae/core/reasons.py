@@ -86,12 +86,11 @@ SENTENCES: dict[Reason, str] = {
     "time goes by{again}; `horae share` shows what each queue has and is entitled to.",
     Reason.BEHIND_BETTER: "{rule}: {holders_have} the {taken:GPU} it could use; {its_loss}; it goes on when "
     "theirs fall more slowly or they end{again}.",
-    Reason.LEASED: "{holders_have} the {taken:GPU} it could use, and none of them goes before it, but a lease, a "
-    "minimum run time or the time they take to load lets them keep these GPUs{until}; it is looked at again then: "
-    "nothing is to be done.",
+    Reason.LEASED: "{holders_have} the {taken:GPU} it could use, and a lease, a minimum run time, loading or the "
+    "policy's setting `stay` keeps some of these where they are, whoever goes first{kept}{next_look}: nothing is to be done.",
     Reason.KEPT_FOR_OTHERS: "GPUs that are free ({free} of a type it accepts), or what is left of its queue's maximum, "
-    "are kept for jobs that go before it. These wait until others, which only just loaded, have worked as long{until}: "
-    "nothing is to be done.",
+    "are kept for jobs that go before it and wait until others, which only just loaded, have worked as long{kept}"
+    "{next_look}: nothing is to be done.",
     Reason.AWAITING_BIDS: "{offered:GPU} of a type it accepts can be had by auction, which waits for the bids of the "
     "agents of {bidders:app}, {answer_in_s:.1f} s at most: ask again then.",
     Reason.AT_RUNG: "It has reached a rung of its app, which compares its trials there, with {others:trial} yet to "

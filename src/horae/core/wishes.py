@@ -55,10 +55,16 @@ class Wishes(NamedTuple):
     asks: tuple[Ask, ...] = ()
     #: When the policy is asked again for each wish's job, if the job loses its GPUs by this decision.
     wake_if_stopped_s: Floats = _NO_FLOATS
+    #: For policies by which jobs stay where they are unless others go before them by far: keys without that preference.
+    #: A job that waits only because of it is told so.
+    unkept_key: Floats = _NO_FLOATS
+    #: How much `key` changes in a second if the same jobs go on to run; empty if that is not known.
+    key_per_s: Floats = _NO_FLOATS
 
     def check_lengths(self) -> None:
         """Fail if a column is neither empty nor as long as the others."""
         wishes = len(self.job)
-        for column in (self.key, self.gpu_type, self.gpus_min, self.gpus_max, self.partner, self.wake_if_stopped_s):
+        by_wish = (self.gpu_type, self.gpus_min, self.gpus_max, self.partner, self.wake_if_stopped_s)
+        for column in (self.key, self.unkept_key, self.key_per_s, *by_wish):
             assert len(column) in (0, wishes), f"a column of {len(column)} for {wishes} wishes"
         assert self.pins is None or len(self.pins) == wishes, f"{len(self.pins)} pins for {wishes} wishes"

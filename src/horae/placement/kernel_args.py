@@ -23,18 +23,16 @@ PARENT, MINIMUM, MAXIMUM, USED = 0, 1, 2, 3
 #: Columns of `Floor.held`, by holder: its job, the job that shares the GPUs, GPU count, first GPU.
 LEAD, GUEST, SIZE, FIRST_GPU = 0, 1, 2, 3
 #: Columns of `Floor.holders`, by holder, after LEAD and GUEST: what becomes of the holder, position of its first
-#: wish, the holders from the last in order to the first, the row that comes to share its GPUs, whether it was
-#: KEEPS before the first turn, and a heap. Before and after a walk all holders are KEEPS and guarded, and nothing
-#: has joined.
-STATUS, POSITION, BACK, JOINED, GUARDED, TURNED = 2, 3, 4, 5, 6, 7
+#: wish, the holders from the last in order to the first, the row that comes to share its GPUs, and a heap. Before and
+#: after a walk all holders are KEEPS, and nothing has joined.
+STATUS, POSITION, BACK, JOINED, TURNED = 2, 3, 4, 5, 6
 #: A holder's turn has not come; it keeps its GPUs; it lost them; it got others instead.
 UNDECIDED, KEEPS, DISPLACED, MOVES = 0, 1, 2, 3
 #: Columns of `Floor.marks`, by row: the mark, the number of a grant, the list of marked rows, and the last walk with a
 #: wish of the job. All rows are UNMARKED before and after a walk.
 MARK, GRANT, MARKED, WISHED = 0, 1, 2, 3
-#: Nothing happened to the job; it left GPUs that it shared; it got GPUs; one of its several wishes came to nothing;
-#: it waits for GPUs that jobs after it are not to lose now.
-UNMARKED, LEFT, GRANTED, LOOKED_AT, HELD_BACK = 0, 1, 2, 3, 4
+#: Nothing happened to the job; it left GPUs that it shared; it got GPUs; one of its several wishes came to nothing.
+UNMARKED, LEFT, GRANTED, LOOKED_AT = 0, 1, 2, 3
 #: Columns of `Floor.by_pool`, of `Floor.by_type` and of the counts before the decision. GPUs without a holder; those
 #: of them without an occupant; free GPUs and those of holders that may lose them; the part of the free GPUs that may
 #: be used beyond a reservation; and room to try what would be free if other jobs left.
@@ -63,9 +61,9 @@ STOPPED, TAKER, RENEWED, FIRST, GPU_ID, SPAN, READY = 8, 9, 10, 11, 12, 13, 14
 #: Columns of `Walk.times`. By holder: key of its first wish, and that key in a heap; the times of ENDING; and when the
 #: job with a reservation could start: one number.
 FIRST_KEY, TURNED_KEY, END_S, RESERVED_S = 0, 1, 2, 3
-#: Parts of `Walk.tried`, by GPU type and gang size. The stamps of the moments when such a gang found no place among
-#: FREE and among REACH GPUs; and the holder that limits which wishes lack only guarded GPUs.
-TRIED_FREE, TRIED_REACH, LIMIT = 0, 1, 2
+#: Parts of `Walk.tried`, by GPU type and gang size: the stamps of the moments when such a gang found no place among
+#: FREE and among REACH GPUs.
+TRIED_FREE, TRIED_REACH = 0, 1
 #: The host of a grant is the holder whose GPUs the job comes to share, or HOST_GRANT less the number of a grant.
 NO_HOST, HOST_GRANT = -1, -2
 #: Columns of `Walk.turns`: wishes that need a turn as given, in the order of their turns, and as a heap; wishes of jobs
@@ -172,6 +170,8 @@ class Walk(NamedTuple):
     #: Whether jobs lose GPUs to others as long as no job has a reservation.
     takes: bool
     blocking: bool
+    #: Whether this is a walk as if no job were protected, of which only grants and losers count: no reasons.
+    unprotected: bool
     #: The reason of jobs that wait because jobs before them took the GPUs.
     waiting: int
     #: The row that GPUs are reserved for, -1 if there is none.
@@ -214,3 +214,5 @@ class Totals(NamedTuple):
     all_reasons: int
     #: When the first protected holder that is in a waiting job's way loses its protection.
     unprotected_s: float
+    #: Whether a wish waits that may have had GPUs if no holder were protected.
+    held_up: bool

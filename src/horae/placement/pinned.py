@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.gpu_moves import NOBODY
-from horae.core.plan import Placement, Plan
+from horae.core.plan import Kept, Placement, Plan
 from horae.core.queues import QueueUse
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.states import PLACED, STOPPING, WAITING
 from horae.core.wishes import Wishes
+from horae.placement.kept_gpus import kept_gpus
 
 Ints = NDArray[np.int64]
 
@@ -40,6 +41,7 @@ def fit_pinned(now: Snapshot, wishes: Wishes, pins: Sequence[Mapping[int, int]])
         reason_codes=reason_codes,
         head=NOBODY,
         unprotected_s=floor.unprotected_s(),
+        kept=floor.kept_gpus(),
     )
 
 
@@ -142,10 +144,10 @@ class _Floor:
         most = np.where(now.rates > 0, now.open_gpus, 0).max(axis=1, initial=0)
         code = np.where(most < table.gpus_min[now.rows], int(Reason.CLUSTER_TOO_SMALL), int(waiting))
         number = {row: i for i, row in enumerate(now.rows.tolist())}
-        if waiting is Reason.LEASED:
-            # Who was compared with others before, and lost, hears no more of it until the next comparison.
-            stays = table.reason[now.rows] == int(Reason.BEHIND_SHARE)
-            code[stays & (code == int(waiting))] = int(Reason.BEHIND_SHARE)
+        if waiting in (Reason.LEASED, Reason.BEHIND_SHARE):
+            # Jobs are compared only for GPUs that may change hands; it is not known who would get the others.
+            leased = np.where(self._could_use_kept_gpus(), int(Reason.LEASED), int(Reason.BEHIND_SHARE))
+            code = np.where(code == int(waiting), leased, code)
         if now.queues.has_maximum:
             full = [not self._queues.allows(int(table.queue[row]), int(table.gpus_min[row])) for row in now.rows]
             code[np.array(full, np.bool_) & (code != int(Reason.CLUSTER_TOO_SMALL))] = int(Reason.OVER_QUOTA)
@@ -166,6 +168,24 @@ class _Floor:
             return np.inf
         until_s = [float(self._table.protected_until_s[row]) for row in self._ledger.held]
         return min((when_s for when_s in until_s if when_s > self._now.now_s), default=np.inf)
+
+    def kept_gpus(self) -> Kept:
+        """The protected jobs, which keep their GPUs."""
+        rows = np.array(self._guarded, np.int64)
+        return kept_gpus(self._now, rows, self._table.protected_until_s[rows])
+
+    @property
+    def _guarded(self) -> list[int]:
+        """Rows that keep their GPUs and are protected."""
+        return [row for row in self._ledger.held if row not in self.losers and self._protected(row)]
+
+    def _could_use_kept_gpus(self) -> NDArray[np.bool_]:
+        """Jobs that could use GPUs of protected jobs: of a type with enough GPUs, if all of them could change hands."""
+        now, types = self._now, len(self._now.cluster.gpu_types)
+        kept_ids = np.array(sorted({gpu for row in self._guarded for gpu in self._ledger.held[row]}), np.int64)
+        kept = np.bincount(now.cluster.gpu_type[kept_ids[self._ledger.gpu_open[kept_ids]]], minlength=types)
+        enough = now.open_gpus >= self._table.gpus_min[now.rows][:, None]
+        return np.asarray(((now.rates > 0) & (kept > 0) & enough).any(axis=1))
 
     def _protected(self, row: int) -> bool:
         return bool(self._table.protected_until_s[row] > self._now.now_s)

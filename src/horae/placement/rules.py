@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.core.arrays import Bytes, Ints
+from horae.core.arrays import Bytes, Floats, Ints
 from horae.core.cluster import Span
 from horae.core.errors import UserError, did_you_mean
 from horae.core.gpu_ledger import GpuLedger
@@ -16,6 +16,7 @@ from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
+from horae.placement.kept_gpus import FreeWalk, name_kept_gpus
 from horae.placement.kernel_args import Totals
 from horae.placement.pinned import fit_pinned
 from horae.placement.settling import keep_settling
@@ -85,6 +86,7 @@ class GangPlacement:
         self._records.make_room(now, len(wishes.job))
         answer, head = self._records.answer, NOBODY
         totals = self._walk(now, wishes, wishes.preempt, NOBODY)
+        held_up = totals.held_up
         if wishes.reserve_after_s < np.inf:
             head = _starving(now, wishes, answer, totals)
             if head != NOBODY:
@@ -102,14 +104,29 @@ class GangPlacement:
             head=head,
             unprotected_s=np.inf if everybody_has_gpus else totals.unprotected_s,
         )
-        return keep_settling(now, plan) if plan.stopped else plan
+        plan = keep_settling(now, plan) if plan.stopped else plan
+        if not wishes.preempt or everybody_has_gpus or not (held_up or head != NOBODY or len(wishes.unkept_key)):
+            return plan
+        walks = [self._walk_freely(now, wishes, wishes.key)] if held_up or head != NOBODY else []
+        if len(wishes.unkept_key):
+            walks.append(self._walk_freely(now, wishes, wishes.unkept_key))
+        return name_kept_gpus(now, wishes, plan, walks)
 
-    def _walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int) -> Totals:
+    def _walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int, unprotected: bool = False) -> Totals:
         """One walk over the wishes, from the GPUs as they are."""
         records = self._records
-        floor, walk = records.floor(now, wishes), records.walk(now, wishes, preempt, head)
-        totals: Totals = fit(floor, walk, records.needs, records.jobs, records.pools, records.nodes(now))
+        floor, walk = records.floor(now, wishes), records.walk(now, wishes, preempt, head, unprotected)
+        jobs = records.unprotected_jobs(wishes.waiting) if unprotected else records.jobs
+        totals: Totals = fit(floor, walk, records.needs, jobs, records.pools, records.nodes(now))
         return totals
+
+    def _walk_freely(self, now: Snapshot, wishes: Wishes, key: Floats) -> FreeWalk:
+        """A walk as if no job were protected."""
+        records = self._records
+        wanted = wishes if key is wishes.key else wishes._replace(key=key)
+        totals = self._walk(now, wanted, True, NOBODY, unprotected=True)
+        losers, takers = records.answer.stopped[: totals.stopped], records.answer.taker[: totals.stopped]
+        return FreeWalk(key, records.granted_rows(totals.grants).copy(), losers.copy(), takers.copy())
 
 
 def _starving(now: Snapshot, wishes: Wishes, answer: Answer, totals: Totals) -> int:

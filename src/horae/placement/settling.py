@@ -17,6 +17,7 @@ from horae.core.plan import Placement, Plan
 from horae.core.queues import QueueUse
 from horae.core.reasons import RULES, Reason
 from horae.core.snapshot import Snapshot
+from horae.placement.kept_gpus import kept_gpus
 
 _LEASED, _KEPT_FOR_OTHERS = int(Reason.LEASED), int(Reason.KEPT_FOR_OTHERS)
 _OVER_QUOTA = int(Reason.OVER_QUOTA)
@@ -42,6 +43,7 @@ def keep_settling(now: Snapshot, plan: Plan) -> Plan:
         reason_rows=rows,
         reason_codes=codes,
         unprotected_s=min(plan.unprotected_s, *(float(until_s[row]) for row in settling)),
+        kept=kept_gpus(now, np.array(settling), until_s[settling]),
     )
 
 

@@ -8,7 +8,8 @@ One walk serves every policy and every placement rule:
    - a job that has none takes free GPUs, or else GPUs of jobs that come after it, the last of those first.
      No job loses GPUs unless the taker is placed;
    - where a job that waited too long has a reservation, jobs that waited longer go first, and
-     all others may only use what does not delay it.
+     all others may only use what does not delay it;
+   - a wish that its quota refused has a second turn if jobs of the queue have lost GPUs since (`_take_second_turns`).
 3. Let elastic jobs that were placed grow into what is left (`_grow_elastic`).
 4. Give out GPU numbers (`gpu_numbers`), and say why all other jobs wait (`waiting_reasons`).
 
@@ -45,7 +46,6 @@ from horae.placement.kernel_args import (
     FREE_STAMP,
     GRANTED,
     GRANTS,
-    GUARDED,
     GUEST,
     HEAP,
     IDLE,
@@ -93,13 +93,14 @@ from horae.placement.kernel_args import (
     Totals,
     Walk,
 )
-from horae.placement.marks import has_nothing, wipe_marks
+from horae.placement.marks import has_nothing, is_served, wipe_marks
 from horae.placement.quotas import charge, use, within_maximum
 from horae.placement.reservation import reserve
 from horae.placement.turns import (
     EVERYBODY,
     GUARANTEED,
     LONGER_WAITING,
+    least_gpus,
     most_of_one_type,
     rule_for,
     take_turn,
@@ -111,6 +112,7 @@ _PLACED, _STOPPING = int(State.PLACED), int(State.STOPPING)
 #: How many wishes are listed at first where the rest may not have to be looked at closely.
 _FIRST_TURNS = 1024
 _NONE, _VACATING, _FRAGMENTED = int(Reason.NONE), int(Reason.VACATING), int(Reason.FRAGMENTED)
+_OVER_QUOTA = int(Reason.OVER_QUOTA)
 
 
 @lean
@@ -190,7 +192,7 @@ def _see_holders(all_fit: bool, floor: Floor, walk: Walk, jobs: JobColumns) -> N
         if promised_until_s(h, jobs.promised_until_s, floor) > walk.now_s:
             floor.counters[PROTECTED] = 1
             continue
-        floor.holders[STATUS, h], floor.holders[GUARDED, h] = KEEPS if all_fit else UNDECIDED, 0
+        floor.holders[STATUS, h] = KEEPS if all_fit else UNDECIDED
         gpu = floor.held[FIRST_GPU, h]
         while gpu >= 0:
             pool = floor.by_gpu[POOL_OF, gpu]
@@ -315,6 +317,21 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, 
             take_turn(i, everybody, floor, walk, needs, pools)
 
 
+@lean
+def _take_second_turns(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> None:
+    """Wishes that their quota refused have another turn, in order, if jobs of the queue have lost GPUs since."""
+    counters, granted, everybody = floor.counters, NONE, EVERYBODY + 0
+    while granted != counters[GRANTS]:
+        granted = counters[GRANTS]
+        # Where wishes have keys, those whose turn came are in the order of their turns.
+        for turn in range(counters[POPPED] if len(walk.key) > 0 else counters[TURNS]):
+            i = walk.turns[ORDER if len(walk.key) > 0 else WISH, turn]
+            if walk.codes[CODE, i] != _OVER_QUOTA or is_served(walk.job[i], floor):
+                continue
+            if within_maximum(floor.queue[walk.job[i]], least_gpus(i, walk, needs), floor.quotas):
+                take_turn(i, everybody, floor, walk, needs, pools)
+
+
 @inlined
 def _take_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools) -> None:
     """Step 2: every wish has its turn, as long as there is anything to give."""
@@ -338,6 +355,8 @@ def _take_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools:
                 take_turn(i, sweep, floor, walk, needs, pools)
             elif has_nothing(walk.job[i], floor) and floor.marks[MARK, walk.job[i]] != LOOKED_AT:
                 counters[FIRST_TO_WAIT] = i
+    if walk.limited:
+        _take_second_turns(floor, walk, needs, pools)
 
 
 @lean
@@ -382,14 +401,17 @@ def fit(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools, 
     number_grants(floor, walk, jobs, nodes)
     stopped, renewed = list_stopped(floor, walk), list_renewed(floor, walk, jobs)
     count_free(floor, walk)
-    unprotected_s = np.inf
-    if floor.counters[PROTECTED] > 0 and floor.counters[FIRST_TO_WAIT] >= 0:
-        unprotected_s = first_unprotected_s(floor, walk, jobs)
-    reasons = list_reasons(floor, walk, needs, jobs, pools)
-    all_reasons = reasons if walk.complete else list_wishless(reasons, floor, walk, needs, jobs)
+    unprotected_s, held_up, reasons, all_reasons = np.inf, False, 0, 0
+    if not walk.unprotected:
+        if floor.counters[PROTECTED] > 0 and floor.counters[FIRST_TO_WAIT] >= 0:
+            unprotected_s, held_up = first_unprotected_s(floor, walk, jobs)
+            # A job may be protected from a move that its own wish asks for, or fill a quota.
+            held_up = held_up or walk.asked.shape[1] > 0 or floor.counted
+        reasons = list_reasons(floor, walk, needs, jobs, pools)
+        all_reasons = reasons if walk.complete else list_wishless(reasons, floor, walk, needs, jobs)
     # Leave the records as the next walk wants to find them.
     wipe_marks(floor)
     wipe_owners(floor)
     for h in range(floor.holder_count if floor.counters[CONTESTED] else 0):
-        floor.holders[STATUS, h], floor.holders[GUARDED, h], floor.holders[JOINED, h] = KEEPS, 1, NONE
-    return Totals(stopped, floor.counters[GRANTS], renewed, reasons, all_reasons, unprotected_s)
+        floor.holders[STATUS, h], floor.holders[JOINED, h] = KEEPS, NONE
+    return Totals(stopped, floor.counters[GRANTS], renewed, reasons, all_reasons, unprotected_s, held_up)

@@ -11,6 +11,7 @@ from horae.core.cluster import Cluster
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
 from horae.core.queues import QueueTree
+from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
 from horae.placement.choose import BY_SKEW
@@ -24,7 +25,6 @@ from horae.placement.kernel_args import (
     FIRST_NODE,
     GPU_ID,
     GPU_TYPE,
-    GUARDED,
     IN_POOL,
     JOINED,
     KEEPS,
@@ -101,6 +101,7 @@ class WalkRecords:
         self._queue_columns: Ints = np.zeros((4, 0), np.int64)
         self._seen: tuple[GpuLedger, int] | None = None
         self._table: JobTable | None = None
+        self._never_s = np.empty(0)
         self._make_room_for_wishes(64)
 
     def make_room(self, now: Snapshot, wishes: int) -> None:
@@ -138,7 +139,7 @@ class WalkRecords:
             counters=self._counters,
         )
 
-    def walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int) -> Walk:
+    def walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int, unprotected: bool = False) -> Walk:
         """What the policy wishes, and room for what becomes of it."""
         ledger, queues = now.gpu_ledger, now.queues
         return Walk(
@@ -147,12 +148,13 @@ class WalkRecords:
             preempt=preempt,
             takes=wishes.preempt,
             blocking=wishes.blocking,
+            unprotected=unprotected,
             waiting=int(wishes.waiting),
             head=head,
             complete=wishes.job is now.rows,
             several=len(wishes.gpu_type) > 0,
             as_jobs_say=len(wishes.gpu_type) + len(wishes.gpus_min) + len(wishes.gpus_max) == 0,
-            renews=wishes.lease_until_s > now.now_s,
+            renews=wishes.lease_until_s > now.now_s and not unprotected,
             guaranteed=queues.has_minimum,
             limited=queues.has_maximum,
             shown=now.rows,
@@ -181,6 +183,14 @@ class WalkRecords:
         ledger = now.gpu_ledger
         return Nodes(self._flat, self._by_node, ledger.occupants, ledger.by_node)
 
+    def unprotected_jobs(self, waiting: Reason) -> JobColumns:
+        """The columns of the jobs as if none were protected; where jobs take turns, as if only time slices were."""
+        if waiting is Reason.BEHIND_TURN:
+            return self.jobs._replace(promised_until_s=self.jobs.lease_until_s)
+        if len(self._never_s) != len(self.jobs.promised_until_s):
+            self._never_s = np.full(len(self.jobs.promised_until_s), -np.inf)
+        return self.jobs._replace(promised_until_s=self._never_s)
+
     def granted_rows(self, count: int) -> Ints:
         """Rows of the first `count` grants."""
         return self._grants[ROW, :count]
@@ -200,9 +210,9 @@ class WalkRecords:
             by_pool=_by_pool(cluster, self.by_gpu[POOL_OF], self._flat),
         )
         sizes = 2 * (gpus + 1) if self._rule == BY_SKEW else gpus + 1
-        self._tried = np.zeros((3, types, sizes), np.int64)
-        self._holders = np.zeros((8, gpus), np.int64)
-        self._holders[STATUS], self._holders[GUARDED], self._holders[JOINED] = KEEPS, 1, NONE
+        self._tried = np.zeros((2, types, sizes), np.int64)
+        self._holders = np.zeros((7, gpus), np.int64)
+        self._holders[STATUS], self._holders[JOINED] = KEEPS, NONE
         # Every GPU may be given to one job, and to another that shares it; before, a third may have it. A holder is
         # touched when it is displaced or moves, and when one of its jobs leaves.
         self._grants, self._times = np.zeros((15, 4 * gpus + 1), np.int64), np.zeros((4, 3 * gpus + 1))

@@ -25,7 +25,7 @@ _HERE = __file__.rpartition("/policies/")[0]
 
 #: Columns of wishes, and their types.
 _INTS = ("job", "gpu_type", "gpus_min", "gpus_max", "partner")
-_FLOATS = ("key", "wake_if_stopped_s")
+_FLOATS = ("key", "wake_if_stopped_s", "unkept_key", "key_per_s")
 #: What a policy may offer beside `plan`; see `horae.core.policy`.
 _EXTRAS = ("check", "relaxed", "counters", "space_sharing", "type_aware", "aware", "preempts")
 
@@ -112,7 +112,7 @@ def _problem(now: Snapshot, wishes: Wishes) -> str:
         return "name rows that no waiting or running job has: take them from now.rows"
     if not _are_rows(now, wishes.partner[wishes.partner != -1]):
         return "name partners that no waiting or running job is: take them from now.rows, or -1"
-    if np.isnan(wishes.key).any():
+    if any(np.isnan(keys).any() for keys in (wishes.key, wishes.unkept_key, wishes.key_per_s)):
         return "have a key that is not a number (NaN): give every wish a number"
     if ((wishes.gpu_type < 0) | (wishes.gpu_type >= len(now.cluster.gpu_types))).any():
         return f"name a GPU type that is none of the cluster's {len(now.cluster.gpu_types)}: use their numbers, from 0"

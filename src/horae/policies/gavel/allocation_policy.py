@@ -14,7 +14,7 @@ from horae.core.arrays import Bools, Floats, Ints
 from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
-from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, remember
+from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, owed_per_s, remember
 from horae.policies.settings import BadSetting, setting
 from horae.solve.allocation.problem import AllocationProblem, Sharing, Solution
 
@@ -88,12 +88,17 @@ class AllocationPolicy(ABC):
         runnable = np.asarray(now.usable.any(axis=1))
         shares = self._shares(now, memory, runnable) if runnable.any() else TimeShares(np.zeros_like(owed_s))
         remember(now, memory, shares, owed_s)
-        wishes = next_round(now, shares, self.claims(now, shares, owed_s), self.round, self.stay)
+        claim_s, per_s = self.claims(now, shares, owed_s), self.claims_per_s(now, shares)
+        wishes = next_round(now, shares, claim_s, self.round, self.stay, per_s)
         return wishes._replace(wake_s=min(wishes.wake_s, self.next_claim_s(now, shares)))
 
     def claims(self, now: Snapshot, shares: TimeShares, owed_s: Floats) -> Floats:
         """Claim of each job (rows) to each GPU type (columns), in seconds; the time owed, by default."""
         return owed_s
+
+    def claims_per_s(self, now: Snapshot, shares: TimeShares) -> Floats | None:
+        """How much each claim grows in a second, or None if that is not known; as the time owed does, by default."""
+        return owed_per_s(now, shares)
 
     def next_claim_s(self, now: Snapshot, shares: TimeShares) -> float:
         """When claims change although nothing happens, if before the end of the round; never, by default."""

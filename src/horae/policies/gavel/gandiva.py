@@ -12,7 +12,7 @@ from horae.core.arrays import Floats, Ints
 from horae.core.memory import Memory, MemorySpec
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
-from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, remember
+from horae.policies.gavel.rounds import MEMORY, TimeShares, next_round, owed, owed_per_s, remember
 from horae.policies.gavel.type_preference import free_gpus
 from horae.policies.settings import setting
 from horae.solve.allocation.problem import isolated_share
@@ -58,7 +58,8 @@ class Gandiva:
         # The claim is the time owed on all types together. A job moves to idle GPUs on which it is faster.
         claim_s = np.repeat(owed_s.sum(axis=1, keepdims=True), owed_s.shape[1], axis=1)
         claim_s[_moves(now, partner)] += 2 * self.stay
-        return next_round(now, shares, claim_s, self.round, self.stay)
+        per_s = np.repeat(owed_per_s(now, shares).sum(axis=1, keepdims=True), owed_s.shape[1], axis=1)
+        return next_round(now, shares, claim_s, self.round, self.stay, per_s)
 
     def _draw_pairs(self, now: Snapshot, memory: Memory, partner: Ints, gain: Floats) -> Ints:
         """Pair jobs without a partner at random, until all jobs and pairs fit on the GPUs."""

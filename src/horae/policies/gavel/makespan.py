@@ -60,6 +60,9 @@ class Makespan(AllocationPolicy):
         claim_s = np.where(spare_s < self._needed_s(now, shares, spare_s), _FIRST_S - spare_s, -now.remaining_s)
         return np.where(shares.total > 0, claim_s[:, None] + _OWED_WEIGHT * owed_s, _LAST_S)
 
+    def claims_per_s(self, now: Snapshot, shares: TimeShares) -> None:
+        """Not known: claims are by the time to spare, which changes with every solution."""
+
     def next_claim_s(self, now: Snapshot, shares: TimeShares) -> float:
         """When the first waiting job runs out of time to spare."""
         if now.has_gpus.all():

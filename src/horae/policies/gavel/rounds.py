@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.arrays import Floats, Ints
+from horae.core.arrays import Bools, Floats, Ints
 from horae.core.memory import Memory, MemorySpec
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
@@ -31,6 +31,7 @@ MEMORY = MemorySpec(columns={"ran_s": 0}, by_type=("owed_s", "share"), scalars={
 
 #: Keys of (job, type) pairs without a share begin here: after all pairs that are owed time.
 _NO_SHARE_KEY = 1e15
+_NO_KEYS = np.empty(0, np.float64)
 
 
 def owed(now: Snapshot, memory: Memory, half_life_s: float) -> Floats:
@@ -69,16 +70,33 @@ def remember(now: Snapshot, memory: Memory, shares: TimeShares, owed_s: Floats) 
     memory.put_scalar("looked_s", now.now_s)
 
 
-def next_round(now: Snapshot, shares: TimeShares, claim_s: Floats, round_s: float, stay_s: float) -> Wishes:
-    """Wishes for jobs and pairs of jobs, largest claim first. A claim is the time owed, for most policies."""
-    job, gpu_type, key = _alone(now, shares, claim_s, stay_s)
+def owed_per_s(now: Snapshot, shares: TimeShares) -> Floats:
+    """How much the time owed to each job on each type grows in a second, if the jobs that run go on to run."""
+    per_s, runs = shares.total, np.flatnonzero(now.has_gpus & ~now.loading)
+    per_s[runs, now.last_type[runs]] -= 1.0
+    return per_s
+
+
+def next_round(
+    now: Snapshot,
+    shares: TimeShares,
+    claim_s: Floats,
+    round_s: float,
+    stay_s: float,
+    claim_per_s: Floats | None = None,
+) -> Wishes:
+    """Wishes for jobs and pairs of jobs, largest claim first. A claim is the time owed, for most policies.
+
+    `claim_per_s` is how much each claim grows in a second, if that is known.
+    """
+    job, gpu_type, key, stays = _alone(now, shares, claim_s, stay_s)
     round_ends_s = next_quantum_s(now.now_s, round_s)
     partner = np.empty(0, np.int64)
     if len(shares.pairs):
-        first, second, shared_type, shared_key = _together(now, shares, claim_s, stay_s)
+        first, second, shared_type, shared_key, stay = _together(now, shares, claim_s, stay_s)
         partner = np.concatenate((np.full(len(job), -1), now.rows[second]))
         job, gpu_type = np.concatenate((job, first)), np.concatenate((gpu_type, shared_type))
-        key = np.concatenate((key, shared_key))
+        key, stays = np.concatenate((key, shared_key)), np.concatenate((stays, stay))
     return Wishes(
         job=now.rows[job],
         key=np.asarray(np.round(key, 6), np.float64),
@@ -87,23 +105,27 @@ def next_round(now: Snapshot, shares: TimeShares, claim_s: Floats, round_s: floa
         lease_until_s=round_ends_s,
         waiting=Reason.BEHIND_SHARE,
         wake_s=round_ends_s if len(now) else math.inf,
+        unkept_key=np.asarray(np.round(key + np.where(stays, stay_s, 0.0), 6), np.float64) if stay_s else _NO_KEYS,
+        key_per_s=_NO_KEYS if claim_per_s is None else -claim_per_s[job, gpu_type],
     )
 
 
-def _alone(now: Snapshot, shares: TimeShares, claim_s: Floats, stay_s: float) -> tuple[Ints, Ints, Floats]:
-    """Wishes of jobs for GPUs of their own: position of the job, GPU type, key."""
+def _alone(now: Snapshot, shares: TimeShares, claim_s: Floats, stay_s: float) -> tuple[Ints, Ints, Floats, Bools]:
+    """Wishes of jobs for GPUs of their own: position of the job, GPU type, key, and whether it has these GPUs."""
     job, gpu_type = np.nonzero(now.usable)
     stays = now.has_gpus[job] & (now.last_type[job] == gpu_type) & (now.companion[job] < 0)
     entitled = shares.alone[job, gpu_type] > 0
     slowness = 1.0 - now.rates[job, gpu_type] / now.rates[job].max(axis=1)
     pair_claim_s = claim_s[job, gpu_type] + np.where(stays, stay_s, 0.0)
-    return job, gpu_type, np.where(entitled | stays, -pair_claim_s, _NO_SHARE_KEY + slowness)
+    return job, gpu_type, np.where(entitled | stays, -pair_claim_s, _NO_SHARE_KEY + slowness), stays
 
 
-def _together(now: Snapshot, shares: TimeShares, claim_s: Floats, stay_s: float) -> tuple[Ints, Ints, Ints, Floats]:
-    """Wishes of pairs for GPUs to share: positions of the two jobs, GPU type, key."""
+def _together(
+    now: Snapshot, shares: TimeShares, claim_s: Floats, stay_s: float
+) -> tuple[Ints, Ints, Ints, Floats, Bools]:
+    """Wishes of pairs for GPUs to share: positions of the two jobs, GPU type, key, and whether they have these GPUs."""
     pair, gpu_type = np.nonzero(shares.together > 0)
     first, second = shares.pairs[pair].T
     stays = (now.companion[first] == now.rows[second]) & (now.last_type[first] == gpu_type)
     pair_claim_s = np.maximum(claim_s[first, gpu_type], claim_s[second, gpu_type])
-    return first, second, gpu_type, -(pair_claim_s + np.where(stays, stay_s, 0.0))
+    return first, second, gpu_type, -(pair_claim_s + np.where(stays, stay_s, 0.0)), stays

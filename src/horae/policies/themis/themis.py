@@ -87,7 +87,8 @@ class Themis:
         if given:
             views, free = replace(views, granted=given), _without(free, given)
         asks: tuple[Ask, ...] = ()
-        # Without free GPUs, waiting jobs wait for leases to end, not behind an app that was worse off.
+        # Without free GPUs, waiting jobs wait for leases to end, not behind an app that was worse off; placement says
+        # so, too, of jobs that lost an auction in which leased GPUs were missing.
         waiting = Reason.LEASED
         if free.any() and views.may_bid.any():
             auction = self._open(now, memory, views, free)
