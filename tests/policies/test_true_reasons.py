@@ -84,7 +84,7 @@ def some_events(seed: int) -> list[Event]:
 
 
 def decide_freely(engine: Engine, now_s: float, unkept: bool = False) -> set[int]:
-    """Rows that have GPUs after a decision without leases, minimum run times and loading, and without `stay` if `unkept`."""
+    """Rows with GPUs after a decision without leases, minimum run times and loading, and without `stay` if `unkept`."""
     fork = engine.fork()
     for until_s in (fork.jobs.protected_until_s, fork.jobs.promised_until_s, fork.jobs.lease_until_s):
         until_s[:] = -np.inf

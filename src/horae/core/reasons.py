@@ -87,7 +87,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.BEHIND_BETTER: "{rule}: {holders_have} the {taken:GPU} it could use; {its_loss}; it goes on when "
     "theirs fall more slowly or they end{again}.",
     Reason.LEASED: "{holders_have} the {taken:GPU} it could use, and a lease, a minimum run time, loading or the "
-    "policy's setting `stay` keeps some of these where they are, whoever goes first{kept}{next_look}: nothing is to be done.",
+    "policy's setting `stay` keeps some of these where they are, whoever goes first{kept}{next_look}: nothing is to be "
+    "done.",
     Reason.KEPT_FOR_OTHERS: "GPUs that are free ({free} of a type it accepts), or what is left of its queue's maximum, "
     "are kept for jobs that go before it and wait until others, which only just loaded, have worked as long{kept}"
     "{next_look}: nothing is to be done.",
