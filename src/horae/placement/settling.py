@@ -18,11 +18,13 @@ from horae.core.queues import QueueUse
 from horae.core.reasons import RULES, Reason
 from horae.core.snapshot import Snapshot
 from horae.placement.kept_gpus import kept_gpus
+from horae.placement.kernel_args import FREE
 
 _LEASED, _KEPT_FOR_OTHERS = int(Reason.LEASED), int(Reason.KEPT_FOR_OTHERS)
 _OVER_QUOTA = int(Reason.OVER_QUOTA)
-#: Reasons by which there are no GPUs for a job.
-_LACK_GPUS = [int(reason) for reason in (Reason.NO_FREE_GPUS, *RULES)]
+#: By reason, whether it says that there are no GPUs, or no quota, for a job.
+_LACK = np.zeros(256, np.bool_)
+_LACK[[int(reason) for reason in (Reason.NO_FREE_GPUS, Reason.OVER_QUOTA, *RULES)]] = True
 
 
 def keep_settling(now: Snapshot, plan: Plan) -> Plan:
@@ -79,26 +81,29 @@ class _Rest:
 
     def reasons(self) -> tuple[Ints, Bytes]:
         """The rows whose reason changes, and the new reasons."""
-        rows, before = self._now.rows, self._now.table.reason[self._now.rows]
+        before = self._now.table.reason
         codes = before.copy()
-        codes[np.searchsorted(rows, self._plan.reason_rows)] = self._plan.reason_codes
-        keeps = np.isin(rows, list(self.kept))
-        codes[keeps] = before[keeps]
-        codes[np.isin(rows, list(self.waiting))] = _LEASED
-        codes[self._could_have(codes)] = _KEPT_FOR_OTHERS
+        codes[self._plan.reason_rows] = self._plan.reason_codes
+        kept, waiting = list(self.kept), list(self.waiting)
+        codes[kept] = before[kept]
+        codes[waiting] = _LEASED
+        if self._now.queues.has_maximum or self._free_by_type.any():
+            codes[self._could_have(codes)] = _KEPT_FOR_OTHERS
         changed = np.flatnonzero(codes != before)
-        return rows[changed], codes[changed]
+        return changed, codes[changed]
 
-    def _could_have(self, codes: Bytes) -> list[int]:
-        """Positions of jobs whose GPUs, or whose quota, would be there if they were not for those who wait."""
+    def _could_have(self, codes: Bytes) -> Ints:
+        """Rows of jobs whose GPUs, or whose quota, would be there if they were not for those who wait."""
         table, rows = self._now.table, self._now.rows
-        gpus, queue = table.gpus_min[rows], table.queue[rows]
+        rows = rows[_LACK[codes[rows]]]
+        gpus = table.gpus_min[rows]
         accepts = table.types[rows, None] >> np.arange(len(self._free_by_type)) & 1 > 0
         fits = (accepts & (self._free_by_type >= gpus[:, None])).any(axis=1)
-        doubted = (codes == _OVER_QUOTA) | (fits & np.isin(codes, _LACK_GPUS))
-        if not self._now.queues.has_maximum:
-            return np.flatnonzero(doubted).tolist()
-        return [i for i in np.flatnonzero(doubted).tolist() if self._use.allows(int(queue[i]), int(gpus[i]))]
+        rows = rows[fits | (codes[rows] == _OVER_QUOTA)]
+        if self._now.queues.has_maximum:
+            allowed = [self._use.allows(int(table.queue[row]), int(table.gpus_min[row])) for row in rows]
+            rows = rows[np.array(allowed, np.bool_)]
+        return rows
 
     @cached_property
     def _use(self) -> QueueUse:
@@ -111,12 +116,14 @@ class _Rest:
     @cached_property
     def _free_by_type(self) -> Ints:
         """Free GPUs of each type by what goes on."""
-        ledger = self._now.gpu_ledger
-        free = ledger.gpu_open & (ledger.holders[0] == NOBODY)
-        for row in self._losers - self.kept:
-            free[list(self._held[row])] = ledger.gpu_open[list(self._held[row])]
-        free[list(_gpus(self.going))] = False
-        return np.bincount(ledger.cluster.gpu_type[free], minlength=len(ledger.cluster.gpu_types))
+        ledger, leaving = self._now.gpu_ledger, self._losers - self.kept
+        free, gpu_type = ledger.by_type[FREE].copy(), ledger.cluster.gpu_type
+        both = {gpu: {*ledger.holders[:, gpu].tolist()} - {NOBODY} for row in leaving for gpu in self._held[row]}
+        left = {gpu for gpu, holders in both.items() if holders <= leaving and ledger.gpu_open[gpu]}
+        taken = [gpu for gpu in _gpus(self.going) if gpu in left or ledger.holders[0, gpu] == NOBODY]
+        np.add.at(free, gpu_type[list(left)], 1)
+        np.subtract.at(free, gpu_type[taken], 1)
+        return free
 
     def _in_the_way(self) -> list[Placement]:
         """Placements on GPUs that others keep, or of jobs that stay where they are."""
