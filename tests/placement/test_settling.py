@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from horae.core.commands import Decided, Stop, StopWhy
@@ -10,6 +11,7 @@ from horae.core.events import Event, JobProgressed, JobStarted
 from horae.core.lifecycle import LONGEST_LOAD_S
 from horae.core.queues import Queue
 from horae.core.reasons import Reason
+from horae.core.wishes import Wishes
 from horae.policies import POLICIES
 from tests.builders import Cell, Script, job
 from tests.policies.test_true_reasons import CLUSTER, SETTINGS, some_events, some_jobs
@@ -97,6 +99,35 @@ def test_a_maximum_that_the_loading_job_fills_is_kept() -> None:
     assert start(cell, "long", 20).planned is False
     assert [stop.job for stop in cell.at(40).stops] == ["long"]
     assert cell.running == ["short"]
+
+
+def test_the_first_in_line_gets_what_can_be_had_now() -> None:
+    cell = loading_cell(2)
+    cell.submit(1, job("middle", work=3000))
+    start(cell, "middle", 1)
+    stops = cell.submit(10, job("short"), job("second", work=200)).stops
+    assert [(stop.job, stop.by) for stop in stops] == [("middle", "short")]
+    assert cell.reason("second") is Reason.LEASED
+
+
+def test_nobody_waits_for_one_job_after_the_other() -> None:
+    cell = loading_cell(2)
+    cell.submit(1, job("middle", work=3000))
+    start(cell, "middle", 1)
+    cell.submit(10, job("short"))
+    assert cell.reason("short") is Reason.LEASED
+    # As if `long` had begun to load when `short` waited for another job already.
+    cell.engine.jobs.launched_s[cell.row("long")] = 10.5
+    stops = cell.submit(12, job("last", work=9000)).stops
+    assert [(stop.job, stop.by) for stop in stops] == [("middle", "short")]
+    assert cell.running == ["long", "short"]
+
+
+def test_wishes_without_some_jobs_are_those_of_all_others() -> None:
+    wishes = Wishes(np.array([1, 2, 3]), key=np.array([0.1, 0.2, 0.3]), partner=np.array([-1, -1, 1]))
+    rest = wishes.without([1])
+    assert (rest.job.tolist(), rest.key.tolist(), rest.partner.tolist()) == ([2], [0.2], [-1])
+    assert len(rest.gpu_type) == 0
 
 
 class Starts:

@@ -541,6 +541,7 @@ class Engine:
         if state.backoff:
             state.backoff = {row: until_s for row, until_s in state.backoff.items() if until_s > record.at_s}
         state.jobs.reason[record.reason_rows] = record.reason_codes
+        state.jobs.reason_since_s[record.reason_rows] = record.at_s
         if record.memory:
             state.memory.fit(len(state.jobs), len(state.jobs.gpu_types))
             for write in record.memory:

@@ -33,6 +33,8 @@ class JobTable:
 
     state: Bytes = codes(State.WAITING, shown=True)
     reason: Bytes = codes(Reason.NOT_YET_CONSIDERED, shown=True)
+    #: Since when the reason is this one, by the decisions that told it.
+    reason_since_s: Floats = floats(-np.inf)
     attempt: Ints = ints(0, shown=True)
     gpus: Ints = ints(1, shown=True)
     gpus_min: Ints = ints(1, shown=True)

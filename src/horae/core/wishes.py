@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ from horae.core.reasons import Reason
 
 _NO_INTS = np.empty(0, np.int64)
 _NO_FLOATS = np.empty(0, np.float64)
+#: Columns of wishes.
+_COLUMNS = "job key gpu_type gpus_min gpus_max partner wake_if_stopped_s unkept_key key_per_s".split()
 
 
 class Wishes(NamedTuple):
@@ -61,10 +63,18 @@ class Wishes(NamedTuple):
     #: How much `key` changes in a second if the same jobs go on to run; empty if that is not known.
     key_per_s: Floats = _NO_FLOATS
 
+    def without(self, rows: Iterable[int]) -> Wishes:
+        """The wishes of all other jobs; not for wishes with pins."""
+        assert self.pins is None, "pins are not wished for one by one"
+        gone = np.isin(self.job, list(rows))
+        if len(self.partner):
+            gone |= np.isin(self.partner, list(rows))
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        return self._replace(**{name: column[~gone] for name, column in columns.items() if len(column)})
+
     def check_lengths(self) -> None:
         """Fail if a column is neither empty nor as long as the others."""
         wishes = len(self.job)
-        by_wish = (self.gpu_type, self.gpus_min, self.gpus_max, self.partner, self.wake_if_stopped_s)
-        for column in (self.key, self.unkept_key, self.key_per_s, *by_wish):
-            assert len(column) in (0, wishes), f"a column of {len(column)} for {wishes} wishes"
+        for name in _COLUMNS:
+            assert len(getattr(self, name)) in (0, wishes), f"{len(getattr(self, name))} {name} for {wishes} wishes"
         assert self.pins is None or len(self.pins) == wishes, f"{len(self.pins)} pins for {wishes} wishes"

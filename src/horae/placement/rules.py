@@ -17,9 +17,9 @@ from horae.core.wishes import Wishes
 from horae.placement import PLACEMENTS
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION
 from horae.placement.kept_gpus import FreeWalk, name_kept_gpus
-from horae.placement.kernel_args import Totals
+from horae.placement.kernel_args import JobColumns, Totals
 from horae.placement.pinned import fit_pinned
-from horae.placement.settling import keep_settling
+from horae.placement.settling import RestOfPlan, settling_losers
 from horae.placement.walk import fit
 from horae.placement.walk_records import Answer, WalkRecords
 
@@ -84,39 +84,58 @@ class GangPlacement:
         if wishes.pins is not None:
             return fit_pinned(now, wishes, wishes.pins)
         self._records.make_room(now, len(wishes.job))
+        plan, held_up = self._plan(now, wishes, self._records.jobs)
+        settling = settling_losers(now, plan) if plan.stopped else []
+        if settling:
+            rest = RestOfPlan(now, plan, settling)
+            if rest.impatient:
+                keep = self._records.jobs_that_keep(now.table.protected_until_s)
+                plan, held_up = self._plan(now, wishes.without(rest.waiting - rest.impatient), keep)
+            plan = rest.told(plan) if rest.impatient else rest.plan
+        everybody_has_gpus = len(now.gpu_ledger.held) - len(plan.stopped) + len(plan.placed) >= len(now)
+        reserved = plan.head != NOBODY
+        if not wishes.preempt or everybody_has_gpus or not (held_up or reserved or len(wishes.unkept_key)):
+            return plan
+        walks = [self._walk_freely(now, wishes, wishes.key)] if held_up or reserved else []
+        if len(wishes.unkept_key):
+            walks.append(self._walk_freely(now, wishes, wishes.unkept_key))
+        return name_kept_gpus(now, wishes, plan, walks)
+
+    def _plan(self, now: Snapshot, wishes: Wishes, jobs: JobColumns) -> tuple[Plan, bool]:
+        """What the wishes come to if jobs are protected as these columns say, and whether that may hold one up."""
         answer, head = self._records.answer, NOBODY
-        totals = self._walk(now, wishes, wishes.preempt, NOBODY)
+        totals = self._walk(now, wishes, jobs, wishes.preempt)
         held_up = totals.held_up
         if wishes.reserve_after_s < np.inf:
             head = _starving(now, wishes, answer, totals)
             if head != NOBODY:
                 # While a job has a reservation no other is preempted: running jobs end when they are expected to.
-                totals = self._walk(now, wishes, False, head)
-        ledger = now.gpu_ledger
-        everybody_has_gpus = len(ledger.held) - totals.stopped + totals.grants >= len(now)
+                totals = self._walk(now, wishes, jobs, False, head)
+        everybody_has_gpus = len(now.gpu_ledger.held) - totals.stopped + totals.grants >= len(now)
         reason_rows, reason_codes = _reasons(wishes, answer, totals)
         plan = Plan(
             stopped=_stopped(answer, totals.stopped),
             placed=_placements(answer, self._records.granted_rows(totals.grants)),
-            renewed=_renewed(ledger, answer.renewed[: totals.renewed]),
+            renewed=_renewed(now.gpu_ledger, answer.renewed[: totals.renewed]),
             reason_rows=reason_rows,
             reason_codes=reason_codes,
             head=head,
             unprotected_s=np.inf if everybody_has_gpus else totals.unprotected_s,
         )
-        plan = keep_settling(now, plan) if plan.stopped else plan
-        if not wishes.preempt or everybody_has_gpus or not (held_up or head != NOBODY or len(wishes.unkept_key)):
-            return plan
-        walks = [self._walk_freely(now, wishes, wishes.key)] if held_up or head != NOBODY else []
-        if len(wishes.unkept_key):
-            walks.append(self._walk_freely(now, wishes, wishes.unkept_key))
-        return name_kept_gpus(now, wishes, plan, walks)
+        return plan, held_up
 
-    def _walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int, unprotected: bool = False) -> Totals:
+    def _walk(
+        self,
+        now: Snapshot,
+        wishes: Wishes,
+        jobs: JobColumns,
+        preempt: bool,
+        head: int = NOBODY,
+        unprotected: bool = False,
+    ) -> Totals:
         """One walk over the wishes, from the GPUs as they are."""
         records = self._records
         floor, walk = records.floor(now, wishes), records.walk(now, wishes, preempt, head, unprotected)
-        jobs = records.unprotected_jobs(wishes.waiting) if unprotected else records.jobs
         totals: Totals = fit(floor, walk, records.needs, jobs, records.pools, records.nodes(now))
         return totals
 
@@ -124,7 +143,8 @@ class GangPlacement:
         """A walk as if no job were protected."""
         records = self._records
         wanted = wishes if key is wishes.key else wishes._replace(key=key)
-        totals = self._walk(now, wanted, True, NOBODY, unprotected=True)
+        jobs = records.unprotected_jobs(wishes.waiting)
+        totals = self._walk(now, wanted, jobs, True, unprotected=True)
         losers, takers = records.answer.stopped[: totals.stopped], records.answer.taker[: totals.stopped]
         return FreeWalk(key, records.granted_rows(totals.grants).copy(), losers.copy(), takers.copy())
 

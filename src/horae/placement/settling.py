@@ -6,6 +6,7 @@ place back as soon as it may, and both would have loaded once more than needed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -27,41 +28,68 @@ _LACK = np.zeros(256, np.bool_)
 _LACK[[int(reason) for reason in (Reason.NO_FREE_GPUS, Reason.OVER_QUOTA, *RULES)]] = True
 
 
-def keep_settling(now: Snapshot, plan: Plan) -> Plan:
-    """The plan without what it takes from settling jobs.
+def settling_losers(now: Snapshot, plan: Plan) -> list[int]:
+    """Settling jobs that would lose their GPUs by a plan."""
+    until_s = now.table.protected_until_s
+    return [row for row, _ in plan.stopped if until_s[row] > now.now_s]
+
+
+class RestOfPlan:
+    """What remains of a plan when settling jobs keep GPUs that they would lose by it.
 
     All that a job would get which has to wait stays as it is: running jobs keep it, and what is free stays free for it.
     """
-    until_s = now.table.protected_until_s
-    settling = [row for row, _ in plan.stopped if until_s[row] > now.now_s]
-    if not settling:
-        return plan
-    rest = _Rest(now, plan)
-    rest.keep(settling)
-    rows, codes = rest.reasons()
-    return plan._replace(
-        stopped=tuple((row, rest.taker(row, by)) for row, by in plan.stopped if row not in rest.kept),
-        placed=tuple(rest.going),
-        reason_rows=rows,
-        reason_codes=codes,
-        unprotected_s=min(plan.unprotected_s, *(float(until_s[row]) for row in settling)),
-        kept=kept_gpus(now, np.array(settling), until_s[settling]),
-    )
 
-
-class _Rest:
-    """What remains of a plan when some jobs keep GPUs that they would lose by it."""
-
-    def __init__(self, now: Snapshot, plan: Plan) -> None:
-        self._now, self._plan = now, plan
+    def __init__(self, now: Snapshot, plan: Plan, settling: list[int]) -> None:
+        self._now, self._plan, self._settling = now, _first_served_first(now, plan, settling), settling
         self._held = now.gpu_ledger.held
         self._losers = {row for row, _ in plan.stopped}
         #: Rows that keep the GPUs they would lose; placements that go on; rows that wait for the GPUs they would get.
         self.kept: set[int] = set()
-        self.going = list(plan.placed)
+        self.going = list(self._plan.placed)
         self.waiting: set[int] = set()
+        self._keep(settling)
 
-    def keep(self, rows: Iterable[int]) -> None:
+    @property
+    def plan(self) -> Plan:
+        """The plan, as far as it goes on."""
+        rows, codes = self._reasons()
+        stopped = tuple((row, self._taker(row, by)) for row, by in self._plan.stopped if row not in self.kept)
+        rest = self._plan._replace(stopped=stopped, placed=tuple(self.going), reason_rows=rows, reason_codes=codes)
+        return self._kept_in(rest)
+
+    @cached_property
+    def impatient(self) -> set[int]:
+        """Of the rows that wait, those that have waited for a settling job before and would now wait for a later one.
+
+        Else a job could wait for ever, for one job that loads after the other.
+        """
+        table = self._now.table
+        again = {row for row in self.waiting if table.reason[row] == _LEASED}
+        impatient: set[int] = set()
+        for new in self._plan.placed:
+            if new.row in again:
+                later = [row for row in self._settling if table.launched_s[row] > table.reason_since_s[new.row]]
+                if not {gpu for row in later for gpu in self._held[row]}.isdisjoint(new.gpu_ids):
+                    impatient.add(new.row)
+        return impatient
+
+    def told(self, plan: Plan) -> Plan:
+        """Another plan, without the patient ones of those who wait, with what these are told."""
+        before = self._now.table.reason
+        codes = before.copy()
+        codes[plan.reason_rows] = plan.reason_codes
+        codes[list(self.waiting - self.impatient)] = _LEASED
+        changed = np.flatnonzero(codes != before)
+        return self._kept_in(plan._replace(reason_rows=changed, reason_codes=codes[changed]))
+
+    def _kept_in(self, plan: Plan) -> Plan:
+        """A plan with who keeps GPUs by it, and until when."""
+        until_s = self._now.table.protected_until_s[self._settling]
+        kept = kept_gpus(self._now, np.array(self._settling), until_s)
+        return plan._replace(unprotected_s=min(plan.unprotected_s, float(until_s.min())), kept=kept)
+
+    def _keep(self, rows: Iterable[int]) -> None:
         """These jobs keep their GPUs; and so does every job that would only lose them to one that now waits."""
         self.kept.update(rows)
         while back := self._in_the_way() or self._over_quota():
@@ -73,13 +101,13 @@ class _Rest:
                 if not given_up.isdisjoint(self._held[row]) and taken.isdisjoint(self._held[row]):
                     self.kept.add(row)
 
-    def taker(self, row: int, by: int) -> int:
+    def _taker(self, row: int, by: int) -> int:
         """The job that gets GPUs of one that still loses them, or -1."""
         if by not in self.waiting and by not in self.kept:
             return by
         return next((new.row for new in self.going if not set(self._held[row]).isdisjoint(new.gpu_ids)), -1)
 
-    def reasons(self) -> tuple[Ints, Bytes]:
+    def _reasons(self) -> tuple[Ints, Bytes]:
         """The rows whose reason changes, and the new reasons."""
         before = self._now.table.reason
         codes = before.copy()
@@ -148,6 +176,37 @@ class _Rest:
             if row not in self._losers or row in self.kept:
                 use.add(int(queue[row]), len(gpu_ids))
         return use
+
+
+def _first_served_first(now: Snapshot, plan: Plan, settling: list[int]) -> Plan:
+    """The plan in which, of jobs that would get alike GPUs, the last ones get those of settling jobs, and so wait."""
+    late = {gpu for row in settling for gpu in now.gpu_ledger.held[row]}
+    placed, taker = list(plan.placed), {new.row: new.row for new in plan.placed}
+    alike: dict[tuple[int, int, int], list[int]] = {}
+    for at in _exchangeable(now, plan):
+        gpu_ids = placed[at].gpu_ids
+        alike.setdefault((len(gpu_ids), int(now.cluster.gpu_type[gpu_ids[0]]), int(placed[at].span)), []).append(at)
+    for places in alike.values():
+        rows = [placed[at].row for at in places]
+        # In order of the jobs: first what can be had now.
+        got = sorted((placed[at] for at in places), key=lambda new: not late.isdisjoint(new.gpu_ids))
+        for at, row, new in zip(places, rows, got, strict=True):
+            placed[at], taker[new.row] = new._replace(row=row), row
+    stopped = tuple((row, taker.get(by, by)) for row, by in plan.stopped)
+    return plan._replace(stopped=stopped, placed=tuple(placed))
+
+
+def _exchangeable(now: Snapshot, plan: Plan) -> list[int]:
+    """Positions of placements of jobs that have no GPUs, on GPUs that they would share with no other job."""
+    losers, sharers = {row for row, _ in plan.stopped}, Counter(new.gpu_ids[0] for new in plan.placed)
+    leaving = {*losers, NOBODY}
+    return [
+        at
+        for at, new in enumerate(plan.placed)
+        if new.row not in losers
+        and sharers[new.gpu_ids[0]] == 1
+        and leaving.issuperset(now.gpu_ledger.holders[:, new.gpu_ids].ravel().tolist())
+    ]
 
 
 def _gpus(placements: Iterable[Placement]) -> set[int]:

@@ -183,6 +183,10 @@ class WalkRecords:
         ledger = now.gpu_ledger
         return Nodes(self._flat, self._by_node, ledger.occupants, ledger.by_node)
 
+    def jobs_that_keep(self, until_s: Floats) -> JobColumns:
+        """The columns of the jobs as if all kept their GPUs until given times."""
+        return self.jobs._replace(promised_until_s=until_s)
+
     def unprotected_jobs(self, waiting: Reason) -> JobColumns:
         """The columns of the jobs as if none were protected; where jobs take turns, as if only time slices were."""
         if waiting is Reason.BEHIND_TURN:
