@@ -76,5 +76,6 @@ class Wishes(NamedTuple):
         """Fail if a column is neither empty nor as long as the others."""
         wishes = len(self.job)
         for name in _COLUMNS:
-            assert len(getattr(self, name)) in (0, wishes), f"{len(getattr(self, name))} {name} for {wishes} wishes"
+            column = getattr(self, name)
+            assert len(column) in (0, wishes), f"a column of {len(column)} for {wishes} wishes"
         assert self.pins is None or len(self.pins) == wishes, f"{len(self.pins)} pins for {wishes} wishes"
