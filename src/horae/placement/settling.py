@@ -146,6 +146,8 @@ class RestOfPlan:
         """Free GPUs of each type by what goes on."""
         ledger, leaving = self._now.gpu_ledger, self._losers - self.kept
         free, gpu_type = ledger.by_type[FREE].copy(), ledger.cluster.gpu_type
+        if not leaving and not self.going:
+            return free
         both = {gpu: {*ledger.holders[:, gpu].tolist()} - {NOBODY} for row in leaving for gpu in self._held[row]}
         left = {gpu for gpu, holders in both.items() if holders <= leaving and ledger.gpu_open[gpu]}
         taken = [gpu for gpu in _gpus(self.going) if gpu in left or ledger.holders[0, gpu] == NOBODY]
@@ -181,31 +183,36 @@ class RestOfPlan:
 def _first_served_first(now: Snapshot, plan: Plan, settling: list[int]) -> Plan:
     """The plan in which, of jobs that would get alike GPUs, the last ones get those of settling jobs, and so wait."""
     late = {gpu for row in settling for gpu in now.gpu_ledger.held[row]}
-    placed, taker = list(plan.placed), {new.row: new.row for new in plan.placed}
     alike: dict[tuple[int, int, int], list[int]] = {}
-    for at in _exchangeable(now, plan):
-        gpu_ids = placed[at].gpu_ids
-        alike.setdefault((len(gpu_ids), int(now.cluster.gpu_type[gpu_ids[0]]), int(placed[at].span)), []).append(at)
+    gpu_type = now.cluster.gpu_type
+    for at, new in enumerate(plan.placed):
+        alike.setdefault((len(new.gpu_ids), int(gpu_type[new.gpu_ids[0]]), new.span), []).append(at)
+    placed, taker = list(plan.placed), {}
     for places in alike.values():
-        rows = [placed[at].row for at in places]
+        is_late = [not late.isdisjoint(placed[at].gpu_ids) for at in places]
+        if is_late == sorted(is_late):
+            continue
+        places = _exchangeable(now, plan, places)
         # In order of the jobs: first what can be had now.
         got = sorted((placed[at] for at in places), key=lambda new: not late.isdisjoint(new.gpu_ids))
-        for at, row, new in zip(places, rows, got, strict=True):
+        for at, row, new in zip(places, [placed[at].row for at in places], got, strict=True):
             placed[at], taker[new.row] = new._replace(row=row), row
+    if not taker:
+        return plan
     stopped = tuple((row, taker.get(by, by)) for row, by in plan.stopped)
     return plan._replace(stopped=stopped, placed=tuple(placed))
 
 
-def _exchangeable(now: Snapshot, plan: Plan) -> list[int]:
-    """Positions of placements of jobs that have no GPUs, on GPUs that they would share with no other job."""
+def _exchangeable(now: Snapshot, plan: Plan, places: list[int]) -> list[int]:
+    """Those positions of placements at which jobs without GPUs get some that they share with no other job."""
     losers, sharers = {row for row, _ in plan.stopped}, Counter(new.gpu_ids[0] for new in plan.placed)
-    leaving = {*losers, NOBODY}
+    leaving, holders = {*losers, NOBODY}, now.gpu_ledger.holders
     return [
         at
-        for at, new in enumerate(plan.placed)
-        if new.row not in losers
-        and sharers[new.gpu_ids[0]] == 1
-        and leaving.issuperset(now.gpu_ledger.holders[:, new.gpu_ids].ravel().tolist())
+        for at in places
+        if plan.placed[at].row not in losers
+        and sharers[plan.placed[at].gpu_ids[0]] == 1
+        and leaving.issuperset(holders[:, plan.placed[at].gpu_ids].ravel().tolist())
     ]
 
 
