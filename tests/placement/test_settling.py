@@ -14,7 +14,7 @@ from horae.core.reasons import Reason
 from horae.core.wishes import Wishes
 from horae.policies import POLICIES
 from tests.builders import Cell, Script, job
-from tests.policies.test_true_reasons import CLUSTER, SETTINGS, some_events, some_jobs
+from tests.policies.mixed_jobs import CLUSTER, SETTINGS, some_events, some_jobs
 
 LOAD_S = 100.0
 

@@ -6,7 +6,6 @@ preference for jobs that run (`Leased`) is what the same decision would have bee
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,23 +18,16 @@ from horae.core.events import (
     Event,
     JobCancelled,
     JobFinished,
-    JobHeld,
-    JobReleased,
-    NodeDraining,
-    NodeJoined,
-    NodeLost,
 )
 from horae.core.explain import explain
 from horae.core.gpu_moves import NOBODY
-from horae.core.job import JobSpec
 from horae.core.queues import Queue, path_up
 from horae.core.reasons import RULES, Reason
 from horae.core.states import ALIVE, ENDED, HELD, PLACED, STATES, STOPPING, WAITING
 from horae.policies import POLICIES
-from tests.builders import Script, cluster, job
+from tests.builders import Script
+from tests.policies.mixed_jobs import CLUSTER, SETTINGS, some_events, some_jobs
 
-CLUSTER, PRICES = "v100:2x4,k80:1x4", {"prices": "v100:3,k80:1"}
-SETTINGS = {"cost": PRICES, "cost-deadline": PRICES}
 #: Seeds that once failed: a quota was named that jobs of the queue had left by the same decision; one was named though
 #: the quota and a GPU had come free; an order was named, and it was a lease or minimum run time, or `stay`.
 LEFT_QUOTA = [("isolated", 3), ("strategy-proof", 5)]
@@ -46,41 +38,6 @@ KEPT_GPUS = [("las", 1), ("tiresias", 2), ("highest-rho", 1), ("slaq", 2), ("max
 ORDERS = {*RULES, Reason.NO_FREE_GPUS, Reason.FRAGMENTED} - {Reason.BEHIND_TURN}
 #: Decisions that are asked about without the other jobs, of each run: every so many.
 EVERY = 7
-
-
-def some_jobs(seed: int) -> list[JobSpec]:
-    """Gangs of all sizes, of some apps and three queues; some may not be preempted at once, one never."""
-    draw = random.Random(f"jobs {seed}")
-    jobs = [
-        job(
-            f"job-{number}",
-            gpus=draw.choice([1, 1, 2, 4]),
-            work=draw.uniform(300, 5000),
-            submit_s=float(draw.randrange(0, 6000)),
-            min_runtime_s=draw.choice([0.0, 0.0, 900.0]),
-            queue=draw.choice(["team/a", "team/b", "other"]),
-            app=draw.choice(["", "", "search"]),
-        )
-        for number in range(24)
-    ]
-    return sorted(jobs, key=lambda one: one.submit_s)
-
-
-def some_events(seed: int) -> list[Event]:
-    """Holds and releases, a node that is drained and returns, and one that is lost and returns."""
-    draw = random.Random(f"events {seed}")
-    drained = draw.choice(cluster(CLUSTER).nodes)
-    lost = draw.choice(cluster(CLUSTER).nodes)
-    events: list[Event] = [
-        NodeDraining(2500.0, drained.name, evict=True),
-        NodeJoined(4000.0, drained),
-        NodeLost(4600.0, lost.name),
-        NodeJoined(5500.0, lost),
-    ]
-    for _ in range(4):
-        name, at_s = f"job-{draw.randrange(24)}", float(draw.randrange(1000, 5000))
-        events += [JobHeld(at_s, name), JobReleased(at_s + 1500, name)]
-    return events
 
 
 def decide_freely(engine: Engine, now_s: float, unkept: bool = False) -> set[int]:
