@@ -246,6 +246,21 @@ def test_a_machine_that_comes_back_as_another_takes_jobs(tmp_path: Path, node: N
     assert len(cell.daemon.engine.gpus.cluster.nodes) == 2, "the machine is known by now"
 
 
+def test_what_runs_on_a_machine_that_is_another_by_now_is_observed(tmp_path: Path) -> None:
+    cell = SteppedService(tmp_path)
+    cell.world.default = FakeJob(lasts_s=20.0)
+    cell.backend.join(Node("v100", "v100", 4))
+    cell.to(1)
+    stays, goes = cell.submit(), cell.submit()
+    cell.to(2)
+    cell.backend.blind = True
+    cell.to(3)
+    del cell.world.running[goes, 1]
+    cell.backend.blind = False
+    cell.to(5)
+    assert cell.world.started == [(stays, 1), (goes, 1), (goes, 2)]
+
+
 def test_an_operators_drain_survives_the_nodes_return(tmp_path: Path) -> None:
     cell = SteppedService(tmp_path)
     node = Node("v100", "v100", 2)
