@@ -15,10 +15,10 @@ from horae.backends.local.attempt_folders import AttemptFolder
 from horae.backends.local.backend import LocalBackend
 from horae.backends.local.processes import Process, _environment, _pids
 from horae.backends.local.runner_order import ATTEMPT_VARIABLE
-from horae.backends.protocol import Place, Start
+from horae.backends.protocol import Attempt, Place, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
-from horae.core.events import Event, JobStarted
+from horae.core.events import Event, JobStarted, NodeObserved
 
 NODES = (Node("v100", "v100", 4), Node("k80", "k80", 4))
 #: Far more than anything takes, so that a busy machine fails no test.
@@ -57,8 +57,18 @@ def until(look: Callable[[], Any], what: str = "", patience_s: float = PATIENCE_
 
 def next_events(backend: LocalBackend, now_s: float = 7.0) -> list[Event]:
     """Watch until something happens; without the start that is told together with an end."""
-    found: list[Event] = until(lambda: backend.watch(now_s), "for an event")
+    found: list[Event] = until(lambda: watched(backend, now_s), "for an event")
     return [event for event in found if not isinstance(event, JobStarted)] or found
+
+
+def watched(backend: LocalBackend, now_s: float = 7.0) -> list[Event]:
+    """Events of attempts, without what a backend tells of its nodes at first."""
+    return [event for event in backend.watch(now_s) if not isinstance(event, NodeObserved)]
+
+
+def alive(backend: LocalBackend) -> dict[str, tuple[Attempt, ...]]:
+    """Attempts that a backend which is opened now would observe, by node."""
+    return {event.node: event.alive for event in backend._alive() if isinstance(event, NodeObserved)}
 
 
 def folder(state: Path, job: str = "a-1", attempt: int = 1) -> AttemptFolder:

@@ -25,6 +25,7 @@ from horae.backends.protocol import Place
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
 from tests.backends.real import (
     NODES,
+    alive,
     bash,
     end_all,
     folder,
@@ -37,6 +38,7 @@ from tests.backends.real import (
     task,
     text_of,
     until,
+    watched,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +56,7 @@ def backend(state: Path) -> Iterator[LocalBackend]:
 
 
 def printed(backend: LocalBackend, job: str = "a-1") -> str:
-    return text_of(backend.log_path(job, 1))
+    return text_of(backend.log(job, 1))
 
 
 def up(backend: LocalBackend, word: str = "up") -> None:
@@ -161,7 +163,7 @@ def test_a_job_that_says_nothing_counts_as_started_after_a_while(state: Path) ->
         assert isinstance(started, JobStarted)
         assert (started.at_s, started.job, started.attempt) == (7.0, "a-1", 1)
         assert 0.3 <= started.up_s <= time.time() - before, "it is taken to have worked since it was up"
-        assert backend.watch(8.0) == []
+        assert watched(backend, 8.0) == []
 
 
 @pytest.mark.parametrize("run", ["sleep .3", "sleep .3; exit 3"])
@@ -169,7 +171,7 @@ def test_a_job_that_ends_before_it_counts_as_started_says_first_how_long_it_was_
     backend: LocalBackend, run: str
 ) -> None:
     backend.start(start(bash(run)))
-    started, ended = until(lambda: backend.watch(7.0), "for an event")
+    started, ended = until(lambda: watched(backend, 7.0), "for an event")
     assert isinstance(started, JobStarted)
     assert isinstance(ended, JobFinished | JobFailed)
     assert 0.3 <= started.up_s < 10.0
@@ -178,15 +180,15 @@ def test_a_job_that_ends_before_it_counts_as_started_says_first_how_long_it_was_
 def test_a_job_that_counts_as_started_says_so_once(state: Path) -> None:
     with opened(state, ready_s=0.1) as backend:
         backend.start(start(bash("trap 'exit 75' USR1; sleep 60 & wait")))
-        assert isinstance(until(lambda: backend.watch(7.0), "for the start")[0], JobStarted)
+        assert isinstance(until(lambda: watched(backend, 7.0), "for the start")[0], JobStarted)
         backend.stop("a-1", 1)
-        (ended,) = until(lambda: backend.watch(7.0), "for the end")
+        (ended,) = until(lambda: watched(backend, 7.0), "for the end")
         assert not isinstance(ended, JobStarted)
 
 
 def test_how_long_a_job_was_up_before_the_machine_went_down_is_unknown(state: Path) -> None:
     forge_runner(state, boot_id="another")
-    (ended,) = LocalBackend(state, NODES).watch(7.0)
+    (ended,) = watched(LocalBackend(state, NODES), 7.0)
     assert isinstance(ended, JobStopped)
 
 
@@ -419,7 +421,7 @@ def test_the_token_is_readable_by_its_owner_alone_and_goes_when_forgotten(backen
 def test_a_job_name_cannot_lead_out_of_the_folder(backend: LocalBackend) -> None:
     for name in ("../x", "a/b", ".", "..", "", "A", "a\n"):
         with pytest.raises(AssertionError, match="no safe name"):
-            backend.log_path(name, 1)
+            backend.log(name, 1)
 
 
 # --- many processes
@@ -483,7 +485,7 @@ def test_a_checkpoint_folder_without_a_working_folder_is_the_same_for_every_atte
     for attempt in (1, 2):
         backend.start(start(bash(script), attempt, checkpoint_dir="saves"))
         next_events(backend)
-    assert backend.log_path("a-1", 2).read_text() == '{"step": 7}\n'
+    assert backend.log("a-1", 2).read_text() == '{"step": 7}\n'
 
 
 # --- crashes
@@ -529,7 +531,7 @@ def test_after_a_crash_of_the_daemon_running_jobs_are_taken_up(state: Path) -> N
     with opened(state) as backend:
         # The runner may not have looked around yet; ordering it again is what a daemon does then.
         backend.start(start(bash("echo twice")))
-        assert ("a-1", 1) in backend.alive()["v100"]
+        assert ("a-1", 1) in alive(backend)["v100"]
         assert failure(backend) == JobFailed(7.0, "b-1", 1, exit_code=8)
         (folder(state).path / "work" / "go").touch()
         assert failure(backend) == JobFailed(7.0, "a-1", 1, exit_code=6)
@@ -537,7 +539,7 @@ def test_after_a_crash_of_the_daemon_running_jobs_are_taken_up(state: Path) -> N
 
 
 def test_a_stop_goes_on_without_the_daemon(state: Path) -> None:
-    body = f"b.start(start(bash({HEEDS_TERM!r}), grace_s=0.5))\nuntil(lambda: 'up' in text_of(b.log_path('a-1', 1)))\n"
+    body = f"b.start(start(bash({HEEDS_TERM!r}), grace_s=0.5))\nuntil(lambda: 'up' in text_of(b.log('a-1', 1)))\n"
     crash(run_daemon(state, body + "b.stop('a-1', 1)"))
     try:
         until(lambda: folder(state).exit())
@@ -567,7 +569,7 @@ def test_two_daemons_that_start_one_attempt_start_one_job(state: Path, tmp_path:
         for daemon in daemons:
             crash(daemon)
         with opened(state) as backend:
-            until(lambda: not backend.watch(7.0) and len(backend.alive()["v100"]) == 5)
+            until(lambda: not watched(backend, 7.0) and len(alive(backend)["v100"]) == 5)
             until(lambda: len(text_of(count).splitlines()) >= 5)
             until(lambda: len(runners_below(state)) == 5, "for the second runner of an attempt to give up")
             assert sorted(text_of(count).split()) == [f"a-{k}" for k in range(5)]
@@ -578,8 +580,8 @@ def test_two_daemons_that_start_one_attempt_start_one_job(state: Path, tmp_path:
 def test_an_order_without_a_runner_is_begun_when_ordered_again(backend: LocalBackend, state: Path) -> None:
     backend._order(start(bash("echo ran")))  # a crash comes between the order and the runner
     with opened(state) as restarted:
-        assert restarted.watch(1.0) == []
-        assert restarted.alive()["v100"] == ()
+        assert watched(restarted, 1.0) == []
+        assert alive(restarted)["v100"] == ()
         restarted.start(start(bash("echo ran")))
         assert next_events(restarted) == [JobFinished(7.0, "a-1", 1)]
     assert printed(backend) == "ran\n"
@@ -593,7 +595,7 @@ def test_when_the_runner_is_killed_the_job_dies_and_has_failed(backend: LocalBac
     os.kill(runner_pid(state), signal.SIGKILL)
     assert failure(backend).exit_code == 137
     assert not any(lives(pid) for pid in pids)
-    assert backend.alive()["v100"] == ()
+    assert alive(backend)["v100"] == ()
 
 
 def test_when_the_runner_is_killed_without_a_daemon_the_next_one_clears_up(state: Path) -> None:
@@ -639,7 +641,7 @@ def test_an_attempt_that_a_later_release_began_is_taken_up(state: Path) -> None:
     order = json.loads(path.read_text())
     path.write_text(json.dumps({**order, "colour": "red", "task": {**order["task"], "colour": "red"}}))
     backend = LocalBackend(state, NODES)
-    assert backend.alive()["v100"] == (("a-1", 1),)
+    assert alive(backend)["v100"] == (("a-1", 1),)
     assert backend._tracked["a-1", 1].task == start().task
     backend.close()
     (folder(state).path / "runner.json").unlink()
@@ -648,7 +650,7 @@ def test_an_attempt_that_a_later_release_began_is_taken_up(state: Path) -> None:
 def test_a_runner_that_is_what_it_says_lives(state: Path) -> None:
     forge_runner(state)
     backend = LocalBackend(state, NODES)
-    assert backend.alive()["v100"] == (("a-1", 1),)
+    assert alive(backend)["v100"] == (("a-1", 1),)
     backend.close()
     (folder(state).path / "runner.json").unlink()  # so that nobody ends this process for it
 
@@ -681,14 +683,14 @@ def went_down_with_the_machine(state: Path) -> None:
     for _ in ("at once", "told again until forgotten"):
         backend = LocalBackend(state, NODES)
         backend.stop("a-1", 1)  # would end this test if it believed the number
-        assert backend.watch(5.0) == [JobStopped(5.0, "a-1", 1, 0.3 * start().task.work)]
+        assert watched(backend, 5.0) == [JobStopped(5.0, "a-1", 1, 0.3 * start().task.work)]
         backend.close()
 
 
 def test_a_machine_that_cannot_start_a_runner_says_so(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     backend.start(start())
-    (event,) = backend.watch(3.0)
+    (event,) = watched(backend, 3.0)
     assert isinstance(event, LaunchFailed)
     assert "/no/such/python" in event.why
 

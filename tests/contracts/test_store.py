@@ -136,7 +136,7 @@ kinds: dict[type, st.SearchStrategy] = {
     **{kind: st.builds(kind, seconds, names, attempts, **more) for kind, more in reports.items()},
     NodeJoined: st.builds(NodeJoined, seconds, nodes),
     NodeLost: st.builds(NodeLost, seconds, names),
-    NodeDraining: st.builds(NodeDraining, seconds, names, st.booleans()),
+    NodeDraining: st.builds(NodeDraining, seconds, names, st.booleans(), names),
     NodeObserved: st.builds(NodeObserved, seconds, names, st.lists(st.tuples(names, attempts), max_size=3).map(tuple)),
     SettingsChanged: st.builds(
         SettingsChanged,

@@ -41,6 +41,12 @@ def test_one_more_node_leaves_the_numbers_of_the_others() -> None:
     assert larger.node_numbers["d"] == 3
 
 
+def test_a_cluster_may_have_no_nodes_yet() -> None:
+    empty = Cluster(())
+    assert (empty.gpus, empty.gpu_types, empty.gpu_labels(())) == (0, (), [])
+    assert empty.with_node(Node("a", "v100", 2)).gpus_by_type.tolist() == [2]
+
+
 def test_nodes_are_cut_into_racks() -> None:
     cluster = Cluster.of([("v100", 3, 1), ("k80", 2, 1)], nodes_per_rack=2)
     assert [node.rack for node in cluster.nodes] == ["rack-0", "rack-0", "rack-1", "rack-1", "rack-2"]
@@ -49,7 +55,6 @@ def test_nodes_are_cut_into_racks() -> None:
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: Cluster(()), "at least one node"),
         (lambda: Cluster((Node("a", "v100", 1), Node("a", "v100", 1))), "'a' is used twice"),
         (lambda: Node("a", "v100", 0), "at least 1"),
         (lambda: Node("", "v100", 1), "a name and a GPU type"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horae.core.cluster import Node
+from horae.core.cluster import Cluster, Node
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.gpu_moves import NOBODY
 from tests.builders import cluster
@@ -120,3 +120,36 @@ def test_a_node_comes_back_with_as_many_gpus_or_fewer_but_not_with_more_or_other
     assert not gpus.join(Node(node.name, "k80", 2))
     assert gpus.join(Node(node.name, "v100", 1))
     assert (gpus.gpu_open.tolist(), gpus.nodes()[0].gpus) == ([True, False], 1)
+
+
+def test_who_drained_a_node_is_kept_until_it_joins() -> None:
+    gpus = ledger("v100:2x2")
+    first, second = gpus.cluster.nodes
+    gpus.close(first.name, lost=False, by="ann")
+    gpus.close(first.name, lost=True)
+    gpus.close(second.name, lost=True)
+    copy = ledger("v100:2x2")
+    copy.restore(gpus.contents())
+    assert copy.closed_by == gpus.closed_by == {first.name: "ann"}
+    copy.join(first)
+    assert copy.closed_by == {}
+
+
+def test_an_older_checkpoint_says_only_that_a_node_is_drained() -> None:
+    gpus = ledger("v100:3x1")
+    drained, lost, _ = gpus.cluster.nodes
+    gpus.close(drained.name, lost=False, by="ann")
+    gpus.close(lost.name, lost=True)
+    contents = gpus.contents()
+    del contents["closed_by"]
+    gpus.restore(contents)
+    assert gpus.closed_by == {drained.name: ""}
+
+
+def test_a_ledger_may_begin_without_gpus() -> None:
+    gpus = GpuLedger(Cluster(()))
+    assert (gpus.gpu_open.tolist(), gpus.open_by_type.tolist()) == ([], [])
+    assert gpus.join(Node("a", "v100", 2))
+    gpus.hold(0, (0, 1))
+    gpus.occupy(0)
+    assert gpus.on_node("a") == [0]

@@ -32,11 +32,11 @@ class PrintingBackend(FakeBackend):
 
     logs: Path
 
-    def log_path(self, job: str, attempt: int) -> Path:
+    def log(self, job: str, attempt: int, piece: int = 0) -> Path:
         return self.logs / f"{job}-{attempt}.txt"
 
     def print(self, job: str, text: str, attempt: int = 1) -> None:
-        with self.log_path(job, attempt).open("a") as file:
+        with self.log(job, attempt).open("a") as file:
             file.write(text)
 
 

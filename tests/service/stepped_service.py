@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
+from horae.backends.local.backend import LocalBackend
 from horae.core.cluster import Node
 from horae.core.queues import Queue
 from horae.service.daemon import Daemon
@@ -23,7 +24,10 @@ ANN, BOB = Caller("ann", Role.USER), Caller("bob", Role.USER)
 
 
 class SteppedService:
-    """A daemon that a test steps through time, or lets run; `crash` and `reopen` are what they say."""
+    """A daemon that a test steps through time, or lets run; `crash` and `reopen` are what they say.
+
+    `local` is the folder of a local backend, which runs real processes in place of the fake one.
+    """
 
     def __init__(
         self,
@@ -31,24 +35,28 @@ class SteppedService:
         policy: str = "fifo",
         gpus: int = 2,
         queues: Sequence[Queue] = (),
-        nodes: Sequence[Node] = (),
+        nodes: Sequence[Node] | None = None,
         placement: str = "best-effort",
         url: str = "",
         keep_s: float | None = None,
+        local: Path | None = None,
         **settings: str,
     ) -> None:
         self.folder, self.world, self.now_s = folder, FakeWorld(default=FakeJob(lasts_s=10.0)), 0.0
-        self.nodes = tuple(nodes) or (Node("v100", "v100", gpus),)
+        self.nodes = (Node("v100", "v100", gpus),) if nodes is None else tuple(nodes)
+        folder.mkdir(exist_ok=True)
+        self._local = local
         self._keep_s, self._url = keep_s, url or f"sqlite:///{folder / 'journal.db'}"
         self._beginning = InitialSettings(self.nodes, policy, settings, placement, tuple(queues))
         self.reopen()
 
-    def reopen(self) -> None:
-        """Begin, or come back after a crash."""
+    def reopen(self, blind: bool = False) -> None:
+        """Begin, or come back after a crash; the backend may be blind."""
         self.store = Store(self._url, own=True, timeout_s=1.0)
-        self.backend = FakeBackend(self.nodes, self.world)
+        self.backend = FakeBackend(self.nodes, self.world, blind)
+        backend = LocalBackend(self._local, self.nodes, ready_s=0.0) if self._local else self.backend
         self.daemon = Daemon(
-            self.store, self.backend, self._beginning, lambda: self.now_s, lambda job, attempt: {}, keep_s=self._keep_s
+            self.store, backend, self._beginning, lambda: self.now_s, lambda job, attempt: {}, keep_s=self._keep_s
         )
         self.daemon._resume()
         self.operations = Operations(self.daemon)

@@ -244,3 +244,21 @@ def test_a_backend_from_outside_runs_jobs(tmp_path: Path) -> None:
         Server(ServeOptions(tmp_path, port=0, gpus="far:8", backend="local"))
     with pytest.raises(UserError, match="No backend is called 'near'"):
         Server(ServeOptions(tmp_path, port=0, backend="near"))
+
+
+def test_a_service_starts_though_its_backend_sees_nothing(tmp_path: Path) -> None:
+    world = FakeWorld(default=FakeJob(lasts_s=0.2))
+    blind = FakeBackend((Node("far", "h100", 8),), world, blind=True, shares_gpus=False)
+    BACKENDS["far-away"] = lambda options: blind
+    with pytest.raises(UserError, match="gandiva lets two jobs share GPUs"):
+        Server(ServeOptions(tmp_path, port=0, backend="far-away", policy="gandiva"))
+    with served(tmp_path, gpus=None, backend="far-away") as server, person(server) as admin:
+        assert server.daemon.status.policy == "fifo-backfill", "a policy that is refused is not stored"
+        assert admin.get("/v1/nodes").json() == {"nodes": [], "trouble": "The cluster is out of sight."}
+        assert admin.get("/healthz").json() == {"ok": False, "error": "The cluster is out of sight."}
+        assert "horae_backend_trouble 1.0" in admin.get("/metrics").text
+        blind.blind = False
+        eventually(lambda: admin.get("/v1/nodes").json()["nodes"], "a node")
+        assert admin.get("/healthz").json() == {"ok": True, "error": ""}
+        (job,) = submit(admin, {"resources": {"gpus": 8}})
+        eventually(lambda: admin.get(f"/v1/jobs/{job}").json()["state"] == "finished", "the end of the job")

@@ -184,3 +184,35 @@ def test_secrets_that_a_job_prints_are_hidden(service: Live) -> None:
     follower = Listener(alice, f"/v1/jobs/{job}/logs?follow=true")
     eventually(lambda: len(follower.lines) == 2)
     assert follower.lines == ["key [hidden], abc", "[hidden]"]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_nobody_waits_while_a_log_is_fetched(
+    service: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, follow: bool
+) -> None:
+    """A backend may have to fetch a log from afar."""
+    fetching, fetched = threading.Event(), threading.Event()
+
+    def fetch(job: str, attempt: int, piece: int = 0) -> Path:
+        fetching.set()
+        assert fetched.wait(PATIENCE_S)
+        return tmp_path / "fetched.txt"
+
+    (tmp_path / "fetched.txt").write_text("from afar\n")
+    monkeypatch.setattr(service.backend, "log", fetch)
+    alice = service.person("alice")
+    (job,) = submit(alice)
+    in_state(alice, job, "running")
+    found: list[str] = []
+
+    def read() -> None:
+        with alice.stream("GET", f"/v1/jobs/{job}/logs", params={"follow": follow}) as answer:
+            found.append(next(text for text in answer.iter_text() if "afar" in text))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    assert fetching.wait(PATIENCE_S)
+    assert alice.get("/healthz").status_code == 200
+    fetched.set()
+    reader.join(PATIENCE_S)
+    assert "from afar" in found[0]

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from horae.backends.protocol import RUN_AGAIN, Attempt, Start
+from horae.backends.protocol import RUN_AGAIN, Attempt, Seen, Sight, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
-from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeJoined, NodeLost
+from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeObserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +69,55 @@ class FakeWorld:
 
 
 class FakeBackend:
-    """Backend that follows the scripts of a `FakeWorld`."""
+    """Backend that follows the scripts of a `FakeWorld`. While it is `blind`, it sees and does nothing."""
 
-    def __init__(self, nodes: Sequence[Node], world: FakeWorld | None = None) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], world: FakeWorld | None = None, blind: bool = False, shares_gpus: bool = True
+    ) -> None:
         """Continue `world`, or start with an empty one."""
-        self.world = world or FakeWorld()
-        self._nodes = {node.name: node for node in nodes}
+        self.world, self.blind, self.shares_gpus = world or FakeWorld(), blind, shares_gpus
+        self._sight = Sight(tuple(Seen.of(node) for node in nodes))
+        #: Starts and stops that wait until the backend can see.
+        self._noted: list[Start | Attempt] = []
+        #: Nodes of which `watch` has told the attempts.
+        self._observed: set[str] = set()
         #: Attempts already reported as started, and as ended.
         self._ready: set[Attempt] = set()
         self._reported: set[Attempt] = set()
-        self._events: list[Event] = []
 
-    def nodes(self) -> tuple[Node, ...]:
+    @property
+    def trouble(self) -> str:
+        """What is wrong: nothing, unless the backend is blind."""
+        return "The cluster is out of sight." if self.blind else ""
+
+    def sight(self) -> Sight | None:
         """The nodes that are up."""
-        return tuple(self._nodes.values())
+        return None if self.blind else self._sight
 
     def start(self, start: Start) -> None:
-        """Start an attempt now, unless it was started before."""
+        """Start an attempt at the next `watch`, or now if the backend can see."""
+        self._note(start)
+
+    def stop(self, job: str, attempt: int) -> None:
+        """End an attempt after its `stop_s`; cancel an attempt that was never started."""
+        self._note((job, attempt))
+
+    def _note(self, intention: Start | Attempt) -> None:
+        self._noted.append(intention)
+        if not self.blind:
+            self._perform()
+
+    def _perform(self) -> None:
+        """Do what was noted, in order."""
+        noted, self._noted = self._noted, []
+        for intention in noted:
+            if isinstance(intention, Start):
+                self._start(intention)
+            else:
+                self._stop(*intention)
+
+    def _start(self, start: Start) -> None:
+        """Start an attempt, unless it was started before."""
         attempt, world = (start.job, start.attempt), self.world
         if world.has_seen(attempt):
             return
@@ -98,8 +130,7 @@ class FakeBackend:
         world.running[attempt] = _RunningAttempt(start, script, ready_at_s, ready_at_s + script.lasts_s * left)
         world.started.append(attempt)
 
-    def stop(self, job: str, attempt: int) -> None:
-        """End an attempt after its `stop_s`; cancel an attempt that was never started."""
+    def _stop(self, job: str, attempt: int) -> None:
         run = self.world.running.get((job, attempt))
         if run and not run.stop_requested:
             run.stop_requested = True
@@ -110,12 +141,23 @@ class FakeBackend:
     def watch(self, now_s: float) -> list[Event]:
         """Advance the world to `now_s`; return what happened since the last call."""
         self.world.now_s = max(now_s, self.world.now_s)
-        events, self._events = self._events, []
+        if self.blind:
+            self._observed.clear()
+            return []
+        self._perform()
+        events: list[Event] = []
         for attempt, run in list(self.world.running.items()):
             events += self._play(attempt, run)
         unreported = [attempt for attempt in self.world.ends if attempt not in self._reported]
         self._reported.update(unreported)
-        return [replace(event, at_s=now_s) for event in events + [self.world.ends[attempt] for attempt in unreported]]
+        events += [self.world.ends[attempt] for attempt in unreported]
+        return [replace(event, at_s=now_s) for event in [*events, *self._observe()]]
+
+    def _observe(self) -> list[Event]:
+        """The attempts on each node that was not observed yet."""
+        unobserved = [node.name for node in self._sight.nodes if node.name not in self._observed]
+        self._observed.update(unobserved)
+        return [NodeObserved(0.0, node, tuple(sorted(self._on(node)))) for node in unobserved]
 
     def _play(self, attempt: Attempt, run: _RunningAttempt) -> list[Event]:
         """End an attempt whose end time has come, or report that it has started."""
@@ -141,10 +183,6 @@ class FakeBackend:
         self.world.saved[job] = done if run.script.saves else saved
         return JobStopped(0.0, *attempt, self.world.saved[job])
 
-    def alive(self) -> dict[str, tuple[Attempt, ...]]:
-        """Running attempts by node."""
-        return {node: tuple(sorted(self._on(node))) for node in self._nodes}
-
     def _on(self, node: str) -> list[Attempt]:
         """Running attempts of a node."""
         running = self.world.running.items()
@@ -165,7 +203,7 @@ class FakeBackend:
         world.forgotten = {attempt for attempt in world.forgotten if attempt[0] not in set(gone)}
         return gone
 
-    def log_path(self, job: str, attempt: int) -> Path:
+    def log(self, job: str, attempt: int, piece: int = 0) -> Path:
         """An empty file: a fake job prints nothing."""
         return Path("/dev/null")
 
@@ -181,10 +219,10 @@ class FakeBackend:
         for attempt in self._on(node):
             del self.world.running[attempt]
             self.world.forgotten.add(attempt)
-        del self._nodes[node]
-        self._events.append(NodeLost(0.0, node))
+        self._observed.discard(node)
+        self._sight = Sight(tuple(seen for seen in self._sight.nodes if seen.name != node))
 
-    def join(self, node: Node) -> None:
-        """Add a node, or bring it back."""
-        self._nodes[node.name] = node
-        self._events.append(NodeJoined(0.0, node))
+    def join(self, node: Node, is_open: bool = True) -> None:
+        """Add a node, bring it back, or change it; `is_open`: whether it takes new jobs."""
+        others = {seen.name: seen for seen in self._sight.nodes}
+        self._sight = Sight(tuple({**others, node.name: Seen.of(node, is_open)}.values()))

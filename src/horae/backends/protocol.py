@@ -1,8 +1,9 @@
 """The backend protocol: what starts and stops the processes of jobs. Public.
 
-A backend performs the engine's commands and reports the results as events. It keeps records of its own:
-after a crash, a backend opened on the same records continues where the last one stopped. An attempt is
-identified by (job, number), and no attempt ever runs twice.
+Intentions go in, events come out. A backend notes what to start and stop, and tells what became of it by `watch`.
+What it cannot see it does not guess: `sight` is None, nothing is told of the nodes and attempts concerned, and
+`trouble` says why. It keeps records of its own: after a crash, a backend opened on the same records continues where
+the last one stopped. An attempt is identified by (job, number), and no attempt ever runs twice.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from horae.backends.task import Task
-from horae.core.cluster import Node
+from horae.core.cluster import BadCluster, Node, host_of
 from horae.core.events import Event
 
 #: An attempt: job id and attempt number, from 1.
@@ -47,19 +48,67 @@ class Start:
     report_at: tuple[float, ...] = ()
 
 
-class Backend(Protocol):
-    """Starts, stops and watches attempts. No method waits for a process."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A node as its backend sees it. Its name stays the same when the machine changes, and has no `~`."""
 
-    def nodes(self) -> tuple[Node, ...]:
-        """The nodes of this backend."""
+    name: str
+    gpu_type: str
+    gpus: int
+    rack: str = "rack-0"
+    #: Whether the backend gives the node new jobs; False while its own operators keep it closed.
+    open: bool = True
+
+    def __post_init__(self) -> None:
+        if host_of(self.as_node(self.name).name) != self.name:
+            raise BadCluster(f"The name of node {self.name!r} must not have a ~.")
+
+    @staticmethod
+    def of(node: Node, is_open: bool = True) -> Seen:
+        """A node of the engine as a backend sees it."""
+        return Seen(node.name, node.gpu_type, node.gpus, node.rack, is_open)
+
+    def as_node(self, name: str) -> Node:
+        """The same machine as a node of the engine, under this name."""
+        return Node(name, self.gpu_type, self.gpus, self.rack)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """All nodes that there are now. A node that is missing is gone, with the attempts on it."""
+
+    nodes: tuple[Seen, ...] = ()
+
+
+class Backend(Protocol):
+    """Starts, stops and watches attempts.
+
+    `sight`, `start`, `stop`, `watch` and `forget` are called by the daemon's loop: they neither wait nor raise.
+    Trouble is not raised, but told by `trouble`.
+    """
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether two jobs can have the same GPUs. If not, the service refuses policies that share GPUs."""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong, in one sentence; empty if nothing is. Anybody may read it: it names no job and no path."""
+
+    def sight(self) -> Sight | None:
+        """The nodes that there are now; None while that is unknown. The same object until something changes."""
 
     def start(self, start: Start) -> None:
-        """Start an attempt. Does nothing if the attempt was started before, even if it has ended."""
+        """Note an attempt to start; `watch` tells what became of it, `LaunchFailed` if it cannot be started.
+
+        Does nothing if the attempt was started before, even if it has ended.
+        """
 
     def stop(self, job: str, attempt: int) -> None:
-        """Send an attempt its stop signal, and kill it after its grace period. A second call changes nothing.
+        """Note that an attempt must stop: it gets its stop signal, and is killed after its grace period.
 
-        If the attempt was never started, `watch` reports it as stopped, and it can never start.
+        A second call changes nothing. If the attempt was never started, `watch` reports it as stopped, and it can
+        never start.
         """
 
     def watch(self, now_s: float) -> list[Event]:
@@ -68,10 +117,12 @@ class Backend(Protocol):
         A restarted backend reports again which attempts have started, and the ends of all attempts not yet forgotten.
         If an attempt ends before it was reported as started, but was up, `JobStarted` with its `up_s` comes first:
         its GPU time counts from there.
-        """
 
-    def alive(self) -> dict[str, tuple[Attempt, ...]]:
-        """Attempts with living processes, by node. Every node is a key."""
+        `NodeObserved` names the attempts on a node that live, or may live. It is told for each node once it can be
+        seen: after opening, and after each time out of sight. An attempt that it leaves out is run again, unless it
+        was only about to start.
+        Nodes that come, go or close are not told here: `sight` shows them.
+        """
 
     def forget(self, job: str, attempt: int) -> None:
         """Drop the records of an attempt whose end is in the journal. A living attempt is kept."""
@@ -82,11 +133,14 @@ class Backend(Protocol):
         The files of a job stay while one of its attempts is not forgotten, or while a task in `kept` names its folder.
         """
 
-    def log_path(self, job: str, attempt: int) -> Path:
-        """The log file of an attempt: its standard output and standard error."""
+    def log(self, job: str, attempt: int, piece: int = 0) -> Path:
+        """File with the standard output and error of an attempt's processes on one of its nodes, counted from 0.
+
+        May wait, for example to fetch the file. Called from any thread but the daemon's.
+        """
 
     def secrets(self, names: Iterable[str]) -> dict[str, str]:
-        """Values of the secrets of these names; secrets that cannot be read are left out."""
+        """Values of the secrets of these names; secrets that cannot be read are left out. Called from any thread."""
 
     def close(self) -> None:
         """Release all resources. Running attempts go on."""

@@ -20,6 +20,11 @@ class BadCluster(UserError):
     """A cluster that cannot exist, such as one without nodes."""
 
 
+def host_of(node: str) -> str:
+    """Name of a node's machine. A machine that came back as another node is `v1~2`, and still called `v1`."""
+    return node.partition("~")[0]
+
+
 class Span(IntEnum):
     """How far apart the GPUs of one gang lie: the smallest unit that holds them all."""
 
@@ -37,6 +42,11 @@ class Node:
     gpu_type: str
     gpus: int
     rack: str = "rack-0"
+
+    @property
+    def host(self) -> str:
+        """Name of the machine."""
+        return host_of(self.name)
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
@@ -69,13 +79,11 @@ class Machines:
 
 @dataclass(frozen=True)
 class Cluster:
-    """All nodes. GPUs are numbered node by node, so a node is a range of GPU numbers."""
+    """All nodes, maybe none yet. GPUs are numbered node by node, so a node is a range of GPU numbers."""
 
     nodes: tuple[Node, ...]
 
     def __post_init__(self) -> None:
-        if not self.nodes:
-            raise BadCluster("A cluster needs at least one node.")
         names = [node.name for node in self.nodes]
         twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
         if twice:
@@ -175,4 +183,4 @@ class Cluster:
     def gpu_labels(self, gpu_ids: Iterable[int]) -> list[str]:
         """GPUs as people read them, one text for each node, such as `v100-0[0,2]`."""
         by_node = self.gpus_by_node(gpu_ids)
-        return [f"{self.nodes[node].name}[{','.join(map(str, gpus))}]" for node, gpus in by_node.items()]
+        return [f"{self.nodes[node].host}[{','.join(map(str, gpus))}]" for node, gpus in by_node.items()]

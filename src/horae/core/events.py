@@ -142,11 +142,12 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class NodeDraining:
-    """A node takes no new jobs; with `evict` the attempts on it are stopped, too."""
+    """A node takes no new jobs; with `evict` the attempts on it are stopped, too. `by` is who closed it."""
 
     at_s: float
     node: str
     evict: bool = False
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

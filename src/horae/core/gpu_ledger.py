@@ -38,6 +38,7 @@ class GpuLedger:
         "open": Stored(tuple[tuple[bool, ...], tuple[bool, ...], tuple[int, ...]]),
         "held": Stored(dict[int, tuple[int, ...]], Rows.KEYS),
         "occupied": Stored(dict[int, tuple[int, ...]], Rows.KEYS),
+        "closed_by": Stored(dict[str, str]),
         "moving": Stored(tuple[int, ...], Rows.VALUES),
         "holders": Stored(None, Rows.VALUES),
         "occupants": Stored(None, Rows.VALUES),
@@ -50,6 +51,8 @@ class GpuLedger:
         self.node_up = [True] * len(cluster.nodes)
         self.node_draining = [False] * len(cluster.nodes)
         self.node_gpus = [node.gpus for node in cluster.nodes]
+        #: Who drained each node that is drained, by name; kept while the node is lost, until it joins.
+        self.closed_by: dict[str, str] = {}
         self.held: dict[int, tuple[int, ...]] = {}
         self.occupied: dict[int, tuple[int, ...]] = {}
         #: `held` as columns.
@@ -164,6 +167,7 @@ class GpuLedger:
             if node.gpus > before.gpus or node.gpu_type != before.gpu_type:
                 return False
             self.node_up[number], self.node_draining[number] = True, False
+            self.closed_by.pop(node.name, None)
             self.node_gpus[number] = node.gpus
         self._refresh()
         return True
@@ -173,12 +177,14 @@ class GpuLedger:
         now = zip(self.cluster.nodes, self.node_gpus, strict=True)
         return tuple(node if node.gpus == gpus else replace(node, gpus=gpus) for node, gpus in now)
 
-    def close(self, name: str, lost: bool) -> list[int]:
-        """A node takes no more jobs; gives the rows that sit on it or hold it."""
+    def close(self, name: str, lost: bool, by: str = "") -> list[int]:
+        """A node is lost, or drained by somebody; gives the rows that sit on it or hold it."""
         number = self.cluster.node_numbers[name]
         self.node_draining[number] = True
         if lost:
             self.node_up[number] = False
+        else:
+            self.closed_by[name] = by
         self._refresh()
         return self.on_node(name)
 
@@ -194,6 +200,7 @@ class GpuLedger:
         return {
             "nodes": self.cluster.nodes,
             "open": (tuple(self.node_up), tuple(self.node_draining), tuple(self.node_gpus)),
+            "closed_by": dict(self.closed_by),
             "holders": self.holders,
             "occupants": self.occupants,
             "held": dict(self.held),
@@ -208,6 +215,10 @@ class GpuLedger:
         """Take over what `contents` gave."""
         self.cluster = Cluster(tuple(contents["nodes"]))
         self.node_up, self.node_draining, self.node_gpus = (list(column) for column in contents["open"])
+        states = zip(self.cluster.nodes, self.node_up, self.node_draining, strict=True)
+        # A checkpoint of before `closed_by` was written: operators closed what is closed.
+        drained = {node.name: "" for node, up, draining in states if up and draining}
+        self.closed_by = dict(contents.get("closed_by", drained))
         self.holders, self.occupants = contents["holders"].copy(), contents["occupants"].copy()
         self.held, self.occupied = dict(contents["held"]), dict(contents["occupied"])
         for row in self.occupied:

@@ -455,7 +455,7 @@ class Lifecycle:
     def _close(self, event: NodeLost | NodeDraining) -> None:
         """The node takes no more jobs; attempts on a lost or evicting node must go."""
         state, lost = self._state, isinstance(event, NodeLost)
-        for row in state.gpus.close(event.node, lost):
+        for row in state.gpus.close(event.node, lost, "" if isinstance(event, NodeLost) else event.by):
             if row in state.pending:
                 self.withdraw_gpus(row)
             elif lost or (isinstance(event, NodeDraining) and event.evict):

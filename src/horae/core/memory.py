@@ -57,7 +57,8 @@ class Memory:
             room = max(
                 rows, 2 * len(old) if old is not None and len(old) < rows else 0, len(old) if old is not None else 0
             )
-            new = np.zeros((room, width) if width else room)
+            # A column by GPU type has a second axis even before the first GPU is there.
+            new = np.zeros((room, width) if width or name in self._spec.by_type else room)
             if old is not None:
                 new[tuple(slice(size) for size in old.shape)] = old
             self._columns[name] = new

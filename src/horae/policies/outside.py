@@ -27,7 +27,7 @@ _HERE = __file__.rpartition("/policies/")[0]
 _INTS = ("job", "gpu_type", "gpus_min", "gpus_max", "partner")
 _FLOATS = ("key", "wake_if_stopped_s", "unkept_key", "key_per_s")
 #: What a policy may offer beside `plan`; see `horae.core.policy`.
-_EXTRAS = ("check", "relaxed", "counters", "space_sharing", "type_aware", "aware", "preempts")
+_EXTRAS = ("check", "relaxed", "counters", "space_sharing", "shares_gpus", "type_aware", "aware", "preempts")
 
 
 class BadPolicy(UserError):

@@ -19,12 +19,10 @@ from typing import Any, Generic, TypeVar, assert_never
 
 import numpy as np
 
-from horae.backends.protocol import Backend, Place, Start
+from horae.backends.protocol import Backend, Place, Sight, Start
 from horae.backends.task import Task
 from horae.core import checkpoint
-from horae.core.cluster import Node
 from horae.core.commands import Command, Launch, Stop, WakeAt
-from horae.core.counted import counted
 from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.events import (
@@ -46,8 +44,10 @@ from horae.core.job import JobSpec
 from horae.core.states import LAUNCHING, RUNNING, STATES, State
 from horae.core.status import ClusterStatus
 from horae.service.clock import Clock
+from horae.service.failing_backends import SteadyBackend
 from horae.service.initial_settings import InitialSettings
 from horae.service.loop_counters import LoopCounters
+from horae.service.machines import changed_nodes, engine_names
 from horae.service.recovery import recover
 from horae.service.store.connection import StoreTrouble
 from horae.service.store.store import Store
@@ -68,6 +68,7 @@ _RETRY_S, _CALM_S = 1.0, 10.0
 _LEAVING = "The service is shutting down: try again in a moment."
 
 _END_EVENTS = (JobFinished, JobFailed, JobStopped, LaunchFailed)
+_FOUND_AGAIN = (JobTimedOut, NodeJoined, NodeLost, NodeDraining)
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,6 @@ class Closed(UserError):
     """The service is shutting down."""
 
 
-class OtherNode(UserError):
-    """A node has other GPUs than this service knows it with."""
-
-
 class Daemon:
     """Runs jobs. `start` starts the loop; other threads make changes with `ask` and read `status`."""
 
@@ -112,7 +109,8 @@ class Daemon:
         watch_s: float = WATCH_S,
         keep_s: float | None = None,
     ) -> None:
-        self.store, self.backend, self.clock = store, backend, clock
+        self.store, self.clock = store, clock
+        self.backend: Backend = SteadyBackend(backend)
         #: Environment variables for an attempt: address of the service, and token.
         self._environment = environment
         self.initial_settings, self._watch_s = initial_settings, watch_s
@@ -130,8 +128,8 @@ class Daemon:
         self.counters: LoopCounters = LoopCounters()
         self._inbox: list[_Request[Any]] = []
         self._unrecorded: list[Event] = []
-        #: Stops that the backend failed to perform; repeated in the next cycle.
-        self._failed_stops: list[Stop] = []
+        #: The nodes in sight that the engine's nodes were last compared with; None if they must be compared.
+        self._compared: Sight | None = None
         #: Whether a write failed since engine and journal were last known to agree, and whether the engine holds a
         #: decision that is not in the journal.
         self._in_doubt = self._engine_ahead = False
@@ -183,13 +181,8 @@ class Daemon:
     # --------------------------------------------------------------- the loop
 
     def _resume(self) -> None:
-        now_s = self.clock()
-        changes = self._new_events([*self.backend.watch(now_s), *self._changed_nodes(now_s)])
-        self._record(Change(changes))
-        # Repeat launches that were under way when the last daemon died, before asking the backend what is alive.
+        self._record(Change(_in_order(self._new_events(self._reports(self.clock())))))
         self._repeat_launches()
-        for node, alive in self.backend.alive().items():
-            self._record(Change((NodeObserved(now_s, node, alive),)))
         self._repeat_stops()
         self._publish()
 
@@ -208,38 +201,19 @@ class Daemon:
         for row in self.engine.gpus.occupied:
             yield jobs.specs[row], STATES[int(jobs.state[row])]
 
-    def _changed_nodes(self, now_s: float) -> list[Event]:
-        """Nodes that were added, lost or changed since the last daemon ended."""
-        present = {node.name: node for node in self.backend.nodes()}
-        ledger = self.engine.gpus
-        recorded = {node.name: up for node, up in zip(ledger.cluster.nodes, ledger.node_up, strict=True)}
-        changed = [event for node in present.values() for event in self._changed_node(node, now_s)]
-        gone = [NodeLost(now_s, name) for name, up in recorded.items() if up and name not in present]
-        return [*changed, *gone]
+    def _reports(self, now_s: float) -> list[Event]:
+        """Events of the backend and changes of its nodes since the last look, with the nodes' names in the engine."""
+        events = self.backend.watch(now_s)
+        # After `watch`: a node that it names is in sight, if it is still there.
+        sight = self.backend.sight()
+        changes = self._changed_nodes(sight, now_s) if sight is not None and sight is not self._compared else ()
+        return [*changes, *engine_names(events, changes, self.engine.gpus.cluster)]
 
-    def _changed_node(self, node: Node, now_s: float) -> list[Event]:
-        """Events for a node that is present: none, new, back, or with another number of GPUs."""
-        ledger = self.engine.gpus
-        number = ledger.cluster.node_numbers.get(node.name)
-        if number is None:
-            return [NodeJoined(now_s, node)]
-        known_node = ledger.cluster.nodes[number]
-        if node.gpus > known_node.gpus or node.gpu_type != known_node.gpu_type:
-            raise OtherNode(
-                f"Node {node.name} has {counted(node.gpus, f'{node.gpu_type} GPU')} now, but had "
-                f"{counted(known_node.gpus, f'{known_node.gpu_type} GPU')} when this service first saw it: "
-                "restore these GPUs or use fewer (with --gpus, if they are virtual), or start a new service with "
-                "another --state."
-            )
-        if not ledger.node_up[number]:
-            return [NodeJoined(now_s, node)]
-        gpus_before = ledger.node_gpus[number]
-        if node.gpus == gpus_before:
-            return []
-        # The driver renumbers the remaining GPUs, so it is unknown which are gone: treat the node as lost and back.
-        lost = [NodeLost(now_s, node.name)] if node.gpus < gpus_before else []
-        drained = [NodeDraining(now_s, node.name)] if ledger.node_draining[number] else []
-        return [*lost, NodeJoined(now_s, node), *drained]
+    def _changed_nodes(self, sight: Sight, now_s: float) -> tuple[Event, ...]:
+        """How the nodes in sight differ from the engine's. They are compared again while a node must wait."""
+        changes = changed_nodes(sight, self.engine.gpus, now_s)
+        self._compared = None if changes.waiting else sight
+        return changes.events
 
     def _run(self) -> None:
         try:
@@ -280,15 +254,11 @@ class Daemon:
             return
         if now_s - self._last_trouble_s >= _CALM_S:
             self.counters.trouble = ""
-        reports = [*self._unrecorded, *self.backend.watch(now_s), *self._over_time_limit(now_s)]
+        reports = [*self._unrecorded, *self._reports(now_s), *self._over_time_limit(now_s)]
         self._unrecorded = []
         changed = self._record_reports(reports) | self._answer_requests(self._take_requests(), now_s)
         if not self._in_doubt:
             changed |= self._decide()
-        if self._failed_stops:
-            stops, self._failed_stops = self._failed_stops, []
-            self.counters.unstopped = ""
-            self._perform(stops)
         # Publishing takes milliseconds for many jobs; `_answer_requests` has done it if there were requests.
         if changed and self.published_seq != self.seq and not self._engine_ahead:
             self._publish()
@@ -304,11 +274,12 @@ class Daemon:
         if not new_events:
             return False
         try:
-            self._record(Change(tuple(sorted(new_events, key=lambda event: PRECEDENCE[type(event)]))))
+            self._record(Change(_in_order(new_events)))
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
-            # Jobs over their time limit will be found again.
-            self._unrecorded = [event for event in new_events if not isinstance(event, JobTimedOut)]
+            # Jobs over their time limit and changed nodes will be found again.
+            self._unrecorded = [event for event in new_events if not isinstance(event, _FOUND_AGAIN)]
+            self._compared = None
             return False
         if any(isinstance(event, NodeLost) for event in new_events):
             # Attempts being stopped on a lost node never report their end unless stopped again.
@@ -412,6 +383,7 @@ class Daemon:
             if self.store.try_writing() != self.seq or self._engine_ahead:
                 self.engine, self.seq = recover(self.store, self.initial_settings)
                 self.tasks = self.store.tasks()
+                self._compared = None
                 # A launched attempt may report at once: its job must be published by then.
                 self._publish()
                 self._repeat_launches()
@@ -433,33 +405,18 @@ class Daemon:
         for command in commands:
             match command:
                 case Launch():
-                    self._launch(command)
+                    self.backend.start(self._start_of(command))
                 case Stop():
-                    self._stop(command)
+                    self.backend.stop(command.job, command.attempt)
                 case WakeAt():
                     pass
                 case _:
                     assert_never(command)
 
-    def _stop(self, stop: Stop) -> None:
-        """Stop an attempt. If the backend fails, try again in the next cycle."""
-        try:
-            self.backend.stop(stop.job, stop.attempt)
-        except OSError as error:
-            self.counters.unstopped = f"Job {stop.job} cannot be stopped: {error.strerror or error}."
-            self._failed_stops.append(stop)
-
-    def _launch(self, launch: Launch) -> None:
-        try:
-            self.backend.start(self._start_of(launch))
-        except OSError as error:
-            why = error.strerror or error.__class__.__name__
-            self._unrecorded.append(LaunchFailed(self.clock(), launch.job, launch.attempt, why))
-
     def _start_of(self, launch: Launch) -> Start:
         cluster = self.engine.gpus.cluster
         by_node = cluster.gpus_by_node(launch.gpu_ids)
-        places = tuple(Place(cluster.nodes[node].name, tuple(gpus)) for node, gpus in by_node.items())
+        places = tuple(Place(cluster.nodes[node].host, tuple(gpus)) for node, gpus in by_node.items())
         return Start(
             job=launch.job,
             attempt=launch.attempt,
@@ -525,6 +482,11 @@ class Daemon:
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
         self._checkpointed, self._memory_numbers = self.seq, 0
+
+
+def _in_order(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Events of one time in the order in which they are applied; a node joins before anything is said of it."""
+    return tuple(sorted(events, key=lambda event: (PRECEDENCE[type(event)], isinstance(event, NodeObserved))))
 
 
 def _merged(changes: Sequence[Change]) -> Change:

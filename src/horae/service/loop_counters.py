@@ -28,8 +28,6 @@ class LoopCounters:
     stops: dict[StopWhy, int] = field(default_factory=dict)
     #: Why the journal cannot be written; empty if it can.
     trouble: str = ""
-    #: Why a job cannot be stopped; empty if there is no such job.
-    unstopped: str = ""
 
     @contextmanager
     def deciding(self) -> Iterator[None]:

@@ -23,7 +23,6 @@ from horae.core.events import (
     JobStarted,
     JobSubmitted,
     NodeDraining,
-    NodeJoined,
     SettingsChanged,
 )
 from horae.core.job import JobSpec
@@ -36,6 +35,7 @@ from horae.policies.type_awareness import ignored_speeds, ignored_speeds_in_word
 from horae.service.app_owners import AppOwnerHistory, AppOwners
 from horae.service.daemon import Change, Daemon, Prepare
 from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
+from horae.service.machines import BACKEND, node_numbers, reopened
 from horae.service.roles import Caller, NotFound, Role
 from horae.service.store.stored_records import Act
 from horae.service.warm_up import warm_up
@@ -73,6 +73,8 @@ class Operations:
             self._apps.catch_up(engine, now_s)
             ids = self._new_ids(engine, jobs)
             cluster = engine.gpus.cluster
+            if not cluster.nodes:
+                raise BadJobFile("This service has no nodes yet: submit the job when `horae nodes` lists some.")
             specs = [spec_of(job, name, caller.user, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
             check_startable(specs, cluster, engine)
             apps = self._apps.check(caller.user, specs, engine, self._daemon.tasks)
@@ -201,9 +203,9 @@ class Operations:
         caller.require_admin("drain nodes")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
-            _check_node(engine.gpus.cluster, node)
+            name = engine.gpus.cluster.nodes[_check_node(engine.gpus.cluster, node)].name
             act = Act(now_s, caller.user, "drain", node, "and stop its jobs" if evict else "")
-            return Change((NodeDraining(now_s, node, evict),), (), (act,)), None
+            return Change((NodeDraining(now_s, name, evict, caller.user),), (), (act,)), None
 
         self._daemon.ask(prepare)
 
@@ -212,11 +214,15 @@ class Operations:
         caller.require_admin("resume nodes")
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
-            number = _check_node(engine.gpus.cluster, node)
-            if not engine.gpus.node_up[number]:
-                raise NotFound(f"Node {node} is down: restart the service when the node is back.")
+            ledger, number = engine.gpus, _check_node(engine.gpus.cluster, node)
+            if not ledger.node_up[number]:
+                raise NotFound(
+                    f"Node {node} is down: resume it when it is back; for this machine, restart the service."
+                )
+            if ledger.closed_by.get(ledger.cluster.nodes[number].name) == BACKEND:
+                raise ClosedNode(f"Node {node} is closed in the cluster itself: open it there.")
             act = Act(now_s, caller.user, "resume", node)
-            return Change((NodeJoined(now_s, engine.gpus.nodes()[number]),), (), (act,)), None
+            return Change(reopened(self._daemon.backend.sight(), ledger, number, now_s), (), (act,)), None
 
         self._daemon.ask(prepare)
 
@@ -252,6 +258,7 @@ class Operations:
             new_policy = make_policy(chosen, new_settings)
             if isinstance(new_policy, ChecksCluster):
                 new_policy.check(engine.gpus.cluster.gpu_types, pairs_known=False)
+            check_sharing(new_policy, chosen, self._daemon.backend.shares_gpus)
             # Record the complete policy settings that were checked: another request may change them at the same time.
             changed = chosen != engine.policy_name or new_settings != engine.policy_settings
             event = SettingsChanged(now_s, chosen if changed else None, new_settings if changed else {}, tuple(queues))
@@ -268,6 +275,23 @@ def speeds_ignored(engine: Engine, name: str, policy: Policy) -> str:
     jobs = engine.jobs
     by_job = ((jobs.specs[row], jobs.rates[row].tolist()) for row in jobs.active.tolist())
     return ignored_speeds_in_words([(name, ignored_speeds(policy, by_job, engine.gpus.cluster))])
+
+
+class ClosedNode(UserError):
+    """A node that the backend keeps closed."""
+
+
+class SharedGpus(UserError):
+    """A policy that lets two jobs share GPUs, with a backend that cannot do that."""
+
+
+def check_sharing(policy: Policy, name: str, shares_gpus: bool) -> None:
+    """Refuse a policy that lets two jobs share GPUs if the backend cannot do that."""
+    if not shares_gpus and getattr(policy, "shares_gpus", getattr(policy, "space_sharing", False)):
+        raise SharedGpus(
+            f"The policy {name} lets two jobs share GPUs, which this service's backend cannot do: "
+            "leave out space-sharing=true, or choose another policy."
+        )
 
 
 class NotLoaded(UserError):
@@ -324,12 +348,11 @@ def _objection(what: str, state: State) -> str:
 
 
 def _check_node(cluster: Cluster, node: str) -> int:
-    number = cluster.node_numbers.get(node)
-    if number is None:
-        raise NotFound(
-            f"There is no node {node!r}.{did_you_mean(node, cluster.node_numbers)} `horae nodes` lists them."
-        )
-    return number
+    """Number of a host's node."""
+    numbers = node_numbers(cluster)
+    if node not in numbers:
+        raise NotFound(f"There is no node {node!r}.{did_you_mean(node, numbers)} `horae nodes` lists them.")
+    return numbers[node]
 
 
 def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
@@ -346,7 +369,9 @@ def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
 
 def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:
     """Refuse jobs that can never run: they need more GPUs than any GPU type or their queue's quota has."""
-    by_type = dict(zip(cluster.gpu_types, cluster.gpus_by_type.tolist(), strict=True))
+    by_type = dict.fromkeys(cluster.gpu_types, 0)
+    for node in (cluster.nodes[number] for number in node_numbers(cluster).values()):
+        by_type[node.gpu_type] += node.gpus
     for spec in specs:
         largest = max(by_type[name] for name in spec.gpu_types or cluster.gpu_types)
         if spec.gpus_min > largest:

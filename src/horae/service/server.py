@@ -29,9 +29,10 @@ from horae.policies import make_policy
 from horae.policies.outside import CheckedPolicy
 from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import DAY_S, Change, Daemon, Prepare
+from horae.service.failing_backends import SteadyBackend
 from horae.service.failing_policies import MissingPolicy
 from horae.service.initial_settings import InitialSettings, OwnSettings
-from horae.service.operations import Operations, speeds_ignored
+from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.roles import Caller, Role
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
@@ -40,6 +41,8 @@ from horae.service.warm_up import warm_up
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
+
+    from horae.backends.protocol import Backend
 
 DEFAULT_POLICY, DEFAULT_PLACEMENT, DEFAULT_BACKEND = "fifo-backfill", "best-effort", "local"
 #: Settings of the default policy that its simulation leaves off: a large job is not passed by small ones for ever.
@@ -98,10 +101,12 @@ class Server:
         asked = _with_policy(asked)
         chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
+        if chosen == DEFAULT_BACKEND and not options.nodes:
+            raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
         backend = open_backend(chosen, options)
         self._ending.callback(backend.close)
-        beginning = beginning or _begin(asked, self.store, backend.nodes())
+        beginning = beginning or _begin(asked, self.store, _nodes_in_sight(SteadyBackend(backend)), backend.shares_gpus)
         clock = _clock(self.store)
         tokens = Tokens(self.store, load_secret(self.state / "secret"), clock)
         self.token_file = self.state / "token"
@@ -321,11 +326,15 @@ def _keep_s(asked: float | None, last: float | None) -> float | None:
     return last if asked is None else asked
 
 
-def _begin(asked: ServeOptions, store: Store, nodes: tuple[Node, ...]) -> InitialSettings:
+def _nodes_in_sight(backend: Backend) -> tuple[Node, ...]:
+    """The nodes that a backend sees now, maybe none. Later nodes join."""
+    sight = backend.sight()
+    return tuple(seen.as_node(seen.name) for seen in sight.nodes) if sight else ()
+
+
+def _begin(asked: ServeOptions, store: Store, nodes: tuple[Node, ...], shares_gpus: bool = True) -> InitialSettings:
     """The initial settings if this is the first start, checked."""
     before = store.initial_settings()
-    if not nodes:
-        raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
     policy = asked.policy or DEFAULT_POLICY
     beginning = InitialSettings(
         nodes,
@@ -335,7 +344,7 @@ def _begin(asked: ServeOptions, store: Store, nodes: tuple[Node, ...]) -> Initia
         asked.queues,
     )
     if asked.policy or not before:
-        _check_policy(beginning)
+        _check_policy(beginning, shares_gpus)
     make_placement(beginning.placement)
     if asked.secrets is not None and not asked.secrets.is_dir():
         raise CannotServe(f"There is no folder {asked.secrets}: name the folder that has the files of the secrets.")
@@ -348,8 +357,9 @@ def _with_defaults(policy: str | None, given: Mapping[str, str]) -> dict[str, st
     return {**DEFAULT_SETTINGS, **given} if policy == DEFAULT_POLICY else dict(given)
 
 
-def _check_policy(beginning: InitialSettings) -> None:
+def _check_policy(beginning: InitialSettings, shares_gpus: bool) -> None:
     made = make_policy(beginning.policy, beginning.settings)
+    check_sharing(made, beginning.policy, shares_gpus)
     if isinstance(made, ChecksCluster):
         made.check(Cluster(beginning.nodes).gpu_types, pairs_known=False)
     if isinstance(made, CheckedPolicy):
@@ -385,6 +395,8 @@ def _reconfiguration_change(daemon: Daemon, asked: ServeOptions) -> Prepare[str]
     if not policy:
         if isinstance(decides, MissingPolicy) and not settings:
             raise CannotServe(f"{decides.why} Or choose another policy, with --policy.")
+        if not settings:
+            check_sharing(decides, at.policy, daemon.backend.shares_gpus)
         wanted = {**at.settings, **settings}
         warm_up(replace(daemon.initial_settings, nodes=at.cluster.nodes, policy=at.policy, settings=wanted))
     if policy or settings or queues:

@@ -23,7 +23,7 @@ _DECISIONS_AT_S = (1.0, 20_001.0, 40_001.0)
 
 def warm_up(initial: InitialSettings) -> None:
     """Run a few decisions of a separate engine on invented jobs, with GPUs of the same types."""
-    types = tuple(dict.fromkeys(node.gpu_type for node in initial.nodes))
+    types = tuple(dict.fromkeys(node.gpu_type for node in initial.nodes)) or ("gpu",)
     nodes = tuple(Node(f"{name}-{number}", name, 8) for name in types for number in range(2))
     engine = replace(initial, nodes=nodes, queues=()).engine()
     for spec in _jobs(types):

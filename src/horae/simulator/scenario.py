@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from horae.core.cluster import Cluster
+from horae.core.cluster import BadCluster, Cluster
 from horae.core.job import JobSpec
 from horae.core.policy import Policy
 from horae.core.queues import Queue
@@ -102,6 +102,10 @@ class Scenario:
     faults: Faults | None = None
     #: Stop when the first `until` jobs have ended; without it, when all have.
     until: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.cluster.nodes:
+            raise BadCluster("A cluster needs at least one node.")
 
     @cached_property
     def jobs(self) -> Sequence[JobSpec]:

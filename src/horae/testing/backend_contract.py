@@ -13,15 +13,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
-from horae.backends.protocol import Backend, Place, Start
+from horae.backends.protocol import Attempt, Backend, Place, Seen, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
-from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
+from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeObserved
 
 #: The machines that a rig's backend has.
 NODES = (Node("v100", "v100", 4), Node("k80", "k80", 4))
 #: How long a check waits for something to happen: far more than anything takes.
 PATIENCE_S = 30.0
+#: Far more than a start, a stop or a look for events may take, which wait for nobody.
+AT_ONCE_S = 1.0
 
 #: What a job may do: run until told to stop and be run again, end by itself in some way, or never come up.
 #: `finishes late` gets its notice first. All but the last have 40 of 100 in their checkpoint.
@@ -129,15 +131,63 @@ def check_backend(make_rig: Callable[[], Rig]) -> None:
             rig.close()
 
 
-def _promise(check: Callable[[Rig], None]) -> Callable[[Rig], None]:
-    BACKEND_CHECKS[check.__name__.strip("_").replace("_", " ")] = check
+class _ObservedRig:
+    """A rig whose nodes were observed. `alive` is what was observed; other events are kept for `events`."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._kept: list[Event] = []
+        self.alive = self._observe()
+
+    @property
+    def backend(self) -> Backend:
+        return self._rig.backend
+
+    def start(self, behaviour: str, job: str = "a-1", attempt: int = 1, node: str = "v100") -> None:
+        self._rig.start(behaviour, job, attempt, node)
+
+    def up(self, job: str = "a-1", attempt: int = 1) -> None:
+        self._rig.up(job, attempt)
+
+    def events(self) -> list[Event]:
+        kept, self._kept = self._kept, []
+        return kept or self._rig.events()
+
+    def quiet(self) -> bool:
+        return not self._kept and self._rig.quiet()
+
+    def begun(self, job: str = "a-1") -> int:
+        return self._rig.begun(job)
+
+    def reopen(self) -> None:
+        self._rig.reopen()
+        self._kept = []
+        self.alive = self._observe()
+
+    def _observe(self) -> dict[str, tuple[Attempt, ...]]:
+        """Watch until every node was observed, and once only; the rig's time does not pass."""
+        alive: dict[str, tuple[Attempt, ...]] = {}
+        end_s = time.monotonic() + PATIENCE_S
+        while len(alive) < len(NODES):
+            assert time.monotonic() < end_s, f"of the nodes, only {list(alive)} were observed"
+            for event in self.backend.watch(0.0):
+                if isinstance(event, NodeObserved):
+                    assert event.node not in alive, f"{event.node} was observed twice"
+                    alive[event.node] = event.alive
+                else:
+                    self._kept.append(event)
+        return alive
+
+
+def _promise(check: Callable[[_ObservedRig], None]) -> Callable[[_ObservedRig], None]:
+    BACKEND_CHECKS[check.__name__.strip("_").replace("_", " ")] = lambda rig: check(_ObservedRig(rig))
     return check
 
 
 # ------------------------------------------------------------------ the checks
 
 
-def _end(rig: Rig) -> Event:
+def _end(rig: _ObservedRig) -> Event:
     """The next event that is not a start."""
     while True:
         found = [event for event in rig.events() if not isinstance(event, JobStarted)]
@@ -152,7 +202,7 @@ def _stamped(event: Event) -> Event:
     return event
 
 
-def _next(rig: Rig, now_s: float) -> list[Event]:
+def _next(rig: _ObservedRig, now_s: float) -> list[Event]:
     """What the backend tells next, asked at a given time."""
     end_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:
@@ -162,19 +212,38 @@ def _next(rig: Rig, now_s: float) -> list[Event]:
     raise AssertionError(f"the backend told nothing for {PATIENCE_S:g} s")
 
 
-def _until_told(rig: Rig, event_type: type[Event]) -> None:
+def _until_told(rig: _ObservedRig, event_type: type[Event]) -> None:
     """Take events until one of a kind is told; a rig that has no more raises."""
     while not any(isinstance(event, event_type) for event in rig.events()):
         pass
 
 
 @_promise
-def _it_has_the_nodes_it_was_given(rig: Rig) -> None:
-    assert rig.backend.nodes() == NODES
+def _it_has_the_nodes_it_was_given(rig: _ObservedRig) -> None:
+    sight = rig.backend.sight()
+    assert sight
+    assert sight.nodes == tuple(Seen.of(node) for node in NODES)
+    assert rig.backend.sight() is sight, "nothing has changed"
 
 
 @_promise
-def _a_job_that_runs_is_started_once(rig: Rig) -> None:
+def _nobody_has_to_wait_for_it(rig: _ObservedRig) -> None:
+    begun_s = time.monotonic()
+    rig.start("runs")
+    rig.backend.watch(0.0)
+    rig.backend.stop("a-1", 1)
+    rig.backend.watch(0.0)
+    assert time.monotonic() - begun_s < AT_ONCE_S
+
+
+@_promise
+def _it_has_no_trouble(rig: _ObservedRig) -> None:
+    assert rig.backend.trouble == ""
+    assert rig.backend.shares_gpus in (True, False)
+
+
+@_promise
+def _a_job_that_runs_is_started_once(rig: _ObservedRig) -> None:
     rig.start("runs")
     (started,) = rig.events()
     assert isinstance(started, JobStarted)
@@ -183,24 +252,25 @@ def _a_job_that_runs_is_started_once(rig: Rig) -> None:
 
 
 @_promise
-def _a_good_end_is_told_once(rig: Rig) -> None:
+def _a_good_end_is_told_once(rig: _ObservedRig) -> None:
     _check_told_once(rig, "finishes", JobFinished(0.0, "a-1", 1))
 
 
 @_promise
-def _a_bad_end_is_told_once(rig: Rig) -> None:
+def _a_bad_end_is_told_once(rig: _ObservedRig) -> None:
     _check_told_once(rig, "fails", JobFailed(0.0, "a-1", 1, exit_code=3, work_done=40.0))
 
 
-def _check_told_once(rig: Rig, behaviour: str, expected: Event) -> None:
+def _check_told_once(rig: _ObservedRig, behaviour: str, expected: Event) -> None:
     rig.start(behaviour)
     assert _stamped(_end(rig)) == expected
     assert rig.quiet()
-    assert rig.backend.alive() == {"v100": (), "k80": ()}
+    rig.reopen()
+    assert rig.alive == {"v100": (), "k80": ()}
 
 
 @_promise
-def _a_job_may_ask_to_be_run_again(rig: Rig) -> None:
+def _a_job_may_ask_to_be_run_again(rig: _ObservedRig) -> None:
     rig.start("asks to run again")
     event = _end(rig)
     assert isinstance(event, JobStopped)
@@ -208,7 +278,7 @@ def _a_job_may_ask_to_be_run_again(rig: Rig) -> None:
 
 
 @_promise
-def _a_job_that_asks_to_be_run_again_and_has_done_nothing_has_failed(rig: Rig) -> None:
+def _a_job_that_asks_to_be_run_again_and_has_done_nothing_has_failed(rig: _ObservedRig) -> None:
     rig.start("fails")
     _end(rig)
     rig.start("asks in vain", attempt=2)
@@ -216,7 +286,7 @@ def _a_job_that_asks_to_be_run_again_and_has_done_nothing_has_failed(rig: Rig) -
 
 
 @_promise
-def _events_carry_the_time_of_the_watch(rig: Rig) -> None:
+def _events_carry_the_time_of_the_watch(rig: _ObservedRig) -> None:
     rig.start("runs")
     rig.events()
     rig.up()
@@ -226,16 +296,17 @@ def _events_carry_the_time_of_the_watch(rig: Rig) -> None:
 
 
 @_promise
-def _a_stopped_job_reports_what_its_checkpoint_holds(rig: Rig) -> None:
+def _a_stopped_job_reports_what_its_checkpoint_holds(rig: _ObservedRig) -> None:
     rig.start("runs")
     rig.up()
     rig.backend.stop("a-1", 1)
     assert _stamped(_end(rig)) == JobStopped(0.0, "a-1", 1, work_done=40.0)
-    assert rig.backend.alive()["v100"] == ()
+    rig.reopen()
+    assert rig.alive["v100"] == ()
 
 
 @_promise
-def _stopping_twice_changes_nothing(rig: Rig) -> None:
+def _stopping_twice_changes_nothing(rig: _ObservedRig) -> None:
     rig.start("runs")
     rig.up()
     rig.backend.stop("a-1", 1)
@@ -246,7 +317,7 @@ def _stopping_twice_changes_nothing(rig: Rig) -> None:
 
 
 @_promise
-def _a_job_that_finishes_after_its_notice_has_finished(rig: Rig) -> None:
+def _a_job_that_finishes_after_its_notice_has_finished(rig: _ObservedRig) -> None:
     rig.start("finishes late")
     rig.up()
     rig.backend.stop("a-1", 1)
@@ -254,7 +325,7 @@ def _a_job_that_finishes_after_its_notice_has_finished(rig: Rig) -> None:
 
 
 @_promise
-def _an_attempt_is_started_once_however_often_it_is_ordered(rig: Rig) -> None:
+def _an_attempt_is_started_once_however_often_it_is_ordered(rig: _ObservedRig) -> None:
     rig.start("runs")
     rig.start("runs")
     rig.events()
@@ -263,11 +334,12 @@ def _an_attempt_is_started_once_however_often_it_is_ordered(rig: Rig) -> None:
     rig.start("runs")
     rig.up()
     assert rig.begun() == 1
-    assert rig.backend.alive()["v100"] == (("a-1", 1),)
+    rig.reopen()
+    assert rig.alive["v100"] == (("a-1", 1),)
 
 
 @_promise
-def _an_attempt_that_is_over_never_starts_again(rig: Rig) -> None:
+def _an_attempt_that_is_over_never_starts_again(rig: _ObservedRig) -> None:
     rig.start("fails")
     _end(rig)
     rig.start("fails")
@@ -282,7 +354,7 @@ def _an_attempt_that_is_over_never_starts_again(rig: Rig) -> None:
 
 
 @_promise
-def _the_next_attempt_of_a_job_is_another_one(rig: Rig) -> None:
+def _the_next_attempt_of_a_job_is_another_one(rig: _ObservedRig) -> None:
     rig.start("fails")
     _end(rig)
     rig.start("fails", attempt=2)
@@ -291,7 +363,7 @@ def _the_next_attempt_of_a_job_is_another_one(rig: Rig) -> None:
 
 
 @_promise
-def _an_unknown_attempt_is_reported_as_stopped_and_never_begins(rig: Rig) -> None:
+def _an_unknown_attempt_is_reported_as_stopped_and_never_begins(rig: _ObservedRig) -> None:
     rig.backend.stop("new-1", 1)
     assert _stamped(_end(rig)) == JobStopped(0.0, "new-1", 1, work_done=0.0)
     rig.start("runs", job="new-1")
@@ -300,7 +372,7 @@ def _an_unknown_attempt_is_reported_as_stopped_and_never_begins(rig: Rig) -> Non
 
 
 @_promise
-def _an_unknown_attempt_of_a_known_job_reports_its_checkpoint(rig: Rig) -> None:
+def _an_unknown_attempt_of_a_known_job_reports_its_checkpoint(rig: _ObservedRig) -> None:
     rig.start("runs")
     rig.up()
     rig.backend.stop("a-1", 1)
@@ -311,7 +383,7 @@ def _an_unknown_attempt_of_a_known_job_reports_its_checkpoint(rig: Rig) -> None:
 
 
 @_promise
-def _a_stop_is_told_again_after_a_restart_until_it_is_forgotten(rig: Rig) -> None:
+def _a_stop_is_told_again_after_a_restart_until_it_is_forgotten(rig: _ObservedRig) -> None:
     rig.backend.stop("new-1", 1)
     rig.reopen()
     assert isinstance(_end(rig), JobStopped)
@@ -321,30 +393,33 @@ def _a_stop_is_told_again_after_a_restart_until_it_is_forgotten(rig: Rig) -> Non
 
 
 @_promise
-def _the_living_are_told_by_node(rig: Rig) -> None:
+def _the_living_are_told_by_node(rig: _ObservedRig) -> None:
     rig.start("runs", "a-1")
     rig.start("runs", "b-2", node="k80")
     rig.start("runs", "c-3", attempt=4, node="k80")
-    assert rig.backend.alive() == {"v100": (("a-1", 1),), "k80": (("b-2", 1), ("c-3", 4))}
-    rig.up("b-2")
+    for job, attempt in (("a-1", 1), ("b-2", 1), ("c-3", 4)):
+        rig.up(job, attempt)
+    rig.reopen()
+    assert rig.alive == {"v100": (("a-1", 1),), "k80": (("b-2", 1), ("c-3", 4))}
     rig.backend.stop("b-2", 1)
     assert _stamped(_end(rig)) == JobStopped(0.0, "b-2", 1, work_done=40.0)
-    assert rig.backend.alive() == {"v100": (("a-1", 1),), "k80": (("c-3", 4),)}
+    rig.reopen()
+    assert rig.alive == {"v100": (("a-1", 1),), "k80": (("c-3", 4),)}
 
 
 @_promise
-def _a_restarted_backend_takes_up_what_runs(rig: Rig) -> None:
+def _a_restarted_backend_takes_up_what_runs(rig: _ObservedRig) -> None:
     rig.start("runs")
     rig.up()
     rig.reopen()
-    assert rig.backend.alive()["v100"] == (("a-1", 1),)
+    assert rig.alive["v100"] == (("a-1", 1),)
     rig.backend.stop("a-1", 1)
     assert _stamped(_end(rig)) == JobStopped(0.0, "a-1", 1, work_done=40.0)
     assert rig.begun() == 1
 
 
 @_promise
-def _an_end_is_told_again_after_a_restart_until_it_is_forgotten(rig: Rig) -> None:
+def _an_end_is_told_again_after_a_restart_until_it_is_forgotten(rig: _ObservedRig) -> None:
     rig.start("fails")
     first = _stamped(_end(rig))
     rig.reopen()
@@ -355,40 +430,41 @@ def _an_end_is_told_again_after_a_restart_until_it_is_forgotten(rig: Rig) -> Non
 
 
 @_promise
-def _a_living_attempt_is_not_forgotten(rig: Rig) -> None:
+def _a_living_attempt_is_not_forgotten(rig: _ObservedRig) -> None:
     rig.start("runs")
     rig.up()
     rig.backend.forget("a-1", 1)
     rig.reopen()
-    assert rig.backend.alive()["v100"] == (("a-1", 1),)
+    assert rig.alive["v100"] == (("a-1", 1),)
 
 
 @_promise
-def _an_attempt_that_cannot_be_launched_says_so_once(rig: Rig) -> None:
+def _an_attempt_that_cannot_be_launched_says_so_once(rig: _ObservedRig) -> None:
     rig.start("cannot launch")
     event = _end(rig)
     assert isinstance(event, LaunchFailed)
     assert event.why
     rig.start("cannot launch")
     assert rig.quiet()
-    assert rig.backend.alive()["v100"] == ()
     assert rig.begun() == 0
+    rig.reopen()
+    assert rig.alive["v100"] == ()
 
 
 @_promise
-def _a_job_is_discarded_once_its_attempts_are_forgotten(rig: Rig) -> None:
+def _a_job_is_discarded_once_its_attempts_are_forgotten(rig: _ObservedRig) -> None:
     rig.start("finishes")
     assert rig.backend.discard(["a-1"], []) == []
     _until_told(rig, JobFinished)
     assert rig.backend.discard(["a-1"], []) == []
     rig.backend.forget("a-1", 1)
     assert rig.backend.discard(["a-1", "never-ran-2"], []) == ["a-1", "never-ran-2"]
-    assert not rig.backend.log_path("a-1", 1).is_file()
+    assert not rig.backend.log("a-1", 1).is_file()
     assert rig.backend.discard(["a-1"], []) == ["a-1"], "asking twice changes nothing"
 
 
 @_promise
-def _a_job_that_runs_is_not_discarded(rig: Rig) -> None:
+def _a_job_that_runs_is_not_discarded(rig: _ObservedRig) -> None:
     rig.start("runs")
     rig.up()
     rig.reopen()

@@ -471,6 +471,10 @@ def test_nodes_are_listed_drained_and_resumed(fake: FakeService, horae: Horae) -
     horae("nodes", "drain", "v100", "--evict")
     assert fake.last.body == {"evict": True}
     assert "takes jobs again" in horae("nodes", "resume", "v100").out
+    fake.answers["POST /v1/nodes/v100/resume"] = {**node, "state": "draining"}
+    assert "the cluster itself keeps it closed" in horae("nodes", "resume", "v100").out
+    fake.answers["GET /v1/nodes"] = {"nodes": [node], "trouble": "The cluster is out of sight."}
+    assert horae("nodes").out.splitlines()[-1] == "The cluster is out of sight."
     assert horae("nodes", "drain", "a/b").code == 0
     assert horae("nodes", "drain", "..").code == 1
 

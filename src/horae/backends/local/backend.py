@@ -21,11 +21,11 @@ from horae.backends.local import runner
 from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders, read_json
 from horae.backends.local.processes import ExitWatcher, Process, leftovers, this_boot
 from horae.backends.local.runner_order import ATTEMPT_VARIABLE, BadTask, checkpoint_folder, make_order, task_of
-from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Start
+from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Seen, Sight, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
 from horae.core.errors import UserError
-from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
+from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeObserved
 
 #: Seconds after which a job that never reports counts as started.
 READY_S = 5.0
@@ -55,7 +55,9 @@ class _TrackedAttempt:
 
 
 class LocalBackend:
-    """Runs attempts as processes of this machine. Not thread-safe."""
+    """Runs attempts as processes of this machine. Not thread-safe, but for `log` and `secrets`."""
+
+    shares_gpus = True
 
     def __init__(
         self,
@@ -66,12 +68,17 @@ class LocalBackend:
         ready_s: float = READY_S,
     ) -> None:
         """Continue from the folder `state`; `devices` holds the driver's GPU numbers by node, if GPUs are real."""
-        self._nodes, self._ready_s = tuple(nodes), ready_s
+        self._sight, self._ready_s = Sight(tuple(Seen.of(node) for node in nodes)), ready_s
         self._secrets = secrets.resolve() if secrets else None
         self._devices = {node.name: numbers for node, numbers in (devices or {}).items()}
         self._folders = AttemptFolders(state.resolve())
         self._runners = ExitWatcher()
         self._events: list[Event] = []
+        #: Starts and stops that the disk did not allow, tried again at each `watch`, and why.
+        self._noted: dict[Attempt, Start | None] = {}
+        self._refusal = ""
+        #: Whether `watch` has told which attempts live.
+        self._observed = False
         self._tracked: dict[Attempt, _TrackedAttempt] = {}
         #: Attempts with a followed runner that are not reported as started yet.
         self._starting: dict[Attempt, _TrackedAttempt] = {}
@@ -82,12 +89,36 @@ class LocalBackend:
         for attempt in self._folders.tracked():
             self._resolve(self._load(attempt))
 
-    def nodes(self) -> tuple[Node, ...]:
+    @property
+    def trouble(self) -> str:
+        """Why an attempt cannot be started or stopped now."""
+        return self._refusal
+
+    def sight(self) -> Sight:
         """One node for each GPU type of this machine."""
-        return self._nodes
+        return self._sight
 
     def start(self, start: Start) -> None:
         """Write the order of an attempt and start its runner, unless the attempt was started before."""
+        self._try((start.job, start.attempt), start)
+
+    def stop(self, job: str, attempt: int) -> None:
+        """Ask the runner of an attempt to stop it; cancel an attempt that has no runner."""
+        self._try((job, attempt), None)
+
+    def _try(self, attempt: Attempt, start: Start | None) -> None:
+        """Start an attempt, or stop it (None). What the disk does not allow is tried again later."""
+        self._noted.pop(attempt, None)
+        try:
+            if start:
+                self._start(start)
+            else:
+                self._stop(attempt)
+        except OSError as error:
+            self._noted[attempt] = start
+            self._refusal = f"A job cannot be {'started' if start else 'stopped'}: {error.strerror or error}."
+
+    def _start(self, start: Start) -> None:
         attempt = (start.job, start.attempt)
         if attempt in self._runners or runner.was_begun(str(self._folders.of(attempt).path)):
             self._adopt(attempt)
@@ -104,12 +135,11 @@ class LocalBackend:
         tracked.ordered = True
         self._follow(tracked, Process.of(tracked.child))
 
-    def stop(self, job: str, attempt: int) -> None:
-        """Ask the runner of an attempt to stop it; cancel an attempt that has no runner."""
-        tracked = self._tracked.get((job, attempt))
+    def _stop(self, attempt: Attempt) -> None:
+        tracked = self._tracked.get(attempt)
         if not tracked:
-            self._folders.remember((job, attempt))
-            tracked = self._load((job, attempt))
+            self._folders.remember(attempt)
+            tracked = self._load(attempt)
         if tracked.ended:
             return
         tracked.folder.request_stop()
@@ -118,6 +148,9 @@ class LocalBackend:
 
     def watch(self, now_s: float) -> list[Event]:
         """Events since the last call. Costs one system call if nothing happened."""
+        for attempt, start in list(self._noted.items()):
+            self._try(attempt, start)
+        self._refusal = self._refusal if self._noted else ""
         for attempt in self._runners.poll():
             self._starting.pop(attempt, None)
             self._unresolved[attempt] = self._tracked[attempt]
@@ -126,15 +159,18 @@ class LocalBackend:
                 self._resolve(tracked)
         self._report_started()
         events, self._events = self._events, []
+        if not self._observed:
+            self._observed = True
+            events += self._alive()
         return [replace(event, at_s=now_s) for event in events]
 
-    def alive(self) -> dict[str, tuple[Attempt, ...]]:
+    def _alive(self) -> list[Event]:
         """Attempts with living processes, by node."""
         alive = [tracked for tracked in self._tracked.values() if self._is_alive(tracked)]
-        return {
-            node.name: tuple(sorted(tracked.attempt for tracked in alive if node.name in tracked.nodes))
-            for node in self._nodes
-        }
+        return [
+            NodeObserved(0.0, name, tuple(sorted(tracked.attempt for tracked in alive if name in tracked.nodes)))
+            for name in (node.name for node in self._sight.nodes)
+        ]
 
     def forget(self, job: str, attempt: int) -> None:
         """Drop the records of an ended attempt. Its log stays, and it never runs again."""
@@ -144,7 +180,8 @@ class LocalBackend:
         with suppress(OSError):  # the disk is full: leftover files do no harm
             tracked.folder.end(RUN_AGAIN, time.time(), stopped=True, was_begun=False)
             tracked.folder.scrub()
-        self._folders.forget(tracked.attempt)
+        with suppress(OSError):  # the next backend reports the end again
+            self._folders.forget(tracked.attempt)
         del self._tracked[tracked.attempt]
         self._unresolved.pop(tracked.attempt, None)
         self._events = [event for event in self._events if _attempt_of(event) != tracked.attempt]
@@ -162,8 +199,8 @@ class LocalBackend:
             self._bin_thread = threading.Thread(target=self._folders.empty_bin, name="horae-bin", daemon=True)
             self._bin_thread.start()
 
-    def log_path(self, job: str, attempt: int) -> Path:
-        """The log file of an attempt."""
+    def log(self, job: str, attempt: int, piece: int = 0) -> Path:
+        """The log file of an attempt, the same for all of its nodes: they are one machine."""
         return self._folders.of((job, attempt)).log
 
     def secrets(self, names: Iterable[str]) -> dict[str, str]:
@@ -189,7 +226,7 @@ class LocalBackend:
 
     def _check_places(self, start: Start) -> None:
         """Refuse GPUs that this machine no longer has."""
-        gpus = {node.name: node.gpus for node in self._nodes}
+        gpus = {node.name: node.gpus for node in self._sight.nodes}
         for place in start.places:
             gone = [number for number in place.gpus if number >= gpus.get(place.node, 0)]
             if gone:

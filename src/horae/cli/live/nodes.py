@@ -40,7 +40,7 @@ def list_nodes(url: UrlOption = None, output: OutputOption = Output.TABLE) -> No
     records = records_of(response, "nodes")
     # In CSV, one column per job would make the columns unpredictable.
     named = [{**record, "jobs": list(record.get("jobs") or {})} for record in records]
-    answer(output, response, named, lambda: _overview(records))
+    answer(output, response, named, lambda: _overview(records, visible(response.get("trouble", ""))))
 
 
 @app.command("drain", cls=PlainUsage)
@@ -67,14 +67,17 @@ def resume(node: NodeArgument, url: UrlOption = None, output: OutputOption = Out
     with service(url) as client:
         response = client.post(f"/v1/nodes/{part(node)}/resume")
     record = {"node": node, "state": "up", **response}
-    answer(output, record, [record], lambda: [f"{visible(node)} takes jobs again."])
+    closed = record["state"] == "draining"
+    what = "stays closed, since the cluster itself keeps it closed" if closed else "takes jobs again"
+    answer(output, record, [record], lambda: [f"{visible(node)} {what}."])
 
 
-def _overview(records: list[dict[str, Any]]) -> list[RenderableType]:
+def _overview(records: list[dict[str, Any]], trouble: str) -> list[RenderableType]:
     used, gpus = (sum(int(record.get(key) or 0) for record in records) for key in ("used", "gpus"))
     return [
         table(("node", "type", "state", "gpus", "used", "", "jobs"), [_row(record) for record in records]),
         f"{used:,} of {gpus:,} GPUs are used.",
+        *([trouble] if trouble else []),
     ]
 
 

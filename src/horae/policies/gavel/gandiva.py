@@ -33,6 +33,7 @@ class Gandiva:
     unit: ClassVar = "s"
     paper: ClassVar = "Gandiva, OSDI '18; Gavel, OSDI '20, section 7"
     type_aware: ClassVar = True
+    shares_gpus: ClassVar = True
     memory: ClassVar[MemorySpec] = MemorySpec(
         #: Row of each job's partner, plus 1; 0 if the job has no partner.
         columns={**MEMORY.columns, "mate": 0},

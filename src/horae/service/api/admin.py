@@ -32,8 +32,11 @@ def share(service: ServiceGiven, caller: CallerGiven) -> dict[str, Any]:
 
 @router.get("/nodes", response_model=schemas.NodeList)
 def nodes(service: ServiceGiven, caller: CallerGiven) -> dict[str, Any]:
-    """Every node: its GPUs and how many are used. Jobs of other users are counted, not named."""
-    return {"nodes": _nodes(service, caller)}
+    """Every node: its GPUs and how many are used. Jobs of other users are counted, not named.
+
+    `trouble` says in a sentence what is wrong with the backend.
+    """
+    return {"nodes": _nodes(service, caller), "trouble": service.daemon.backend.trouble}
 
 
 def _nodes(service: Service, caller: Caller) -> list[dict[str, Any]]:

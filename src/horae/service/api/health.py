@@ -41,7 +41,7 @@ def what_is_wrong(daemon: Daemon) -> str:
         return "The journal cannot be written."
     if getattr(daemon.engine.policy, "trouble", ""):
         return "The policy fails: running jobs go on, and no other job starts."
-    return "A job cannot be stopped." if daemon.counters.unstopped else ""
+    return daemon.backend.trouble
 
 
 @router.get("/metrics", responses=_TEXT, response_class=Response)

@@ -184,9 +184,10 @@ class NodeRecord(TypedDict):
 
 
 class NodeList(TypedDict):
-    """Every node."""
+    """Every node, and what is wrong with the backend; empty if nothing is."""
 
     nodes: list[NodeRecord]
+    trouble: str
 
 
 class Drain(_RequestBody):

@@ -60,8 +60,7 @@ async def logs(
         raise NotFound(f"Job {job} has no attempt {attempt}: its newest attempt is number {newest}.")
     if follow:
         return _stream(service, caller, token_valid, _follow(service, job, attempt, tail))
-    path = service.daemon.backend.log_path(job, attempt or newest) if newest else None
-    text = await run_in_threadpool(lambda: _masked(service, job, read_log(path, tail))) if path else ""
+    text = await run_in_threadpool(_log_text, service, job, attempt or newest, tail) if newest else ""
     return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
 
 
@@ -72,7 +71,8 @@ async def _follow(service: Service, job: str, only: int | None, tail: int | None
         # Read the state before the lines, so that all lines before the end are sent before the end.
         newest, state = _attempt_and_state(service, job)
         over = newest > number or state in ENDED or (newest == number and state not in ALIVE)
-        log = log or (FollowedLog(service.daemon.backend.log_path(job, number), tail) if newest >= number else None)
+        if log is None and newest >= number:
+            log = FollowedLog(await run_in_threadpool(service.daemon.backend.log, job, number), tail)
         for line in await run_in_threadpool(_lines, service, job, log, over) if log else ():
             yield _event({"line": line, "attempt": number})
         if log and not log.at_end:
@@ -85,6 +85,10 @@ async def _follow(service: Service, job: str, only: int | None, tail: int | None
         else:
             yield ""
             await asyncio.sleep(POLL_S)
+
+
+def _log_text(service: Service, job: str, attempt: int, tail: int | None) -> str:
+    return _masked(service, job, read_log(service.daemon.backend.log(job, attempt), tail))
 
 
 def _lines(service: Service, job: str, log: FollowedLog, finished: bool) -> list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from horae.backends.task import Task
 from horae.core.bidding import Ask
+from horae.core.cluster import host_of
 from horae.core.commands import Decided, GivenUp, Launch, Placed, Stop, StopWhy
 from horae.core.counted import counted, counted_or_no
 from horae.core.events import (
@@ -254,13 +255,15 @@ def _cluster_news(record: NodeJoined | NodeLost | NodeDraining | SettingsChanged
     match record:
         case NodeJoined(node=node):
             return EventSentence(
-                "node-joined", "", f"Node {node.name} takes jobs: {counted(node.gpus, 'GPU')} of type {node.gpu_type}."
+                "node-joined", "", f"Node {node.host} takes jobs: {counted(node.gpus, 'GPU')} of type {node.gpu_type}."
             )
         case NodeLost():
-            return EventSentence("node-lost", "", f"Node {record.node} is gone, with whatever ran there.")
+            return EventSentence("node-lost", "", f"Node {host_of(record.node)} is gone, with whatever ran there.")
         case NodeDraining():
+            closed = f" (closed by {record.by})" if record.by else ""
             more = "; those it runs are stopped" if record.evict else ""
-            return EventSentence("node-draining", "", f"Node {record.node} takes no new jobs{more}.")
+            what = f"Node {host_of(record.node)} takes no new jobs{closed}{more}."
+            return EventSentence("node-draining", "", what)
         case SettingsChanged():
             return EventSentence("settings", "", _settings(record))
         case _:

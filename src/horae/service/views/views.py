@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +15,7 @@ from horae.backends.task import Task
 from horae.core.explain import explain
 from horae.core.states import ALIVE, ENDED, STATES, State
 from horae.core.status import ClusterStatus
+from horae.service.machines import node_numbers
 from horae.service.roles import Caller, NotFound
 from horae.service.views.job_list import STATE_NAMES, WAITING, JobListing, in_states, timestamp
 from horae.service.views.queue_shares import QueueShares
@@ -132,24 +134,23 @@ class ServiceViews:
     # ------------------------------------------------------------ nodes, shares
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Every node: its GPUs, how many are used, and by which jobs."""
-        status = self.status
-        taken: dict[int, dict[str, int]] = {}
+        """Every host: its GPUs, how many are used, and by which jobs."""
+        status, cluster = self.status, self.status.cluster
+        taken: dict[str, Counter[str]] = defaultdict(Counter)
         for row, gpus in status.occupied.items():
-            for node in status.cluster.gpu_node[list(gpus)].tolist():
-                jobs = taken.setdefault(node, {})
-                jobs[status.spec(row).id] = jobs.get(status.spec(row).id, 0) + 1
+            taken_on = Counter(cluster.nodes[node].host for node in cluster.gpu_node[list(gpus)].tolist())
+            for host, count in taken_on.items():
+                taken[host][status.spec(row).id] += count
         # Two jobs may share a GPU.
-        used = np.bincount(
-            status.cluster.gpu_node[list(set(chain(*status.occupied.values())))], minlength=len(status.node_up)
-        )
-        return [self._node(number, count, taken.get(number, {})) for number, count in enumerate(used.tolist())]
+        in_use = cluster.gpu_node[list(set(chain(*status.occupied.values())))].tolist()
+        used = Counter(cluster.nodes[node].host for node in in_use)
+        return [self._node(number, used[host], taken[host]) for host, number in node_numbers(cluster).items()]
 
     def _node(self, number: int, used: int, jobs: Mapping[str, int]) -> dict[str, Any]:
         status, node = self.status, self.status.nodes[number]
         state = "down" if not status.node_up[number] else "draining" if status.node_draining[number] else "up"
         return {
-            "node": node.name,
+            "node": node.host,
             "gpu_type": node.gpu_type,
             "gpus": node.gpus,
             "used": used,
