@@ -316,7 +316,7 @@ ReturnToService=2
 SlurmctldTimeout=30
 SlurmdTimeout=10
 InactiveLimit=0
-KillWait=2
+KillWait=5
 MinJobAge=300
 {settings}
 {nodes}
