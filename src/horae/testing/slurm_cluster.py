@@ -310,7 +310,8 @@ JobCompType=jobcomp/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SchedulerType=sched/backfill
-SchedulerParameters=sched_interval=2,bf_interval=2
+# Slurm's own values let a job wait for up to three seconds before it is looked at.
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 GresTypes=gpu
 ReturnToService=2
 SlurmctldTimeout=30
