@@ -127,7 +127,11 @@ class ClusterDriver(Protocol):
         """The nodes, and the pieces of this service, as they are now."""
 
     def submit(self, pieces: Sequence[Piece]) -> None:
-        """Let the pieces run on their nodes. Pieces that the cluster manager knows are left alone, even if ended."""
+        """Let the pieces of one attempt run on their nodes; raises `PiecesRefused` if that is not possible.
+
+        Pieces that the cluster manager knows are left alone, even if ended. It may have forgotten a piece that runs or
+        has run, and start it again: the runner sees to it that an attempt runs once.
+        """
 
     def notice(self, piece: PieceId) -> None:
         """Ask a piece to save and end. It has its grace period for that. A second call changes nothing."""

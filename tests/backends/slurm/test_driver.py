@@ -64,9 +64,10 @@ class Stage:
         return sorted(line.split() for line in path.read_text().splitlines()) if path.exists() else []
 
     def run(self, *pieces: Piece) -> None:
-        """Submit pieces, and wait until each has begun."""
+        """Submit pieces of an attempt, and wait until each has begun."""
+        count = len(self.begun()) + len(pieces)
         self.driver.submit(pieces)
-        until(lambda: len(self.begun()) == len(pieces), f"for {len(pieces)} pieces")
+        until(lambda: len(self.begun()) == count, f"for {count} pieces")
 
     def wait_for(self, piece: Piece, state: type[PieceState]) -> Any:
         return until(lambda: isinstance(found := self.driver.look().pieces.get(piece.id), state) and found, str(state))
@@ -103,7 +104,8 @@ class TestOnRealSlurm:
     def test_submitted_again_and_again_a_piece_runs_once(self, stage: Stage) -> None:
         piece = stage.piece("v1")
         stage.driver.submit([piece])
-        stage.run(piece)
+        stage.driver.submit([piece])
+        until(stage.begun)
         stage.driver.submit([piece])
         stage.driver.notice(piece.id)
         assert stage.wait_for(piece, PieceEnded).cause == EndCause.EXITED
@@ -121,7 +123,8 @@ class TestOnRealSlurm:
         settings = SlurmSettings("s1", PARTITION, stage.folder / "shared")
         with pytest.raises(OutOfSight, match="Socket timed out"):
             SlurmDriver(settings, SlurmCommands(environment)).submit([stage.piece("v1")])
-        stage.run(stage.piece("v1"))
+        stage.driver.submit([stage.piece("v1")])
+        until(stage.begun)
         assert len(stage.slurm.run("squeue", "-h", "--states=all").splitlines()) == 1
 
     def test_an_uneven_gang_has_its_gpus_on_the_nodes_chosen(self, stage: Stage) -> None:
@@ -141,7 +144,8 @@ class TestOnRealSlurm:
 
     def test_two_attempts_share_a_node(self, stage: Stage) -> None:
         other = replace(stage.piece("v1", 2), id=PieceId("b", 1, "v1"))
-        stage.run(stage.piece("v1", 2), other)
+        stage.run(stage.piece("v1", 2))
+        stage.run(other)
         assert stage.begun() == [["v1", "0,1", "8"], ["v1", "2,3", "8"]]
 
     def test_a_piece_that_waits_says_why_and_can_be_killed(self, stage: Stage) -> None:

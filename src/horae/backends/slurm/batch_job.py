@@ -73,11 +73,11 @@ def host_of(node: str) -> str:
 
 
 def groups_of(pieces: Iterable[Piece]) -> list[list[Piece]]:
-    """Pieces that make up one Slurm job: of one attempt, with the same request."""
+    """Pieces of an attempt that make up one Slurm job: those with the same request."""
     groups: dict[tuple[object, ...], list[Piece]] = {}
     for piece in pieces:
         request = (piece.gpu_type, piece.gpus, piece.cpus_per_gpu, piece.memory_mb_per_gpu, piece.command)
-        groups.setdefault((piece.id.job, piece.id.attempt, *request), []).append(piece)
+        groups.setdefault(request, []).append(piece)
     return list(groups.values())
 
 

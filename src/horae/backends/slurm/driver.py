@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from horae.backends.driver import (
+    ClusterDriver,
     Look,
     OutOfSight,
     Piece,
@@ -59,7 +60,7 @@ class BadSlurmSettings(UserError):
     """A service id or folder that cannot be used with Slurm."""
 
 
-class SlurmDriver:
+class SlurmDriver(ClusterDriver):
     """A `ClusterDriver` for one partition of a Slurm cluster."""
 
     def __init__(self, settings: SlurmSettings, commands: SlurmCommands) -> None:
@@ -102,10 +103,12 @@ class SlurmDriver:
         )
 
     def submit(self, pieces: Sequence[Piece]) -> None:
-        """Submit the pieces that Slurm does not know, one Slurm job for each GPU count of an attempt.
+        """Submit the pieces that Slurm does not know, one Slurm job for each GPU count.
 
-        If a job is refused, the other jobs of its attempt are cancelled.
+        If a job is refused, the other jobs of the attempt are cancelled.
         """
+        attempts = {(piece.id.job, piece.id.attempt) for piece in pieces}
+        assert len(attempts) <= 1, f"pieces of several attempts: {attempts}"
         self._commands.check_controller()
         hosts = self._hosts()
         there = pieces_of(self._settings.service, self._own_jobs(), hosts)
