@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long torch soak lint bench agreement docs clean
+.PHONY: demo test test-long test-slurm torch slurm soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -38,6 +38,16 @@ test-long: $(INSTALLED)
 ## PyTorch, for the tests that train with it; `make test-long` runs them where it is installed.
 torch: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+
+## The tests that need a real Slurm; `make test` runs them, too, where Slurm is installed.
+test-slurm: $(INSTALLED)
+	$(BIN)/pytest -n $(TEST_WORKERS) -m engine tests/backends/slurm tests/testing/test_slurm_cluster.py
+
+## Slurm from the packages of Debian or Ubuntu, as root, for those tests. They start daemons of their own.
+slurm: $(INSTALLED)
+	@$(BIN)/python -c 'import sys; from horae.testing.slurm_cluster import why_not; sys.exit(bool(why_not()))' || \
+		{ apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive \
+		$$($(BIN)/python -c 'from horae.testing.slurm_cluster import INSTALL; print(INSTALL)'); }
 
 ## 2,000 seeds of random workloads with every fault, and 100 kills of a real service; `make test` and `make test-long` run a slice of it.
 soak: $(INSTALLED)

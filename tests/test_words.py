@@ -20,6 +20,7 @@ CLEAN = (
     "api",
     "backends",
     "backends/local",
+    "backends/slurm",
     "client",
     "core",
     "experiments",

@@ -13,7 +13,7 @@ from typing import Any
 
 from horae.backends.local.attempt_folders import AttemptFolder
 from horae.backends.local.backend import LocalBackend
-from horae.backends.local.processes import Process, _environment, _pids
+from horae.backends.local.processes import Process, environment_of, process_ids
 from horae.backends.local.runner_order import ATTEMPT_VARIABLE
 from horae.backends.protocol import Attempt, Place, Start
 from horae.backends.task import Task
@@ -106,7 +106,7 @@ def end_all(state: Path) -> None:
 
 def _kill_all(state: Path) -> list[int]:
     jobs = f"{state.resolve()}/jobs/"
-    pids = [pid for pid in _pids() if lives(pid) and (_runs_attempt_in(pid, jobs) or _belongs_to(pid, jobs))]
+    pids = [pid for pid in process_ids() if lives(pid) and (_runs_attempt_in(pid, jobs) or _belongs_to(pid, jobs))]
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -123,4 +123,4 @@ def _runs_attempt_in(pid: int, jobs: str) -> bool:
 
 
 def _belongs_to(pid: int, jobs: str) -> bool:
-    return any(one.startswith(f"{ATTEMPT_VARIABLE}={jobs}") for one in _environment(pid))
+    return any(one.startswith(f"{ATTEMPT_VARIABLE}={jobs}") for one in environment_of(pid))

@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 
 import horae
-from horae.backends.local.processes import _environment, _pids
+from horae.backends.local.processes import environment_of, process_ids
 from horae.backends.local.runner import start_time
 from horae.backends.local.runner_order import ATTEMPT_VARIABLE
 from horae.core import checkpoint
@@ -236,13 +236,13 @@ def processes_of(state: Path) -> dict[int, str]:
     """Living processes that have to do with a state folder: "runner", "job", or another's command line."""
     jobs = f"{state.resolve()}/jobs/"
     found: dict[int, str] = {}
-    for pid in _pids():
+    for pid in process_ids():
         words = _command(pid)
         if not start_time(pid):
             continue
         if "-S" in words and any(word.startswith(jobs) for word in words):
             found[pid] = "runner"
-        elif any(one.startswith(f"{ATTEMPT_VARIABLE}={jobs}") for one in _environment(pid)):
+        elif any(one.startswith(f"{ATTEMPT_VARIABLE}={jobs}") for one in environment_of(pid)):
             found[pid] = "job"
         elif any(word.startswith(str(state)) for word in words):
             found[pid] = " ".join(words)

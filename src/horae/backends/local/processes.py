@@ -114,10 +114,11 @@ def leftovers(leader: Process, marker: str) -> list[int]:
     """Living processes of a dead leader's session, and all processes with `marker` in their environment."""
     if leader.boot_id != this_boot():
         return []
-    return [pid for pid in _pids() if _belongs(pid, leader, marker)]
+    return [pid for pid in process_ids() if _belongs(pid, leader, marker)]
 
 
-def _pids() -> Iterator[int]:
+def process_ids() -> Iterator[int]:
+    """Ids of all processes of this machine."""
     return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
 
 
@@ -125,10 +126,11 @@ def _belongs(pid: int, leader: Process, marker: str) -> bool:
     fields = runner.stat_of(pid)
     if not fields or fields[0] in "ZX" or int(fields[19]) < leader.start_time:
         return False
-    return int(fields[3]) == leader.pid or marker in _environment(pid)
+    return int(fields[3]) == leader.pid or marker in environment_of(pid)
 
 
-def _environment(pid: int) -> list[str]:
+def environment_of(pid: int) -> list[str]:
+    """The environment a process was started with, as `NAME=value`; empty if it cannot be read."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
