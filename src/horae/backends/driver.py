@@ -65,7 +65,10 @@ class EndCause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PieceWaiting:
-    """Accepted, not started. `why` is in the words of the cluster manager."""
+    """Accepted, not started, says the cluster manager; `why` is in its words.
+
+    A restarted cluster manager may say this of a piece that runs or has ended, and start it again.
+    """
 
     why: str = ""
 
