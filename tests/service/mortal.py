@@ -25,7 +25,7 @@ POINTS = {
     "append": ("horae.service.store.store.Store", "append"),
     "checkpoint": ("horae.service.store.store.Store", "save_checkpoint"),
     "compact": ("horae.service.store.store.Store", "compact"),
-    "launch": ("horae.service.daemon.Daemon", "_launch"),
+    "launch": ("horae.backends.local.backend.LocalBackend", "start"),
     "stop": ("horae.backends.local.backend.LocalBackend", "stop"),
     "watch": ("horae.backends.local.backend.LocalBackend", "watch"),
     "forget": ("horae.backends.local.backend.LocalBackend", "forget"),
