@@ -14,6 +14,7 @@ import pytest
 from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.backends.local.backend import LocalBackend
 from horae.backends.protocol import Place, Seen, Start
+from horae.backends.reconcile import Reconciler, ReconcilerSettings
 from horae.backends.task import Task
 from horae.core.cluster import Node
 from horae.core.events import Event, NodeObserved
@@ -23,6 +24,7 @@ from horae.service.job_file import BadJobFile
 from horae.service.operations import ClosedNode, SharedGpus
 from horae.testing import BACKEND_CHECKS, FakeRig, Rig, check_backend
 from horae.testing.backend_contract import NODES
+from tests.backends.fake_cluster import FakeCluster
 from tests.backends.real import bash, end_all, task, text_of, until
 from tests.service.stepped_service import ADMIN, SteppedService
 
@@ -78,9 +80,28 @@ class LocalRig:
         end_all(self.state)
 
 
-@pytest.fixture(params=["fake", "local"])
+class ReconcilerRig(LocalRig):
+    """The same jobs, as pieces of a cluster manager that is fake."""
+
+    backend: Reconciler  # type: ignore[assignment]
+
+    def __init__(self, state: Path) -> None:
+        self.cluster = FakeCluster(NODES)
+        super().__init__(state)
+
+    def _open(self) -> None:
+        settings = ReconcilerSettings(look_every_s=0.05, ready_s=0.0)
+        self.backend = Reconciler(self.cluster, self.state, settings=settings)
+
+
+@pytest.fixture(params=["fake", "local", "fake behind the reconciler"])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    made: Rig = FakeRig() if request.param == "fake" else LocalRig(tmp_path / "state")
+    rigs: dict[str, Callable[[], Rig]] = {
+        "fake": FakeRig,
+        "local": lambda: LocalRig(tmp_path / "state"),
+        "fake behind the reconciler": lambda: ReconcilerRig(tmp_path / "state"),
+    }
+    made = rigs[request.param]()
     yield made
     made.close()
 
