@@ -579,6 +579,13 @@ class Reconciler(Backend):
         return work_saved(task, followed.path) if task else 0.0
 
 
+def service_id(shared: Path) -> str:
+    """The id of the service that owns a shared folder, made on its first day: services must not mix up their jobs."""
+    shared.mkdir(mode=0o700, parents=True, exist_ok=True)
+    runner.write_atomically(str(shared), "service.json", {"id": os.urandom(4).hex()}, once=True)
+    return str((read_json(shared / "service.json") or {})["id"])
+
+
 def master_port(first_seat: int, attempt: int) -> int:
     """The port of rank 0. Seats are unique on a node, so nobody has to be asked; the next attempt takes another."""
     return 29000 + 16 * first_seat + attempt % 16

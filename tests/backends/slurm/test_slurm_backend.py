@@ -53,6 +53,11 @@ def rig() -> Iterator[SlurmRig]:
         yield made
 
 
+def told(rig: SlurmRig, what: type[Event]) -> bool:
+    """Whether the backend tells an event of a type now."""
+    return any(isinstance(event, what) for event in rig.backend.watch(1.0))
+
+
 @pytest.mark.parametrize("check", BACKEND_CHECKS.values(), ids=BACKEND_CHECKS)
 def test_slurm_keeps_every_promise_of_a_backend(rig: SlurmRig, check: Callable[[SlurmRig], None]) -> None:
     check(rig)
@@ -67,8 +72,7 @@ def test_the_controller_dies_and_nobody_is_stopped(rig: SlurmRig) -> None:
     until(lambda: "out of sight" in rig.backend.trouble, "for the trouble")
     rig.slurm.start_controller()
     rig.slurm.wait_for_nodes(*(node.name for node in NODES))
-    events: list[Event] = []
-    until(lambda: events.extend(rig.backend.watch(1.0)) or any(isinstance(each, JobStarted) for each in events))
+    until(lambda: told(rig, JobStarted), "for the start to be told again")
     assert rig.begun() == 1
 
 
@@ -76,8 +80,7 @@ def test_an_uneven_gang_on_two_nodes_has_ranks_by_node_and_gpus_of_slurms_choice
     run = bash("echo $RANK/$WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $(echo $CUDA_VISIBLE_DEVICES | tr , '\n' | wc -l)")
     with opened([MadeUpNode(name, "v100", "rack-0") for name in ("v1", "v2")]) as rig:
         rig.backend.start(start(run, places=(Place("v2", (1, 2)), Place("v1", (0,))), processes="gpu"))
-        events: list[Event] = []
-        until(lambda: events.extend(rig.backend.watch(1.0)) or any(isinstance(each, JobFinished) for each in events))
+        until(lambda: told(rig, JobFinished), "for the end")
         logs = [text_of(rig.backend.log("a-1", 1, piece)) for piece in (0, 1)]
     assert sorted(logs[0].splitlines()) == ["0/3 127.0.0.1:29017 2", "1/3 127.0.0.1:29017 2"]
     assert logs[1] == "2/3 127.0.0.1:29017 1\n"
