@@ -12,75 +12,29 @@ from pathlib import Path
 import pytest
 
 from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
-from horae.backends.local.backend import LocalBackend
 from horae.backends.protocol import Place, Seen, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
-from horae.core.events import Event, NodeObserved
+from horae.core.events import NodeObserved
 from horae.policies import POLICIES
 from horae.service.api.health import what_is_wrong
 from horae.service.job_file import BadJobFile
 from horae.service.operations import ClosedNode, SharedGpus
 from horae.testing import BACKEND_CHECKS, FakeRig, Rig, check_backend
 from horae.testing.backend_contract import NODES
-from tests.backends.real import bash, end_all, task, text_of, until
+from tests.backends.real import end_all, task, until
+from tests.contracts.backend_rigs import LocalRig, ReconcilerRig
 from tests.service.stepped_service import ADMIN, SteppedService
 
-_SAVE = """cd $HORAE_CHECKPOINT_DIR; echo begun >> begun; echo '{"step": 40, "total": 100}' > saved.json"""
-SCRIPTS = {
-    "runs": "trap 'exit 75' USR1; echo up; sleep 60 & wait",
-    "finishes": "exit 0",
-    "finishes late": "trap 'exit 0' USR1; echo up; sleep 60 & wait",
-    "fails": "exit 3",
-    "asks to run again": "exit 75",
-    "asks in vain": "exit 75",
-    "cannot launch": "exit 0",
-}
 
-
-class LocalRig:
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        self.backend: LocalBackend
-        self._open()
-
-    def _open(self) -> None:
-        self.backend = LocalBackend(self.state, NODES, ready_s=0.0)
-
-    def start(self, behaviour: str, job: str = "a-1", attempt: int = 1, node: str = "v100") -> None:
-        signal = "SIGNONE" if behaviour == "cannot launch" else "SIGUSR1"
-        what = task(bash(f"{_SAVE}; {SCRIPTS[behaviour]}"), job, stop_signal=signal)
-        self.backend.start(Start(job, attempt, what, node, (Place(node, (0,)),)))
-
-    def up(self, job: str = "a-1", attempt: int = 1) -> None:
-        until(lambda: "up" in text_of(self.backend.log(job, attempt)), "for a job to come up")
-
-    def events(self) -> list[Event]:
-        found: list[Event] = until(lambda: self.backend.watch(7.0), "for an event")
-        return found
-
-    def quiet(self) -> bool:
-        try:
-            until(lambda: self.backend.watch(7.0), patience_s=0.3)
-        except AssertionError:
-            return True
-        return False
-
-    def begun(self, job: str = "a-1") -> int:
-        return text_of(self.state / "jobs" / job / "checkpoint" / "begun").count("begun")
-
-    def reopen(self) -> None:
-        self.backend.close()
-        self._open()
-
-    def close(self) -> None:
-        self.backend.close()
-        end_all(self.state)
-
-
-@pytest.fixture(params=["fake", "local"])
+@pytest.fixture(params=["fake", "local", "fake behind the reconciler"])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    made: Rig = FakeRig() if request.param == "fake" else LocalRig(tmp_path / "state")
+    rigs: dict[str, Callable[[], Rig]] = {
+        "fake": FakeRig,
+        "local": lambda: LocalRig(tmp_path / "state"),
+        "fake behind the reconciler": lambda: ReconcilerRig(tmp_path / "state"),
+    }
+    made = rigs[request.param]()
     yield made
     made.close()
 

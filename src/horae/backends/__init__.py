@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,10 @@ class BackendOptions:
     secrets: Path | None = None
     #: Numbers of real GPUs on this machine, by node.
     devices: Mapping[Node, tuple[int, ...]] = field(default_factory=dict)
+    #: Partition of a Slurm cluster.
+    partition: str = ""
+    #: Folder that the service and all nodes share, at the same path.
+    shared: Path | None = None
 
 
 BackendFactory = Callable[[BackendOptions], "Backend"]
@@ -38,8 +43,29 @@ def _local(options: BackendOptions) -> Backend:
     return LocalBackend(options.state, options.nodes, options.secrets, options.devices)
 
 
+class CannotUseSlurm(UserError):
+    """A Slurm cluster, or options, with which the backend cannot work."""
+
+
+def _slurm(options: BackendOptions) -> Backend:
+    from horae.backends.driver import OutOfSight
+    from horae.backends.reconcile import Reconciler, service_id
+    from horae.backends.slurm.batch_job import SlurmSettings
+    from horae.backends.slurm.commands import SlurmCommands
+    from horae.backends.slurm.driver import SlurmDriver
+
+    if not options.partition or not options.shared:
+        raise CannotUseSlurm("The backend slurm needs a partition and a shared folder: --partition gpu --shared DIR.")
+    shared = options.shared.resolve()
+    driver = SlurmDriver(SlurmSettings(service_id(shared), options.partition, shared), SlurmCommands())
+    with suppress(OutOfSight):  # a controller that is away must not keep the service from starting
+        if errors := driver.check_site().errors:
+            raise CannotUseSlurm(errors[0])
+    return Reconciler(driver, shared, options.secrets)
+
+
 #: What makes each backend, by name.
-BACKENDS: dict[str, BackendFactory] = {"local": _local}
+BACKENDS: dict[str, BackendFactory] = {"local": _local, "slurm": _slurm}
 
 
 class UnknownBackend(UserError):

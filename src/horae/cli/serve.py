@@ -94,8 +94,21 @@ def command(
     backend: Annotated[
         str | None,
         typer.Option(
-            "--backend", metavar="NAME", help="What runs the jobs: local, or one that an installed package offers."
+            "--backend",
+            metavar="NAME",
+            help="What runs the jobs: local, slurm, or one that an installed package offers.",
         ),
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", metavar="NAME", help="Slurm partition, for Horae's jobs alone.")
+    ] = None,
+    shared: Annotated[
+        Path | None,
+        typer.Option("--shared", metavar="DIR", help="Folder that this machine and all Slurm nodes have, same path."),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="Where jobs on other machines reach the service: http://head:8642."),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -127,6 +140,9 @@ def command(
         secrets=secrets,
         keep_s=read_span("--keep", keep) if keep is not None else None,
         backend=backend,
+        partition=partition,
+        shared=shared,
+        url=url,
     )
     server = Server(asked)
     try:

@@ -75,6 +75,11 @@ class ServeOptions:
     keep_s: float | None = None
     #: Name of what runs the jobs.
     backend: str | None = None
+    #: For the backend `slurm`: the partition, and a folder that the service and all nodes share.
+    partition: str | None = None
+    shared: Path | None = None
+    #: URL at which jobs reach the service, if it is not the address that the service listens at.
+    url: str | None = None
 
 
 class Server:
@@ -100,7 +105,10 @@ class Server:
         self.url = _url(listener)
         asked = _with_policy(asked)
         chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
+        cluster = _cluster_options(asked, before)
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
+        shared = Path(cluster["shared"]) if "shared" in cluster else None
+        options = replace(options, partition=cluster.get("partition", ""), shared=shared)
         if chosen == DEFAULT_BACKEND and not options.nodes:
             raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
@@ -114,7 +122,7 @@ class Server:
         first = _first_day(self.store, beginning)
 
         def environment(job: str, attempt: int) -> dict[str, str]:
-            return {"HORAE_URL": self.url, "HORAE_TOKEN": tokens.of_job(job, attempt)}
+            return {"HORAE_URL": cluster.get("url", self.url), "HORAE_TOKEN": tokens.of_job(job, attempt)}
 
         keep_s = _keep_s(asked.keep_s, before.get("keep_s"))
         self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s)
@@ -127,7 +135,7 @@ class Server:
         self.policy_note: str = self.daemon.ask(_policy_note)
         self._serve(tokens, listener)
         now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
-        now |= {} if chosen == DEFAULT_BACKEND else {"backend": chosen}
+        now |= cluster | ({} if chosen == DEFAULT_BACKEND else {"backend": chosen})
         if now != before:
             self.store.save_serve_options(now)
 
@@ -311,6 +319,14 @@ def _resources(state: Path, asked: ServeOptions, last: str | None, backend: str)
     gpus = (None if devices else last) if asked.gpus is None else asked.gpus
     nodes = parse_virtual(gpus) if gpus is not None else tuple(devices)
     return gpus, BackendOptions(state, nodes, asked.secrets, devices)
+
+
+def _cluster_options(asked: ServeOptions, before: Mapping[str, Any]) -> dict[str, str]:
+    """Partition, shared folder and URL for jobs: as requested, or as at the last start; without those never given."""
+    shared = str(asked.shared.resolve()) if asked.shared else None
+    given = {"partition": asked.partition, "shared": shared, "url": asked.url}
+    found = {name: value or before.get(name) for name, value in given.items()}
+    return {name: value for name, value in found.items() if value}
 
 
 def _check_backend(chosen: str, last: str) -> None:

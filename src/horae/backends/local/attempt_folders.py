@@ -20,6 +20,7 @@ from typing import Any
 
 from horae.backends.local import runner
 from horae.backends.local.processes import Process
+from horae.backends.local.runner_order import checkpoint_folder
 from horae.backends.protocol import Attempt
 from horae.backends.task import Task
 
@@ -205,3 +206,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def work_saved(task: Task, folder: Path) -> float:
+    """Work in the checkpoint of a task whose attempt has this folder."""
+    saved = read_json(checkpoint_folder(task, folder) / "saved.json")
+    if not saved:
+        return 0.0
+    try:
+        return task.work_done(float(saved["step"]), float(saved["total"]) if saved.get("total") else None)
+    except (KeyError, TypeError, ValueError):
+        return 0.0

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from horae.backends.local import runner
-from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders, read_json
+from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders, work_saved
 from horae.backends.local.processes import ExitWatcher, Process, leftovers, this_boot
-from horae.backends.local.runner_order import ATTEMPT_VARIABLE, BadTask, checkpoint_folder, make_order, task_of
+from horae.backends.local.runner_order import ATTEMPT_VARIABLE, BadTask, make_order, task_of
 from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Seen, Sight, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
@@ -220,7 +220,7 @@ class LocalBackend:
         folder = self._folders.of(attempt).path
         order = make_order(start, folder, self._devices, self._secrets)
         # An attempt that adds nothing to its checkpoint must not ask to be run again.
-        order["saved"] = _work_saved(start.task, folder)
+        order["saved"] = work_saved(start.task, folder)
         self._folders.remember(attempt).write_order(order)
         return self._load(attempt)
 
@@ -364,18 +364,7 @@ class LocalBackend:
     def _work_done(self, tracked: _TrackedAttempt) -> float:
         """Work in the checkpoint of a job; 0 if there is none or it cannot be read."""
         task = tracked.task or next(map(task_of, self._folders.orders(tracked.attempt[0])), None)
-        return _work_saved(task, tracked.folder.path) if task else 0.0
-
-
-def _work_saved(task: Task, folder: Path) -> float:
-    """Work in the checkpoint of a task whose attempt has this folder."""
-    saved = read_json(checkpoint_folder(task, folder) / "saved.json")
-    if not saved:
-        return 0.0
-    try:
-        return task.work_done(float(saved["step"]), float(saved["total"]) if saved.get("total") else None)
-    except (KeyError, TypeError, ValueError):
-        return 0.0
+        return work_saved(task, tracked.folder.path) if task else 0.0
 
 
 def _spawn(folder: AttemptFolder) -> int:

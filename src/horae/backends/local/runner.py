@@ -1,6 +1,7 @@
 """The runner: a program that runs one attempt of a job, from its order to its exit, with or without a daemon.
 
-    python -I -S runner.py FOLDER
+    python -I -S runner.py FOLDER                       one attempt on this machine
+    HORAE_NODE=v1 python -I -S runner.py FOLDER piece   the part of an attempt on one node; its files are in FOLDER/v1
 
 1. Take the lock in FOLDER, so that an attempt has at most one runner, ever. Read `order.json`.
 2. Write `runner.json`: process id, start time, boot.
@@ -9,6 +10,10 @@
 
 On SIGTERM: send the stop signal to the group, after the grace period SIGTERM, then SIGKILL. If a file `stop`
 exists before the start, the job is not started.
+
+A piece lives on a folder that machines share, where locks and signals do not reach. It links the file `claim` instead
+of taking the lock, looks for the file `stop` five times a second, and touches the file `beat` every second. If it could
+not do that for `beat_limit_s`, it kills its job: others may believe by then that the job is gone.
 
 The runner has few imports, because every start of a job waits for them. The backend uses functions of this
 module; the runner uses nothing of the backend. Stored: change by addition.
@@ -29,6 +34,12 @@ if TYPE_CHECKING:  # importing `typing` would cost milliseconds
     from typing import Any, NoReturn
 
 ORDER, RUNNER, EXIT, LOCK, STOP, LOG = "order.json", "runner.json", "exit.json", "lock", "stop", "log.txt"
+#: Files of a piece: who began it, once and for all, and its sign of life.
+CLAIM, BEAT = "claim", "beat"
+#: The argument that says "run a piece", and the variable with the name of its node.
+PIECE, NODE = "piece", "HORAE_NODE"
+#: What a file `stop` may hold: nothing (stop signal, grace period), grace period without a signal, SIGTERM at once.
+STOP_NOTICE, STOP_GRACE, STOP_NOW = "", "grace", "now"
 
 #: Exit code "run me again" (EX_TEMPFAIL); `RUN_AGAIN` of the backend protocol.
 _RUN_AGAIN = 75
@@ -38,8 +49,12 @@ _NOT_FOUND, _CANNOT_RUN = 127, 126
 _TERM_TO_KILL_S, _KILL_EVERY_S = 5.0, 0.1
 #: How often to try to write the exit to a full disk, every half second.
 _DISK_TRIES = 120
+#: Seconds between two looks for `stop`, and between two beats.
+_LOOK_EVERY_S, _BEAT_EVERY_S = 0.2, 1.0
 #: Constants of <sys/prctl.h>.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+#: What is left to send once a job is being killed.
+_KILL = [(signal.SIGKILL, _KILL_EVERY_S)]
 #: Signals that are always blocked and only received in `_wait`.
 SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
 
@@ -49,7 +64,8 @@ def write_atomically(folder: str, name: str, content: object, once: bool = False
 
     `once` keeps an existing file. `durable` waits until the file would survive a power cut.
     """
-    path, draft = os.path.join(folder, name), os.path.join(folder, f".{name}.{os.getpid()}")
+    path = os.path.join(folder, name)
+    draft = os.path.join(folder, f".{name}.{os.uname().nodename}.{os.getpid()}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(file, "w", encoding="utf-8") as out:
@@ -58,7 +74,7 @@ def write_atomically(folder: str, name: str, content: object, once: bool = False
             if durable:
                 os.fsync(out.fileno())
         if once:
-            os.link(draft, path)
+            _link(draft, path)
         else:
             os.rename(draft, path)
     except FileExistsError:
@@ -69,6 +85,15 @@ def write_atomically(folder: str, name: str, content: object, once: bool = False
     if durable:
         _sync_folder(folder)
     return True
+
+
+def _link(draft: str, path: str) -> None:
+    """Give a file a second name. A file server may lose its answer, and say at the second try that the name exists."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        if os.stat(draft).st_nlink < 2:
+            raise
 
 
 def _sync_folder(folder: str) -> None:
@@ -89,6 +114,11 @@ def take_lock(folder: str) -> int | None:
         os.close(handle)
         return None
     return handle
+
+
+def claim(folder: str, by: str) -> bool:
+    """Take a piece, once and for all; False if it was taken before. Only who takes it may run it, or write its end."""
+    return write_atomically(folder, CLAIM, {"by": by}, once=True)
 
 
 def stat_of(pid: int) -> list[str]:
@@ -153,12 +183,20 @@ class Runner:
         #: Signals still to send, each with the seconds until the next one; empty unless the attempt is being stopped.
         self.signals_to_send: list[tuple[int, float]] = []
         self.next_signal_s = 0.0
+        self.saved_before = self._saved()
+        #: Seconds without a beat after which a piece kills its job; None if this is no piece.
+        self.beat_limit_s: float | None = self.order.get("beat_limit_s")
+        self.last_beat_s = time.monotonic()
+        #: Content of the file `stop`.
+        self.stop_wish = STOP_NOTICE
 
     def run(self) -> None:
         """Run the attempt from start to `exit.json`."""
         # Orphans of the job become children of the runner, so that none outlives the attempt.
         self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._write_identity()
+        if self.beat_limit_s is not None:
+            self._start_beating()
         if os.path.exists(os.path.join(self.folder, STOP)):
             self.stopped, self.code = True, _RUN_AGAIN
         else:
@@ -250,13 +288,69 @@ class Runner:
     def _wait(self) -> None:
         """Wait until a process ends, a signal arrives, or the next signal is due; then handle it."""
         left_s = self.next_signal_s - time.monotonic() if self.signals_to_send else 3600.0
+        left_s = left_s if self.beat_limit_s is None else min(left_s, _BEAT_EVERY_S)
         received = signal.sigtimedwait(SIGNALS, max(left_s, 0.0))
         if received and received.si_signo == signal.SIGTERM and not self.signals_to_send:
-            self.stopped = True
-            self._stop_with((self.order["stop_signal"], self.task["grace_s"]), (signal.SIGTERM, _TERM_TO_KILL_S))
+            self._obey_stop()
+        self._check_beat()
         self._collect()
         if self.signals_to_send and time.monotonic() >= self.next_signal_s:
             self._send_next()
+
+    def _obey_stop(self) -> None:
+        """Stop the job as the file `stop` says: by its stop signal, or because another piece has ended."""
+        grace_s, how = self.task["grace_s"], self.stop_wish
+        self.stopped = how == STOP_NOTICE
+        first = {STOP_GRACE: [(0, grace_s)], STOP_NOW: []}.get(how, [(self.order["stop_signal"], grace_s)])
+        self._stop_with(*first, (signal.SIGTERM, _TERM_TO_KILL_S))
+
+    def _check_beat(self) -> None:
+        """Kill the job if nobody can have seen a beat for too long. It counts as stopped: it is not the job's fault."""
+        silent_s = time.monotonic() - self.last_beat_s
+        if self.beat_limit_s is None or silent_s < self.beat_limit_s or self.signals_to_send[:1] == _KILL:
+            return
+        _log_line(f"the shared folder could not be written for {silent_s:.0f} s; the job is killed")
+        self.stopped = True
+        self._stop_with()
+
+    def _start_beating(self) -> None:
+        """Beat and look for `stop` in a thread: a file server that hangs must not keep the runner from killing."""
+        import _thread
+
+        _thread.start_new_thread(self._beat_forever, ())
+
+    def _beat_forever(self) -> None:
+        stopping, next_beat_s = False, 0.0
+        while True:
+            try:
+                if time.monotonic() >= next_beat_s:
+                    self._beat()
+                    next_beat_s = self.last_beat_s + _BEAT_EVERY_S
+                if not stopping:
+                    stopping = self._look_for_stop()
+            except OSError:
+                pass  # tried again; `_check_beat` counts the seconds
+            time.sleep(_LOOK_EVERY_S)
+
+    def _beat(self) -> None:
+        """Set the time of `beat` by the file server's clock."""
+        begun_s = time.monotonic()
+        handle = os.open(os.path.join(self.folder, BEAT), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.utime(handle)
+        finally:
+            os.close(handle)
+        self.last_beat_s = begun_s
+
+    def _look_for_stop(self) -> bool:
+        """Send this process a SIGTERM if a stop is wished for."""
+        try:
+            with open(os.path.join(self.folder, STOP), encoding="utf-8") as file:
+                self.stop_wish = file.read()
+        except FileNotFoundError:
+            return False
+        os.kill(os.getpid(), signal.SIGTERM)
+        return True
 
     def _collect(self) -> None:
         """Note the exit codes of started processes that have ended, and reap orphans."""
@@ -294,7 +388,7 @@ class Runner:
 
     def _stop_with(self, *steps: tuple[int, float]) -> None:
         """Send these (signal, seconds to wait) in turn, and then SIGKILL until all processes are gone."""
-        self.signals_to_send = [*steps, (signal.SIGKILL, _KILL_EVERY_S)]
+        self.signals_to_send = [*steps, *_KILL]
         self._send_next()
 
     def _send_next(self) -> None:
@@ -318,6 +412,14 @@ class Runner:
         # Need not be durable: a power cut ends the runner, too.
         write_atomically(self.folder, RUNNER, {**me, "group": self.group, "up_at": self.up_at}, durable=False)
 
+    def _saved(self) -> Any:
+        """What the job says that its checkpoint holds; None if it says nothing that can be read."""
+        try:
+            with open(os.path.join(self.order["checkpoint_dir"], "saved.json"), encoding="utf-8") as file:
+                return json.load(file)
+        except (OSError, ValueError):
+            return None
+
     def _note_job_up(self) -> None:
         """Record in `runner.json` that the processes are up, since when, and their group. A full disk is no failure."""
         self.up_at = self.up_at or time.monotonic()
@@ -328,7 +430,16 @@ class Runner:
 
     def _write_exit(self) -> None:
         """Write `exit.json`. On a full disk, try for a minute: without the exit the job would run again."""
-        end = {"code": self.code, "signal": self.signal, "stopped": self.stopped, "at": time.time()}
+        end = {
+            "code": self.code,
+            "signal": self.signal,
+            "stopped": self.stopped,
+            "at": time.time(),
+            # A duration, since clocks of machines differ; None if no process came up.
+            "up_s": None if self.up_at is None else time.monotonic() - self.up_at,
+            "saved_before": self.saved_before,
+            "saved_after": self._saved(),
+        }
         for _ in range(_DISK_TRIES):
             try:
                 write_atomically(self.folder, EXIT, end)
@@ -353,5 +464,23 @@ def main(folder: str) -> int:
     return 0
 
 
+def main_of_piece(attempt_folder: str) -> int:
+    """Run the piece of this node, unless it was begun before, wherever that was."""
+    folder = os.path.join(attempt_folder, os.environ[NODE])
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    if not claim(folder, f"{os.uname().nodename} {os.getpid()}"):
+        return 0
+    log = os.open(os.path.join(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    runner = Runner(folder)
+    # The cluster manager chooses the GPUs.
+    runner.order["env"].update({name: os.environ[name] for name in runner.order["take_over"] if name in os.environ})
+    runner.run()
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main_of_piece(sys.argv[1]) if sys.argv[2:] == [PIECE] else main(sys.argv[1]))

@@ -1,0 +1,128 @@
+"""The runner as a piece of an attempt on a folder that machines share. Tests backends/local/runner.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from horae.backends.local import runner
+from horae.backends.local.attempt_folders import read_json
+from horae.backends.local.runner_order import make_order
+from tests.backends.real import bash, start, text_of, until
+
+_PATIENT = "trap 'echo noticed; exit 75' USR1; echo up; sleep 60 & wait"
+
+
+class Piece:
+    """A piece on node v1, and the runners that were started for it."""
+
+    def __init__(self, shared: Path, script: str, beat_limit_s: float = 60.0, grace_s: float = 20.0) -> None:
+        self.attempt = shared / "jobs" / "a-1" / "1"
+        self.folder = self.attempt / "v1"
+        self.folder.mkdir(parents=True)
+        (self.attempt / "work").mkdir()
+        order = make_order(start(bash(script), grace_s=grace_s), self.attempt, {}, None)
+        order["ranks"][0].pop("CUDA_VISIBLE_DEVICES")
+        extra = {"beat_limit_s": beat_limit_s, "take_over": ["CUDA_VISIBLE_DEVICES"]}
+        runner.write_atomically(str(self.folder), runner.ORDER, {**order, **extra})
+
+    def run(self) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-I", "-S", "-W", "ignore", runner.__file__, str(self.attempt), runner.PIECE]
+        return subprocess.Popen(words, env={"HORAE_NODE": "v1", "CUDA_VISIBLE_DEVICES": "3,7"}, start_new_session=True)
+
+    def stop(self, how: str = runner.STOP_NOTICE) -> None:
+        (self.folder / ".stop").write_text(how)
+        (self.folder / ".stop").rename(self.folder / runner.STOP)
+
+    def up(self) -> None:
+        until(lambda: "up" in text_of(self.folder / runner.LOG), "for the job")
+
+    def last_word(self) -> dict[str, Any]:
+        found: dict[str, Any] = until(lambda: read_json(self.folder / runner.EXIT), "for the last word")
+        return found
+
+
+def test_a_piece_has_the_gpus_that_the_cluster_manager_chose_and_leaves_a_last_word(tmp_path: Path) -> None:
+    piece = Piece(tmp_path, """echo on $CUDA_VISIBLE_DEVICES; echo '{"step": 4}' > $HORAE_CHECKPOINT_DIR/saved.json""")
+    assert piece.run().wait(30) == 0
+    word = piece.last_word()
+    assert (word["code"], word["stopped"], word["saved_before"], word["saved_after"]) == (0, False, None, {"step": 4})
+    assert 0 < word["up_s"] < 30
+    assert text_of(piece.folder / runner.LOG) == "on 3,7\n"
+
+
+def test_two_runners_of_a_piece_begin_it_once(tmp_path: Path) -> None:
+    piece = Piece(tmp_path, "echo begun; sleep 0.3")
+    both = [piece.run(), piece.run()]
+    assert [each.wait(30) for each in both] == [0, 0]
+    assert piece.run().wait(30) == 0
+    assert text_of(piece.folder / runner.LOG) == "begun\n"
+
+
+def test_a_piece_that_somebody_else_has_claimed_never_begins(tmp_path: Path) -> None:
+    piece = Piece(tmp_path, "echo begun")
+    assert runner.claim(str(piece.folder), "the service")
+    assert piece.run().wait(30) == 0
+    assert not (piece.folder / runner.LOG).exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "said", "code", "stopped"),
+    [
+        (runner.STOP_NOTICE, "up\nnoticed\n", 75, True),
+        (runner.STOP_NOW, "up\n", 143, False),
+        (runner.STOP_GRACE, "up\n", 143, False),
+    ],
+)
+def test_a_stop_file_is_a_notice_or_an_order(tmp_path: Path, how: str, said: str, code: int, stopped: bool) -> None:
+    piece = Piece(tmp_path, _PATIENT, grace_s=20.0 if how != runner.STOP_GRACE else 0.3)
+    running = piece.run()
+    piece.up()
+    piece.stop(how)
+    assert running.wait(10) == 0
+    word = piece.last_word()
+    assert (text_of(piece.folder / runner.LOG), word["code"], word["stopped"]) == (said, code, stopped)
+
+
+def test_a_stop_before_the_start_starts_nothing(tmp_path: Path) -> None:
+    piece = Piece(tmp_path, "echo begun")
+    piece.stop()
+    piece.run().wait(30)
+    assert (piece.last_word()["code"], piece.last_word()["up_s"]) == (75, None)
+
+
+def test_a_piece_beats_and_kills_its_job_if_it_cannot(tmp_path: Path) -> None:
+    piece = Piece(tmp_path, _PATIENT, beat_limit_s=2.0)
+    running = piece.run()
+    piece.up()
+    first = until(lambda: (piece.folder / runner.BEAT).stat().st_mtime, "for a beat")
+    until(lambda: (piece.folder / runner.BEAT).stat().st_mtime > first, "for another beat")
+    away = tmp_path / "away"
+    piece.folder.rename(away)
+    until(lambda: "could not be written" in text_of(away / runner.LOG), "for the kill")
+    piece.folder.parent.mkdir(exist_ok=True)
+    shutil.copytree(away, piece.folder)
+    assert running.wait(30) == 0
+    assert (piece.last_word()["code"], piece.last_word()["stopped"]) == (137, True)
+
+
+def test_a_link_that_was_made_though_the_answer_was_lost_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def lose_answer(draft: str, path: str) -> None:
+        link(draft, path)
+        raise FileExistsError
+
+    monkeypatch.setattr(os, "link", lose_answer)
+    assert runner.claim(str(tmp_path), "me")
+    assert not runner.claim(str(tmp_path), "me")
+    assert json.loads(text_of(tmp_path / runner.CLAIM)) == {"by": "me"}

@@ -1,0 +1,267 @@
+"""The reconciler on a cluster that is blind, slow, forgetful or too eager. Tests backends/reconcile.py."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from horae.backends.local import runner
+from horae.backends.local.attempt_folders import read_json
+from horae.backends.protocol import Place
+from horae.backends.reconcile import Reconciler, ReconcilerSettings, master_port
+from horae.core.cluster import Node
+from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeObserved
+from tests.backends.fake_cluster import FakeCluster
+from tests.backends.real import bash, end_all, start, text_of, until
+
+_RUNS = "echo begun; trap 'exit 75' USR1; sleep 60 & wait"
+_GANG = (Place("v1", (2,)), Place("v2", (0, 1)))
+
+
+class Site:
+    """A fake cluster of two nodes, and a reconciler that can be opened again."""
+
+    def __init__(self, shared: Path) -> None:
+        self.shared = shared
+        self.cluster = FakeCluster([Node("v1", "v100", 4), Node("v2", "v100", 4)])
+        self.settings = ReconcilerSettings(look_every_s=0.05, ready_s=0.0)
+        self.seen: list[Event] = []
+        self.open()
+
+    def open(self) -> None:
+        self.backend = Reconciler(self.cluster, self.shared, settings=self.settings)
+
+    def reopen(self, **settings: float) -> None:
+        self.backend.close()
+        self.seen, self.settings = [], replace(self.settings, **settings)
+        self.open()
+
+    def start(self, script: str = _RUNS, places: tuple[Place, ...] = (Place("v1", (0,)),), **more: Any) -> None:
+        self.backend.start(start(bash(script), places=places, **more))
+
+    def watch(self) -> list[Event]:
+        self.seen += self.backend.watch(7.0)
+        return self.seen
+
+    def told(self, what: type[Event]) -> Any:
+        """The first event of a type, once it is told."""
+        return until(lambda: next((event for event in self.watch() if isinstance(event, what)), None), f"for {what}")
+
+    def up(self, node: str = "v1") -> None:
+        until(lambda: "begun" in self.log(node), f"for the piece on {node}")
+
+    def log(self, node: str = "v1") -> str:
+        return text_of(self.shared / "jobs" / "a-1" / "1" / node / runner.LOG)
+
+    def rounds(self, count: int = 10) -> list[Event]:
+        """Let some rounds pass."""
+        last = self.cluster.calls + count
+        until(lambda: self.cluster.calls >= last, "for some rounds")
+        return self.watch()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path / "shared")
+    yield made
+    made.cluster.answers.set()
+    made.backend.close()
+    end_all(made.shared)
+
+
+def ends(events: list[Event]) -> list[Event]:
+    return [event for event in events if not isinstance(event, NodeObserved | JobStarted)]
+
+
+def test_nobody_waits_10_ms_while_the_driver_hangs(site: Site) -> None:
+    site.start()
+    site.told(JobStarted)
+    site.cluster.answers.clear()
+    site.rounds(1)
+    calls: list[Callable[[], object]] = [
+        lambda: site.start(job="b-2"),
+        lambda: site.backend.stop("a-1", 1),
+        lambda: site.backend.watch(1.0),
+        lambda: site.backend.forget("a-1", 1),
+        lambda: site.backend.sight(),
+    ]
+    for call in calls:
+        begun_s = time.perf_counter()
+        call()
+        assert time.perf_counter() - begun_s < 0.01
+    site.cluster.answers.set()
+    assert site.told(JobStopped).job == "a-1"
+
+
+def test_a_driver_that_hangs_for_long_is_out_of_sight(site: Site) -> None:
+    site.reopen(silence_s=0.3)
+    site.told(NodeObserved)
+    site.cluster.answers.clear()
+    until(lambda: site.backend.sight() is None, "for the silence to be noticed")
+    assert site.backend.trouble == "The cluster does not answer."
+    site.seen = []
+    site.cluster.answers.set()
+    assert site.told(NodeObserved)
+    assert site.backend.sight()
+
+
+def test_blind_at_a_restart_stops_nobody(site: Site) -> None:
+    site.start()
+    site.told(JobStarted)
+    site.cluster.blind = True
+    site.reopen()
+    assert site.rounds() == []
+    assert (site.backend.sight(), "blind" in site.backend.trouble) == (None, True)
+    site.cluster.blind = False
+    until(lambda: len([event for event in site.watch() if isinstance(event, NodeObserved)]) == 2, "for both nodes")
+    assert {event.node: event.alive for event in site.seen if isinstance(event, NodeObserved)} == {
+        "v1": (("a-1", 1),),
+        "v2": (),
+    }
+    until(lambda: site.backend.trouble == "", "for the trouble to pass")
+    assert not ends(site.rounds())
+    assert site.log() == "begun\n"
+
+
+def test_ends_out_of_sight_are_told_later_and_nodes_are_observed_again(site: Site) -> None:
+    site.start("echo begun; sleep 0.5")
+    site.up()
+    site.told(NodeObserved)
+    site.cluster.blind = True
+    assert not ends(site.rounds(20))
+    site.seen = []
+    site.cluster.blind = False
+    site.told(JobFinished)
+    assert len([event for event in site.rounds() if isinstance(event, NodeObserved)]) == 2
+
+
+@pytest.mark.parametrize("mishap", ["lose", "double", "lose_answer"])
+def test_lost_and_doubled_submissions_begin_once(site: Site, mishap: str) -> None:
+    setattr(site.cluster, mishap, 1)
+    site.start("echo begun; sleep 0.3")
+    site.told(JobFinished)
+    assert site.log() == "begun\n"
+    assert len(ends(site.rounds())) == 1
+
+
+def test_a_node_that_is_cut_off_waits_for_the_fence(site: Site) -> None:
+    site.start()
+    site.told(JobStarted)
+    site.cluster.cut_off.add("v1")
+    assert not ends(site.rounds(40)), "it still beats"
+    for each in site.cluster.runners.values():
+        each[0].kill()
+    assert not ends(site.rounds(40)), "the last beat is not old enough"
+    site.reopen(beat_limit_s=1.0, fence_s=3.0)
+    assert site.told(JobStopped).attempt == 1
+    assert len(site.cluster.submitted) == 1
+
+
+def test_a_node_that_was_cut_off_before_its_runner_began_needs_no_fence(site: Site) -> None:
+    site.cluster.cut_off.add("v1")
+    site.cluster._begin = lambda piece: site.cluster.answers  # type: ignore[assignment, return-value, method-assign]
+    site.start()
+    site.told(JobStopped)
+    assert site.log() == ""
+
+
+def test_a_gang_knows_its_ranks_its_master_and_the_gpus_that_were_chosen(site: Site) -> None:
+    script = (
+        "echo $HORAE_NODE $RANK/$WORLD_SIZE $GROUP_RANK $LOCAL_RANK $MASTER_ADDR:$MASTER_PORT $CUDA_VISIBLE_DEVICES"
+    )
+    site.start(script, _GANG, processes="gpu")
+    site.told(JobFinished)
+    assert site.log("v1") == f"v1 0/3 0 0 127.0.0.1:{master_port(2, 1)} 5\n"
+    assert sorted(site.log("v2").splitlines()) == [f"v2 {n}/3 1 {n - 1} 127.0.0.1:29033 5" for n in (1, 2)]
+    assert site.backend.log("a-1", 1, 1).read_text() == site.log("v2")
+
+
+@pytest.mark.parametrize("code", [3, 75])
+def test_a_piece_that_fails_ends_the_others_and_its_code_counts(site: Site, code: int) -> None:
+    site.start(f"echo begun; test $GROUP_RANK = 0 || {{ sleep 0.5; exit {code}; }}; {_RUNS[12:]}", _GANG, grace_s=0.5)
+    assert site.told(JobFailed) == JobFailed(7.0, "a-1", 1, code, 0.0)
+    first = read_json(site.shared / "jobs" / "a-1" / "1" / "v1" / runner.EXIT) or {}
+    assert (first["code"], first["stopped"]) == (143, False), "no notice: it ends by SIGTERM"
+
+
+def test_a_gang_is_stopped_whole(site: Site) -> None:
+    site.start(places=_GANG)
+    site.told(JobStarted)
+    site.up("v1")
+    site.up("v2")
+    site.backend.stop("a-1", 1)
+    site.told(JobStopped)
+    assert len(ends(site.rounds())) == 1
+
+
+def test_pieces_that_are_refused_are_a_failed_launch_and_never_run(site: Site) -> None:
+    site.cluster.refuses = "Invalid account."
+    site.start(places=_GANG)
+    assert site.told(LaunchFailed).why == "Invalid account."
+    site.cluster.refuses = ""
+    site.reopen()
+    assert site.told(LaunchFailed).why == "Invalid account."
+    assert site.cluster.submitted == []
+
+
+def test_what_was_asked_for_before_a_restart_is_done_after_it(site: Site) -> None:
+    site.cluster.blind = True
+    site.start()
+    site.reopen()
+    assert site.cluster.submitted == []
+    site.cluster.blind = False
+    site.told(JobStarted)
+    site.up()
+    site.cluster.blind = True
+    site.backend.stop("a-1", 1)
+    site.reopen()
+    site.cluster.blind = False
+    site.told(JobStopped)
+
+
+def test_nodes_with_work_of_others_are_closed_and_lost_nodes_are_not_shown(site: Site) -> None:
+    site.told(NodeObserved)
+    site.cluster.foreign = {"v1": ("Slurm job 7 (x) of bob",)}
+    site.cluster.nodes["v2"] = replace(site.cluster.nodes["v2"], is_lost=True)
+    until(lambda: site.backend.trouble, "for the trouble to be told")
+    assert site.backend.trouble == "Work of others runs on v1: closed for new jobs."
+    sight = site.backend.sight()
+    assert sight
+    assert [(node.name, node.open) for node in sight.nodes] == [("v1", False)]
+
+
+def test_a_piece_of_an_attempt_that_is_over_is_killed(site: Site) -> None:
+    site.start("echo begun")
+    site.told(JobFinished)
+    (runners,) = site.cluster.runners.values()
+    late = subprocess.Popen(["sleep", "60"])
+    runners.append(late)
+    assert late.wait(10) == -9
+
+
+def test_a_driver_that_fails_in_any_way_is_trouble_and_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError("/secret/path")
+
+    monkeypatch.setattr(site.cluster, "look", fail)
+    until(lambda: "failed" in site.backend.trouble, "for the failure")
+    assert site.backend.sight() is None
+    assert site.backend.trouble == "The cluster is out of sight: its driver failed with ValueError."
+
+
+def test_the_token_is_gone_from_all_orders_once_an_attempt_is_forgotten(site: Site) -> None:
+    site.start("echo begun", env={"HORAE_TOKEN": "t0ken"})
+    site.told(JobFinished)
+    assert list(_files_with("t0ken", site.shared))
+    site.backend.forget("a-1", 1)
+    until(lambda: not list(_files_with("t0ken", site.shared)), "for the orders to be cleaned")
+
+
+def _files_with(text: str, folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*.json") if text in text_of(path))

@@ -1,0 +1,81 @@
+"""`horae serve --backend slurm` on a real Slurm of this machine. Tests backends/__init__.py, too: how it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import pytest
+
+from horae.backends import BackendOptions, CannotUseSlurm, open_backend
+from horae.service.server import ServeOptions, Server
+from horae.testing.slurm_cluster import PARTITION, MadeUpNode, SlurmCluster, why_not
+from tests.backends.real import until
+from tests.service.live import eventually, submit
+
+needs_slurm = [pytest.mark.engine, pytest.mark.skipif(bool(why_not()), reason=f"needs Slurm: {why_not()}")]
+
+#: Counts to 80 in steps of 0.1 s, and goes on from its checkpoint if it is preempted.
+_COUNTS = """\
+cd $HORAE_CHECKPOINT_DIR
+step=$(cat count 2>/dev/null || echo 0)
+save() { echo $step > count; echo '{"step": '$step', "total": 80}' > saved.json; }
+trap 'save; exit 75' USR1
+while [ $step -lt 80 ]; do sleep 0.1; step=$((step + 1)); done
+save; echo counted to $step at $HORAE_URL
+"""
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    nodes = [MadeUpNode("v1", "v100", "rack-0")]
+    with TemporaryDirectory(prefix="horae-slurm-") as name, SlurmCluster(Path(name) / "slurm", nodes) as cluster:
+        for variable in ("SLURM_CONF", "PATH"):
+            monkeypatch.setenv(variable, cluster.environment[variable])
+        yield cluster
+
+
+def states(client: httpx.Client, jobs: list[str]) -> set[str]:
+    return {client.get(f"/v1/jobs/{job}").json()["state"] for job in jobs}
+
+
+def test_slurm_needs_a_partition_and_a_shared_folder(tmp_path: Path) -> None:
+    with pytest.raises(CannotUseSlurm, match="--partition gpu --shared DIR"):
+        open_backend("slurm", BackendOptions(tmp_path))
+
+
+class TestOnRealSlurm:
+    pytestmark = needs_slurm
+
+    def test_a_partition_that_is_not_there_is_told_at_the_start(self, slurm: SlurmCluster, tmp_path: Path) -> None:
+        with pytest.raises(CannotUseSlurm, match="no partition 'gpus'"):
+            open_backend("slurm", BackendOptions(tmp_path, partition="gpus", shared=slurm.folder.parent / "shared"))
+
+    def test_three_jobs_take_turns_on_one_node(self, slurm: SlurmCluster, tmp_path: Path) -> None:
+        asked = ServeOptions(
+            tmp_path / "state",
+            port=0,
+            policy="time-slice",
+            settings={"quantum": "2"},
+            backend="slurm",
+            partition=PARTITION,
+            shared=slurm.folder.parent / "shared",
+            url="http://head:8642",
+        )
+        server = Server(asked)
+        try:
+            token = server.token_file.read_text().strip()
+            headers = {"Authorization": f"Bearer {token}"}
+            with httpx.Client(base_url=server.url, headers=headers, timeout=20, trust_env=False) as client:
+                eventually(lambda: [node["state"] for node in client.get("/v1/nodes").json()["nodes"]] == ["up"])
+                job = {"run": _COUNTS, "resources": {"gpus": 4}, "checkpoint": {"grace": 10}}
+                jobs = submit(client, *({**job, "name": f"job{number}"} for number in range(3)))
+                until(lambda: states(client, jobs) == {"finished"}, "for the jobs to finish", patience_s=120.0)
+                records = [client.get(f"/v1/jobs/{each}").json() for each in jobs]
+                logs = [client.get(f"/v1/jobs/{each}/logs").text for each in jobs]
+        finally:
+            server.close()
+        assert max(record["attempt"] for record in records) > 1, "somebody was preempted"
+        assert logs == ["counted to 80 at http://head:8642\n"] * 3
