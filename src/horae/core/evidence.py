@@ -46,7 +46,7 @@ def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queue
     gpu_type = cluster.gpu_type[[gpu_ids[0] for gpu_ids in held.values()]] if held else rows
     taken = gpus.holders[0] != NOBODY
     measured = _measured(basis, jobs, rows) if basis.measure else None
-    kept = _least_kept(basis.kept, types) if basis.kept is not None else []
+    kept = _least_kept(basis.kept, gpus) if basis.kept is not None else []
     return Evidence(
         at_s=basis.at_s,
         node_free=node_free,
@@ -64,11 +64,13 @@ def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queue
     )
 
 
-def _least_kept(kept: Kept, types: int) -> list[tuple[int, float]]:
+def _least_kept(kept: Kept, gpus: GpuLedger) -> list[tuple[int, float]]:
     """For each GPU type, the row that keeps its GPUs least long, or -1, and until when."""
-    least = [(NOBODY, np.inf)] * types
+    least, gpu_type = [(NOBODY, np.inf)] * len(gpus.cluster.gpu_types), gpus.cluster.gpu_type
     for at in np.lexsort((kept.rows, -kept.until_s)).tolist():
-        least[int(kept.gpu_type[at])] = int(kept.rows[at]), float(kept.until_s[at])
+        row = int(kept.rows[at])
+        if row in gpus.held:
+            least[int(gpu_type[gpus.held[row][0]])] = row, float(kept.until_s[at])
     return least
 
 

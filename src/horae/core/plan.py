@@ -23,10 +23,9 @@ class Placement(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Jobs that keep their GPUs though others go before them, as columns: row, GPU type, and until when."""
+    """Jobs that keep their GPUs though others go before them, as columns: row, and until when."""
 
     rows: Ints
-    gpu_type: Ints
     until_s: Floats
 
 

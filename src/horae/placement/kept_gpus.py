@@ -52,11 +52,6 @@ def name_kept_gpus(now: Snapshot, wishes: Wishes, plan: Plan, walks: list[FreeWa
     return plan._replace(reason_rows=named, reason_codes=codes, kept=kept)
 
 
-def kept_gpus(now: Snapshot, rows: Ints, until_s: Floats) -> Kept:
-    """The jobs in some rows keep their GPUs until given times."""
-    return Kept(rows, now.cluster.gpu_type[now.gpu_ledger.holdings.first_gpu_of(rows)], until_s)
-
-
 def _joined(some: Kept | None, others: Kept) -> Kept:
     if some is None:
         return others
@@ -74,7 +69,7 @@ def _kept(now: Snapshot, wishes: Wishes, walks: list[FreeWalk]) -> Kept:
         still = ends_s > now.now_s
         rows.append(walk.losers[still])
         until_s.append(ends_s[still])
-    return kept_gpus(now, np.concatenate(rows), np.concatenate(until_s))
+    return Kept(np.concatenate(rows), np.concatenate(until_s))
 
 
 def _preferred_until_s(now: Snapshot, wishes: Wishes, walk: FreeWalk) -> Floats:

@@ -20,7 +20,6 @@ from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.states import PLACED, STOPPING, WAITING
 from horae.core.wishes import Wishes
-from horae.placement.kept_gpus import kept_gpus
 
 Ints = NDArray[np.int64]
 
@@ -172,7 +171,7 @@ class _Floor:
     def kept_gpus(self) -> Kept:
         """The protected jobs, which keep their GPUs."""
         rows = np.array(self._guarded, np.int64)
-        return kept_gpus(self._now, rows, self._table.protected_until_s[rows])
+        return Kept(rows, self._table.protected_until_s[rows])
 
     @property
     def _guarded(self) -> list[int]:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property
 
 import numpy as np
 
 from horae.core.arrays import Bytes, Ints
 from horae.core.gpu_moves import NOBODY
-from horae.core.plan import Placement, Plan
+from horae.core.plan import Kept, Placement, Plan
 from horae.core.queues import QueueUse
 from horae.core.reasons import RULES, Reason
 from horae.core.snapshot import Snapshot
-from horae.placement.kept_gpus import kept_gpus
 from horae.placement.kernel_args import FREE
 
 _LEASED, _KEPT_FOR_OTHERS = int(Reason.LEASED), int(Reason.KEPT_FOR_OTHERS)
@@ -49,6 +47,7 @@ class RestOfPlan:
         self.going = list(self._plan.placed)
         self.waiting: set[int] = set()
         self._keep(settling)
+        self.impatient = self._impatient()
 
     @property
     def plan(self) -> Plan:
@@ -58,8 +57,7 @@ class RestOfPlan:
         rest = self._plan._replace(stopped=stopped, placed=tuple(self.going), reason_rows=rows, reason_codes=codes)
         return self._kept_in(rest)
 
-    @cached_property
-    def impatient(self) -> set[int]:
+    def _impatient(self) -> set[int]:
         """Of the rows that wait, those that have waited for a settling job before and would now wait for a later one.
 
         Else a job could wait for ever, for one job that loads after the other.
@@ -86,7 +84,7 @@ class RestOfPlan:
     def _kept_in(self, plan: Plan) -> Plan:
         """A plan with who keeps GPUs by it, and until when."""
         until_s = self._now.table.protected_until_s[self._settling]
-        kept = kept_gpus(self._now, np.array(self._settling), until_s)
+        kept = Kept(np.array(self._settling), until_s)
         return plan._replace(unprotected_s=min(plan.unprotected_s, float(until_s.min())), kept=kept)
 
     def _keep(self, rows: Iterable[int]) -> None:
@@ -109,31 +107,32 @@ class RestOfPlan:
 
     def _reasons(self) -> tuple[Ints, Bytes]:
         """The rows whose reason changes, and the new reasons."""
-        before = self._now.table.reason
+        before, free = self._now.table.reason, self._free_by_type()
         codes = before.copy()
         codes[self._plan.reason_rows] = self._plan.reason_codes
-        kept, waiting = list(self.kept), list(self.waiting)
+        kept = list(self.kept)
         codes[kept] = before[kept]
-        codes[waiting] = _LEASED
-        if self._now.queues.has_maximum or self._free_by_type.any():
-            codes[self._could_have(codes)] = _KEPT_FOR_OTHERS
+        codes[list(self.waiting)] = _LEASED
+        if self._now.queues.has_maximum or free.any():
+            codes[self._could_have(codes, free)] = _KEPT_FOR_OTHERS
         changed = np.flatnonzero(codes != before)
         return changed, codes[changed]
 
-    def _could_have(self, codes: Bytes) -> Ints:
+    def _could_have(self, codes: Bytes, free: Ints) -> Ints:
         """Rows of jobs whose GPUs, or whose quota, would be there if they were not for those who wait."""
         table, rows = self._now.table, self._now.rows
         rows = rows[_LACK[codes[rows]]]
-        gpus = table.gpus_min[rows]
-        accepts = table.types[rows, None] >> np.arange(len(self._free_by_type)) & 1 > 0
-        fits = (accepts & (self._free_by_type >= gpus[:, None])).any(axis=1)
+        gpus, fits = table.gpus_min[rows], np.zeros(len(rows), np.bool_)
+        for gpu_type, count in enumerate(free.tolist()):
+            if count > 0:
+                fits |= (gpus <= count) & (table.types[rows] >> gpu_type & 1 > 0)
         rows = rows[fits | (codes[rows] == _OVER_QUOTA)]
         if self._now.queues.has_maximum:
-            allowed = [self._use.allows(int(table.queue[row]), int(table.gpus_min[row])) for row in rows]
+            use = self._use()
+            allowed = [use.allows(int(table.queue[row]), int(table.gpus_min[row])) for row in rows]
             rows = rows[np.array(allowed, np.bool_)]
         return rows
 
-    @cached_property
     def _use(self) -> QueueUse:
         """GPUs of the queues by what goes on."""
         use, queue = self._use_by_holders(), self._now.table.queue
@@ -141,7 +140,6 @@ class RestOfPlan:
             use.add(int(queue[new.row]), len(new.gpu_ids))
         return use
 
-    @cached_property
     def _free_by_type(self) -> Ints:
         """Free GPUs of each type by what goes on."""
         ledger, leaving = self._now.gpu_ledger, self._losers - self.kept
@@ -182,6 +180,8 @@ class RestOfPlan:
 
 def _first_served_first(now: Snapshot, plan: Plan, settling: list[int]) -> Plan:
     """The plan in which, of jobs that would get alike GPUs, the last ones get those of settling jobs, and so wait."""
+    if len(plan.placed) == 1:
+        return plan
     late = {gpu for row in settling for gpu in now.gpu_ledger.held[row]}
     alike: dict[tuple[int, int, int], list[int]] = {}
     gpu_type = now.cluster.gpu_type
