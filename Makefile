@@ -49,8 +49,9 @@ slurm: $(INSTALLED)
 		{ apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive \
 		$$($(BIN)/python -c 'from horae.testing.slurm_cluster import INSTALL; print(INSTALL)'); }
 
-## 2,000 seeds of random workloads with every fault, and 100 kills of a real service; `make test` and `make test-long` run a slice of it.
+## 2,000 seeds of random workloads with every fault, new cases for all property tests, and 100 kills of a real service; `make test` and `make test-long` run a slice of it.
 soak: $(INSTALLED)
+	HORAE_NEW_CASES=1 $(BIN)/pytest -n $(TEST_WORKERS) -q -m "not long" $$(grep -rl "^from hypothesis" tests)
 	HORAE_SEEDS=2000 $(BIN)/pytest -n $(TEST_WORKERS) -q tests/simulation
 	HORAE_KILLS=100 $(BIN)/pytest -q tests/service/test_crashes.py
 

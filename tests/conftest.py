@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from horae.policies import POLICIES
 from horae.workload.traces import FORMATS
+
+# Property tests try the same cases each time, so that a change is judged by itself; `make soak` tries new ones.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("new", derandomize=False, print_blob=True)
+settings.load_profile("new" if os.environ.get("HORAE_NEW_CASES") else "same")
 
 
 @pytest.fixture(autouse=True)

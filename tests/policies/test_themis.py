@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from horae.core.commands import Decided
@@ -219,6 +219,7 @@ class Watcher:
 
 
 @settings(max_examples=40, deadline=None)
+@example(1200, 0.0, True, False)  # A plan while a job loads that is protected beyond its lease until it works.
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 0.8, 1.0]), st.booleans(), st.booleans())
 def test_leases_hold_nothing_idles_and_everybody_finishes(seed: int, f: float, hetero: bool, quotas: bool) -> None:
     rng = np.random.default_rng(seed)

@@ -112,8 +112,13 @@ class Themis:
         return {name: int(memory.scalar(name)) for name in names}
 
     def _next_lease_end_s(self, now: Snapshot, new_leases: bool) -> float:
-        """When the first lease is over. Its GPUs are offered again then, even if only their holder wants them."""
-        until_s = now.table.protected_until_s[now.rows[now.has_gpus]]
+        """When the first lease is over. Its GPUs are offered again then, even if only their holder wants them.
+
+        A job that loads is protected beyond its lease, but for less time once it is known how long loading took.
+        """
+        rows, table = now.rows[now.has_gpus], now.table
+        leased = table.lease_until_s[rows] > now.now_s
+        until_s = np.where(leased, table.lease_until_s[rows], table.protected_until_s[rows])
         soonest_s = float(until_s[until_s > now.now_s].min(initial=math.inf))
         return min(soonest_s, self._lease_end_s(now.now_s)) if new_leases else soonest_s
 
