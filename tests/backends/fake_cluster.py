@@ -27,12 +27,19 @@ from horae.core.cluster import Node
 class FakeCluster(ClusterDriver):
     """A driver whose nodes are all this machine. It outlives the reconcilers that use it."""
 
+    name = "fake"
+
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = {node.name: SeenNode(node.name, "127.0.0.1", node.gpu_type, node.gpus, 8, 8000) for node in nodes}
         self.foreign: dict[str, tuple[str, ...]] = {}
         self.runners: dict[PieceId, list[subprocess.Popen[bytes]]] = {}
         #: Nodes whose pieces the cluster manager believes to have ended, though they run.
         self.cut_off: set[str] = set()
+        #: Nodes whose pieces it believes to run, whatever became of them; nodes on which runners end before they begin.
+        self.stuck: set[str] = set()
+        self.ends_at_once: set[str] = set()
+        #: Whether ended pieces were cancelled by somebody.
+        self.cancelled = False
         #: How often the driver was called.
         self.calls = 0
         self.submitted: list[PieceId] = []
@@ -56,9 +63,11 @@ class FakeCluster(ClusterDriver):
     def _state(self, piece: PieceId) -> PieceState:
         if piece.node in self.cut_off:
             return PieceEnded(None, EndCause.STOPPED, "node failed")
+        if piece.node in self.stuck:
+            return PieceRunning()
         if any(runner.poll() is None for runner in self.runners[piece]):
             return PieceRunning()
-        return PieceEnded(None, EndCause.EXITED)
+        return PieceEnded(None, EndCause.CANCELLED if self.cancelled else EndCause.EXITED)
 
     def submit(self, pieces: Sequence[Piece]) -> None:
         self._ask()
@@ -79,10 +88,8 @@ class FakeCluster(ClusterDriver):
 
     def _begin(self, piece: Piece) -> subprocess.Popen[bytes]:
         env = {"PATH": os.environ["PATH"], NODE_VARIABLE: piece.id.node, "CUDA_VISIBLE_DEVICES": "5"}
-        return subprocess.Popen(piece.command, env=env, start_new_session=True)
-
-    def notice(self, piece: PieceId) -> None:
-        self._ask()
+        command = ("true",) if piece.id.node in self.ends_at_once else piece.command
+        return subprocess.Popen(command, env=env, start_new_session=True)
 
     def kill(self, piece: PieceId) -> None:
         self._ask()

@@ -11,12 +11,24 @@ from typing import Any
 
 import pytest
 
+from horae.backends.attempt_round import ReconcilerSettings
+from horae.backends.driver import PieceId
 from horae.backends.local import runner
 from horae.backends.local.attempt_folders import read_json
 from horae.backends.protocol import Place
-from horae.backends.reconcile import Reconciler, ReconcilerSettings, master_port
+from horae.backends.reconcile import Reconciler
+from horae.backends.shared_folder import master_port
 from horae.core.cluster import Node
-from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeObserved
+from horae.core.events import (
+    Event,
+    JobCancelled,
+    JobFailed,
+    JobFinished,
+    JobStarted,
+    JobStopped,
+    LaunchFailed,
+    NodeObserved,
+)
 from tests.backends.fake_cluster import FakeCluster
 from tests.backends.real import bash, end_all, start, text_of, until
 
@@ -261,6 +273,106 @@ def test_the_token_is_gone_from_all_orders_once_an_attempt_is_forgotten(site: Si
     assert list(_files_with("t0ken", site.shared))
     site.backend.forget("a-1", 1)
     until(lambda: not list(_files_with("t0ken", site.shared)), "for the orders to be cleaned")
+
+
+def test_a_job_whose_folder_cannot_be_used_holds_up_nobody_else(site: Site) -> None:
+    site.told(NodeObserved)
+    (site.shared / "jobs" / "a-1").touch()
+    site.start()
+    site.start("echo begun", job="b-2")
+    assert site.told(JobFinished).job == "b-2"
+    assert site.backend.trouble == "The files of one job cannot be used: File exists."
+    assert site.backend.sight()
+    (site.shared / "jobs" / "a-1").unlink()
+    until(lambda: "a-1" in [event.job for event in site.watch() if isinstance(event, JobStarted)], "for the start")
+    until(lambda: not site.backend.trouble, "for the trouble to pass")
+
+
+def test_somebody_who_cancels_a_piece_in_the_cluster_cancels_the_job(site: Site) -> None:
+    site.start()
+    site.told(JobStarted)
+    site.cluster.cancelled = True
+    (runners,) = site.cluster.runners.values()
+    runners[0].terminate()
+    stopped = site.told(JobStopped)
+    assert site.told(JobCancelled) == JobCancelled(7.0, "a-1", by="fake")
+    assert site.seen.index(site.told(JobCancelled)) < site.seen.index(stopped)
+
+
+def test_a_piece_that_does_not_end_is_killed_again_but_not_in_every_round(site: Site) -> None:
+    site.reopen(overdue_s=0.1)
+    site.start("trap '' USR1 TERM; echo begun; sleep 60 & wait; sleep 60", grace_s=0.1)
+    site.told(JobStarted)
+    site.up()
+    kills: list[float] = []
+    site.cluster.kill = lambda piece: kills.append(time.monotonic())  # type: ignore[method-assign]
+    site.backend.stop("a-1", 1)
+    until(lambda: len(kills) == 2, "for the second kill")
+    assert 1.9 < kills[1] - kills[0] < 3.0
+    site.told(JobStopped)
+    assert not [event for event in site.seen if isinstance(event, JobCancelled)], "the service itself killed it"
+
+
+def test_an_operator_who_is_sure_needs_no_fence_but_a_later_beat_proves_him_wrong(site: Site) -> None:
+    site.reopen(doubt_s=1.5)
+    site.start()
+    site.told(JobStarted)
+    site.backend.gone("v1")
+    assert not ends(site.rounds(40)), "it beats"
+    for each in site.cluster.runners.values():
+        each[0].kill()
+        each[0].wait()
+    site.cluster.stuck.add("v1")
+    site.backend.gone("v1")
+    assert site.told(JobStopped).attempt == 1
+
+
+def test_the_sites_fence_makes_sure(site: Site, tmp_path: Path) -> None:
+    fence = tmp_path / "fence"
+    fence.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/fenced\ntest -e {tmp_path}/works\n")
+    fence.chmod(0o755)
+    site.start()
+    site.told(JobStarted)
+    site.backend.close()
+    settings = replace(site.settings, doubt_s=1.5)
+    site.backend = Reconciler(site.cluster, site.shared, settings=settings, fence=f"{fence} --off")
+    site.cluster.cut_off.add("v1")
+    assert not ends(site.rounds(40)), "it beats: nobody needs a fence"
+    assert text_of(tmp_path / "fenced") == ""
+    for each in site.cluster.runners.values():
+        each[0].kill()
+        each[0].wait()
+    (tmp_path / "works").touch()
+    assert site.told(JobStopped).attempt == 1
+    assert text_of(tmp_path / "fenced") == "--off v1\n"
+
+
+def test_forgotten_pieces_are_forgotten_by_the_cluster_even_after_a_time_out_of_sight(site: Site) -> None:
+    site.start("echo begun")
+    site.told(JobFinished)
+    site.cluster.blind = True
+    site.backend.forget("a-1", 1)
+    site.rounds(3)
+    assert site.cluster.runners
+    site.cluster.blind = False
+    until(lambda: not site.cluster.runners, "for the piece to be forgotten")
+
+
+def test_a_last_word_that_cannot_be_understood_is_a_failure(site: Site) -> None:
+    site.start()
+    site.told(JobStarted)
+    site.up()
+    (site.shared / "jobs" / "a-1" / "1" / "v1" / runner.EXIT).write_text('{"code": "\u2603"}')
+    site.cluster.kill(PieceId("a-1", 1, "v1"))
+    assert site.told(JobFailed).exit_code == 1
+
+
+def test_a_piece_that_cannot_start_beside_one_that_runs_is_a_failed_launch(site: Site) -> None:
+    site.cluster.ends_at_once.add("v2")
+    site.start(places=_GANG)
+    assert "ended before the job began" in site.told(LaunchFailed).why
+    assert len(ends(site.rounds())) == 1
+    assert not [event for event in site.seen if isinstance(event, JobStarted)]
 
 
 def _files_with(text: str, folder: Path) -> Iterator[Path]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from horae.backends.attempt_round import ReconcilerSettings
 from horae.backends.local.backend import LocalBackend
 from horae.backends.protocol import Place, Start
-from horae.backends.reconcile import Reconciler, ReconcilerSettings
+from horae.backends.reconcile import Reconciler
 from horae.core.events import Event
 from horae.testing.backend_contract import NODES
 from tests.backends.fake_cluster import FakeCluster

@@ -49,7 +49,8 @@ class CannotUseSlurm(UserError):
 
 def _slurm(options: BackendOptions) -> Backend:
     from horae.backends.driver import OutOfSight
-    from horae.backends.reconcile import Reconciler, service_id
+    from horae.backends.reconcile import Reconciler
+    from horae.backends.shared_folder import service_id
     from horae.backends.slurm.batch_job import SlurmSettings
     from horae.backends.slurm.commands import SlurmCommands
     from horae.backends.slurm.driver import SlurmDriver

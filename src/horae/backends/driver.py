@@ -2,7 +2,8 @@
 
 A driver looks and acts; it remembers nothing and decides nothing. What calls it compares each look with what is
 wanted and does what is missing, so every method may be called again after a lost answer. A piece is the part of an
-attempt that runs on one node. Each piece runs the same command and finds its node's name in `HORAE_NODE`.
+attempt that runs on one node. Each piece runs the same command and finds its node's name in `HORAE_NODE`. It is asked
+to save and end by a file on the folder that all nodes share, not by a driver.
 """
 
 from __future__ import annotations
@@ -126,6 +127,10 @@ class Look:
 class ClusterDriver(Protocol):
     """All that a cluster manager has to do. Methods may wait, and may raise `OutOfSight`; one thread calls them."""
 
+    @property
+    def name(self) -> str:
+        """Name of the cluster manager: who cancelled a job, if somebody did there."""
+
     def look(self) -> Look:
         """The nodes, and the pieces of this service, as they are now."""
 
@@ -136,11 +141,8 @@ class ClusterDriver(Protocol):
         has run, and start it again: the runner sees to it that an attempt runs once.
         """
 
-    def notice(self, piece: PieceId) -> None:
-        """Ask a piece to save and end. It has its grace period for that. A second call changes nothing."""
-
     def kill(self, piece: PieceId) -> None:
         """End a piece without its grace period, started or not. This may end other pieces of its attempt, too."""
 
     def forget(self, piece: PieceId) -> None:
-        """Drop what the cluster manager keeps of an ended piece."""
+        """Drop what the cluster manager keeps of an ended piece. A second call changes nothing."""

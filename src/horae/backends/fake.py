@@ -102,6 +102,12 @@ class FakeBackend:
         """End an attempt after its `stop_s`; cancel an attempt that was never started."""
         self._note((job, attempt))
 
+    def gone(self, node: str) -> None:
+        """End the attempts on a node, with what they had saved."""
+        for job, attempt in self._on(node):
+            del self.world.running[job, attempt]
+            self.world.ends[job, attempt] = JobStopped(0.0, job, attempt, self.world.saved.get(job, 0.0))
+
     def _note(self, intention: Start | Attempt) -> None:
         self._noted.append(intention)
         if not self.blind:

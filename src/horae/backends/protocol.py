@@ -111,6 +111,12 @@ class Backend(Protocol):
         never start.
         """
 
+    def gone(self, node: str) -> None:
+        """Note that an operator is sure: nothing runs on a node any more, and its attempts have ended.
+
+        Neither waits nor raises. A sign of life that an attempt gives later on proves the operator wrong.
+        """
+
     def watch(self, now_s: float) -> list[Event]:
         """Events since the last call, each once.
 

@@ -72,6 +72,10 @@ class SteadyBackend:
         if self._do("stop a job", lambda: self._backend.stop(job, attempt), bool(self._stops)):
             self._stops.add((job, attempt))
 
+    def gone(self, node: str) -> None:
+        """Tell that nothing runs on a node any more. If that fails, the operator has to say so again."""
+        self._try("note that a node is gone", lambda: self._backend.gone(node), None)
+
     def watch(self, now_s: float) -> list[Event]:
         """Try again what failed, then return the events of the backend."""
         self._now_s = now_s

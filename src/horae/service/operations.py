@@ -209,6 +209,18 @@ class Operations:
 
         self._daemon.ask(prepare)
 
+    def lose(self, caller: Caller, node: str) -> None:
+        """Take a node out of service of which the caller is sure that nothing runs there any more."""
+        caller.require_admin("say that a node is lost")
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
+            at = engine.gpus.cluster.nodes[_check_node(engine.gpus.cluster, node)]
+            self._daemon.backend.gone(at.host)
+            act = Act(now_s, caller.user, "lose", node, "being sure that nothing runs there")
+            return Change((NodeDraining(now_s, at.name, True, caller.user),), (), (act,)), None
+
+        self._daemon.ask(prepare)
+
     def resume(self, caller: Caller, node: str) -> None:
         """Start jobs on a drained node again."""
         caller.require_admin("resume nodes")

@@ -14,7 +14,6 @@ from horae.backends.slurm.batch_job import (
     batch_script,
     groups_of,
     job_name,
-    piece_folder,
     read_job_name,
     sbatch_options,
 )
@@ -130,7 +129,3 @@ def test_the_script_exits_with_0_and_says_the_node() -> None:
 def test_several_nodes_are_started_by_srun() -> None:
     assert "srun" not in batch_script([piece("v1")], cpus=8)
     assert "srun --ntasks-per-node=1 --nodes=2 --cpus-per-task=8 " in batch_script([piece("v1"), piece("v2")], cpus=8)
-
-
-def test_each_piece_has_its_folder() -> None:
-    assert piece_folder(Path("/mnt"), PieceId("a-1", 3, "v1")) == Path("/mnt/jobs/a-1/3/v1")

@@ -69,6 +69,11 @@ class Stage:
         self.driver.submit(pieces)
         until(lambda: len(self.begun()) == count, f"for {count} pieces")
 
+    def ask_to_stop(self, piece: PieceId) -> None:
+        folder = self.folder / "shared" / "jobs" / piece.job / str(piece.attempt) / piece.node
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "stop").touch()
+
     def wait_for(self, piece: Piece, state: type[PieceState]) -> Any:
         return until(lambda: isinstance(found := self.driver.look().pieces.get(piece.id), state) and found, str(state))
 
@@ -107,7 +112,7 @@ class TestOnRealSlurm:
         stage.driver.submit([piece])
         until(stage.begun)
         stage.driver.submit([piece])
-        stage.driver.notice(piece.id)
+        stage.ask_to_stop(piece.id)
         assert stage.wait_for(piece, PieceEnded).cause == EndCause.EXITED
         stage.driver.submit([piece])
         assert stage.begun() == [["v1", "0,1,2,3", "16"]]
@@ -138,8 +143,8 @@ class TestOnRealSlurm:
         stage.run(stage.piece("v2", 2), stage.piece("v1", 2))
         assert stage.begun() == [["v1", "0,1", "8"], ["v2", "0,1", "8"]]
         assert len(stage.slurm.run("squeue", "-h").splitlines()) == 1
-        stage.driver.notice(PieceId("a-1", 1, "v1"))
-        stage.driver.notice(PieceId("a-1", 1, "v2"))
+        stage.ask_to_stop(PieceId("a-1", 1, "v1"))
+        stage.ask_to_stop(PieceId("a-1", 1, "v2"))
         assert stage.wait_for(stage.piece("v2"), PieceEnded).cause == EndCause.EXITED
 
     def test_two_attempts_share_a_node(self, stage: Stage) -> None:
@@ -214,14 +219,6 @@ class TestOnRealSlurm:
         stage.slurm.start_controller()
         assert stage.driver.look().pieces == before
         assert len(stage.begun()) == 2
-
-    def test_a_notice_needs_no_controller(self, stage: Stage) -> None:
-        piece = stage.piece("v1")
-        stage.run(piece)
-        stage.slurm.kill_controller()
-        stage.driver.notice(piece.id)
-        stage.driver.notice(piece.id)
-        assert (stage.folder / "shared" / "jobs" / "a-1" / "1" / "v1" / "stop").exists()
 
     def test_a_frozen_controller_is_out_of_sight_in_the_time_limit(self, stage: Stage) -> None:
         commands = SlurmCommands(stage.slurm.environment, ping_s=0.3)

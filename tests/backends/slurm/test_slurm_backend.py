@@ -9,8 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from horae.backends.attempt_round import ReconcilerSettings
 from horae.backends.protocol import Place
-from horae.backends.reconcile import Reconciler, ReconcilerSettings
+from horae.backends.reconcile import Reconciler
 from horae.backends.slurm.batch_job import SlurmSettings
 from horae.backends.slurm.commands import SlurmCommands
 from horae.backends.slurm.driver import SlurmDriver

@@ -106,6 +106,9 @@ class LocalBackend:
         """Ask the runner of an attempt to stop it; cancel an attempt that has no runner."""
         self._try((job, attempt), None)
 
+    def gone(self, node: str) -> None:
+        """Do nothing: of this machine it is always known what runs."""
+
     def _try(self, attempt: Attempt, start: Start | None) -> None:
         """Start an attempt, or stop it (None). What the disk does not allow is tried again later."""
         self._noted.pop(attempt, None)

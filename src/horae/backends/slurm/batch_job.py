@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from horae.backends.driver import NODE_VARIABLE, Piece, PieceId, PiecesRefused
+from horae.backends.driver import NODE_VARIABLE, Piece, PiecesRefused
 from horae.backends.slurm.command_output import SlurmHost
 
 #: The batch script. It ends with 0 whatever happened: sites requeue jobs by exit code (RequeueExit), which overrules
@@ -60,11 +60,6 @@ def read_job_name(service: str, name: str) -> tuple[str, int] | None:
 def attempt_folder(shared: Path, job: str, attempt: int) -> Path:
     """The folder of an attempt."""
     return shared / "jobs" / job / str(attempt)
-
-
-def piece_folder(shared: Path, piece: PieceId) -> Path:
-    """The folder of a piece: its order, exit and log, and the file `stop` that asks it to end."""
-    return attempt_folder(shared, piece.job, piece.attempt) / piece.node
 
 
 def host_of(node: str) -> str:

@@ -31,7 +31,6 @@ from horae.backends.slurm.batch_job import (
     cpus_for,
     groups_of,
     job_name,
-    piece_folder,
     read_job_name,
     sbatch_options,
 )
@@ -51,10 +50,6 @@ from horae.backends.slurm.commands import SlurmCommands
 from horae.backends.slurm.site_checks import SiteReport, check_site
 from horae.core.errors import UserError
 
-#: The file that asks a runner to end its piece. It works while Slurm is down, and in a job's first second, when Slurm
-#: loses signals.
-STOP = "stop"
-
 
 class BadSlurmSettings(UserError):
     """A service id or folder that cannot be used with Slurm."""
@@ -62,6 +57,8 @@ class BadSlurmSettings(UserError):
 
 class SlurmDriver(ClusterDriver):
     """A `ClusterDriver` for one partition of a Slurm cluster."""
+
+    name = "slurm"
 
     def __init__(self, settings: SlurmSettings, commands: SlurmCommands) -> None:
         if not re.fullmatch(r"[a-z0-9]{1,16}", settings.service):
@@ -126,16 +123,7 @@ class SlurmDriver(ClusterDriver):
             self._commands.cancel(job_name(self._settings.service, job, attempt))
             raise
         except OSError as why:
-            raise OutOfSight(f"The shared folder cannot be written: {why}") from None
-
-    def notice(self, piece: PieceId) -> None:
-        """Write the file `stop` into the piece's folder."""
-        folder = piece_folder(self._settings.shared, piece)
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (folder / STOP).touch(mode=0o600)
-        except OSError as why:
-            raise OutOfSight(f"The shared folder cannot be written: {why}") from None
+            raise OutOfSight(f"The shared folder cannot be written: {why.strerror}.") from None
 
     def kill(self, piece: PieceId) -> None:
         """Cancel all Slurm jobs of the piece's attempt."""

@@ -13,6 +13,7 @@ from horae.cli.options import OutputOption
 from horae.cli.output import Output, table
 from horae.cli.usage_errors import PlainUsage
 from horae.client.service_client import part, records_of, service
+from horae.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,6 +60,28 @@ def drain(
     jobs = "its jobs are being stopped, and run elsewhere" if evict else "its jobs stay until they end"
     after = next_steps(("horae nodes", "what still runs there"), (f"horae nodes resume {node}", "bring it back"))
     answer(output, record, [record], lambda: [f"{visible(node)} takes no new jobs; {jobs}.", *after])
+
+
+@app.command("lost", cls=PlainUsage)
+def lost(
+    node: NodeArgument,
+    sure: Annotated[
+        bool, typer.Option("--sure", help="You are sure: its power is off, or none of its processes is left.")
+    ] = False,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run the jobs of a dead node elsewhere at once, without waiting until it must be dead."""
+    if not sure:
+        raise UserError(
+            f"If {node} still lives, its jobs would run twice. Cut its power, or look that none of its processes "
+            f"is left; then run: horae nodes lost {node} --sure"
+        )
+    with service(url) as client:
+        response = client.post(f"/v1/nodes/{part(node)}/lost", {"sure": True})
+    record = {"node": node, "state": "draining", **response}
+    after = next_steps(("horae nodes", "what still counts as running there"), (f"horae nodes resume {node}", "use it"))
+    answer(output, record, [record], lambda: [f"The jobs of {visible(node)} have ended and run elsewhere.", *after])
 
 
 @app.command("resume", cls=PlainUsage)

@@ -53,6 +53,13 @@ def drain(service: ServiceGiven, caller: CallerGiven, node: NodeName, body: sche
     return _node(service, caller, node)
 
 
+@router.post("/nodes/{node}/lost", response_model=schemas.NodeRecord)
+def lose(service: ServiceGiven, caller: CallerGiven, node: NodeName, body: schemas.Lose) -> dict[str, Any]:
+    """Take a node out of service on which surely nothing runs any more: its jobs have ended, and run elsewhere."""
+    service.operations.lose(caller, node)
+    return _node(service, caller, node)
+
+
 @router.post("/nodes/{node}/resume", response_model=schemas.NodeRecord)
 def resume(service: ServiceGiven, caller: CallerGiven, node: NodeName) -> dict[str, Any]:
     """Start jobs on a drained node again."""

@@ -196,6 +196,12 @@ class Drain(_RequestBody):
     evict: bool = False
 
 
+class Lose(_RequestBody):
+    """That the caller is sure: nothing runs on the node any more. Else a job could run twice."""
+
+    sure: Literal[True]
+
+
 class ShareRecord(TypedDict):
     """Entitlement and usage of a queue."""
 

@@ -1,0 +1,270 @@
+"""One attempt in one round of the reconciler: what is missing, and what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from horae.backends.driver import EndCause, Look, PieceEnded, PieceId, PiecesRefused, PieceState, PieceWaiting
+from horae.backends.local import runner
+from horae.backends.piece_files import CANNOT_RUN, LastWord
+from horae.backends.protocol import RUN_AGAIN, Attempt
+from horae.backends.shared_folder import OrderedAttempt, SharedFolder
+from horae.core.events import Event, JobCancelled, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilerSettings:
+    """How patient a reconciler is, in seconds."""
+
+    #: From one look to the next, unless something was asked for.
+    look_every_s: float = 1.0
+    #: After which a job that never reports counts as started.
+    ready_s: float = 5.0
+    #: How long the shared folder may be away: without a beat for so long, the runner kills its job.
+    beat_limit_s: float = 60.0
+    #: Without a beat, by the file server's clock: a piece that the cluster manager denies is gone.
+    fence_s: float = 90.0
+    #: After its grace period, a piece is killed by the cluster manager. An ended piece has as long to free its GPUs.
+    overdue_s: float = 15.0
+    #: Without a beat, an operator or a fence is believed who is sure that a node is gone.
+    doubt_s: float = 5.0
+    #: Without an answer of the driver, the cluster is out of sight.
+    silence_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        assert self.beat_limit_s < self.fence_s, "a job must be dead before others believe it"
+
+
+@dataclass(slots=True)
+class FollowedAttempt:
+    """An attempt that is not forgotten."""
+
+    ordered: OrderedAttempt
+    stopping: bool
+    announced: bool = False
+    ended: bool = False
+    #: When this reconciler first told the pieces to end, or first saw all last words; monotonic.
+    told_s: float | None = None
+    over_s: float | None = None
+
+    @property
+    def id(self) -> Attempt:
+        """Job and number of the attempt."""
+        return self.ordered.id
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the attempt's pieces."""
+        return self.ordered.nodes
+
+
+class RoundActions(Protocol):
+    """What the round of an attempt may ask for."""
+
+    @property
+    def cluster_name(self) -> str:
+        """Name of the cluster manager."""
+
+    def tell(self, *events: Event) -> None:
+        """Put events into the queue."""
+
+    def conclude(self, followed: FollowedAttempt, *events: Event) -> None:
+        """Tell the end of an attempt."""
+
+    def submit(self, ordered: OrderedAttempt, nodes: Sequence[str]) -> None:
+        """Submit the pieces on these nodes; may raise `PiecesRefused`."""
+
+    def kill(self, piece: PieceId) -> None:
+        """Kill a piece."""
+
+    def fence_off(self, node: str) -> None:
+        """Let the site's fence make sure that nothing runs on a node."""
+
+    def look_again(self) -> None:
+        """Look again at once."""
+
+
+class AttemptRound:
+    """One attempt in one round: what is missing, and what became of it."""
+
+    def __init__(
+        self,
+        followed: FollowedAttempt,
+        folder: SharedFolder,
+        look: Look,
+        settings: ReconcilerSettings,
+        hands: RoundActions,
+    ) -> None:
+        self._followed, self._ordered = followed, followed.ordered
+        self._folder, self._look, self._settings, self._hands = folder, look, settings, hands
+
+    def see_to(self) -> None:
+        """Do for the attempt what is missing, and tell what became of it."""
+        if not self._ordered.order:
+            self._end_without_order()
+            return
+        words = {node: self._last_word(node) for node in self._ordered.nodes}
+        said = {node: word for node, word in words.items() if word}
+        if len(said) == len(words):
+            self._finish(said)
+            return
+        failed = self._first_failure(said)
+        if self._followed.stopping or failed:
+            self._tell_to_end(failed, [node for node, word in words.items() if not word])
+        else:
+            self._submit_missing()
+        self._announce()
+
+    def _state(self, node: str) -> PieceState | None:
+        return self._look.pieces.get(self._ordered.piece_id(node))
+
+    def _last_word(self, node: str) -> LastWord | None:
+        """How a piece ended; None while it has not, or nobody can be sure."""
+        files, state = self._ordered.piece(node), self._state(node)
+        if word := files.last_word():
+            return word
+        denied = state is None or isinstance(state, PieceEnded)
+        if isinstance(state, PieceEnded) and self._cancel_unbegun(node, state):
+            return files.last_word()
+        last_sign_s = files.last_sign_s()
+        if not last_sign_s:
+            return None
+        silent_s = self._folder.clock_s() - last_sign_s
+        is_gone = silent_s > self._settings.doubt_s and self._folder.gone_s(node) > last_sign_s
+        if is_gone or (denied and silent_s > self._settings.fence_s):
+            files.end_as_killed()
+            return files.last_word()
+        if denied and silent_s > self._settings.doubt_s:
+            self._hands.fence_off(node)
+        return None
+
+    def _cancel_unbegun(self, node: str, state: PieceEnded) -> bool:
+        """End a piece that the cluster manager has ended before its runner began. False if the runner did begin."""
+        if state.cause in (EndCause.STOPPED, EndCause.CANCELLED):
+            return self._ordered.piece(node).cancel()
+        return self._ordered.piece(node).cancel(CANNOT_RUN, state.why or "its runner ended before the job began")
+
+    def _first_failure(self, words: Mapping[str, LastWord]) -> LastWord | None:
+        """The last word of the piece that ended first with another code than 0."""
+        failed = [node for node, word in words.items() if word.code != 0]
+        if not failed:
+            return None
+        return words[min(failed, key=lambda node: self._ordered.piece(node).ended_s())]
+
+    # --- starting and stopping
+
+    def _submit_missing(self) -> None:
+        """Submit the pieces that were neither begun nor are known to the cluster manager."""
+        ordered = self._ordered
+        missing = [node for node in ordered.nodes if not self._state(node) and not ordered.piece(node).begun]
+        if not missing or any(node not in self._look.nodes for node in ordered.nodes):
+            return
+        self._folder.write_piece_orders(ordered, self._look.nodes, self._settings.beat_limit_s)
+        try:
+            self._hands.submit(ordered, missing)
+        except PiecesRefused as why:
+            for node in missing:
+                ordered.piece(node).cancel(CANNOT_RUN, str(why) or "the cluster manager refused it")
+            self._hands.look_again()
+
+    def _tell_to_end(self, failed: LastWord | None, nodes: list[str]) -> None:
+        """Tell pieces to end: by their stop signal, or because another piece has ended. Kill those that do not."""
+        if failed and failed.code != RUN_AGAIN:
+            how = runner.STOP_NOW
+        else:
+            how = runner.STOP_NOTICE if self._followed.stopping else runner.STOP_GRACE
+        for node in nodes:
+            files = self._ordered.piece(node)
+            if not files.cancel():
+                files.ask_to_stop(how)
+        assert self._ordered.task
+        if self._followed.told_s is None:
+            self._followed.told_s = time.monotonic()
+            self._hands.look_again()
+        elif time.monotonic() - self._followed.told_s > self._ordered.task.grace_s + self._settings.overdue_s:
+            self._kill(nodes)
+
+    def _kill(self, nodes: Iterable[str]) -> None:
+        self._ordered.note_kill()
+        for node in nodes:
+            self._hands.kill(self._ordered.piece_id(node))
+
+    # --- telling
+
+    def _announce(self) -> None:
+        """Tell that an attempt has started once all its pieces have been up for `ready_s`."""
+        if self._followed.announced:
+            return
+        ups_s = [self._ordered.piece(node).up_since_s() for node in self._ordered.nodes]
+        if not all(ups_s):
+            return
+        up_s = max(self._folder.clock_s() - max(ups_s), 0.0)
+        if up_s >= self._settings.ready_s:
+            self._tell_started(up_s)
+
+    def _tell_started(self, up_s: float) -> None:
+        self._followed.announced = True
+        self._hands.tell(JobStarted(0.0, *self._ordered.id, up_s=up_s))
+
+    def _end_without_order(self) -> None:
+        """Tell the end of an attempt that could not be ordered, or was stopped before it was started."""
+        if why := self._ordered.why_not_ordered():
+            self._conclude(LaunchFailed(0.0, *self._ordered.id, why))
+        else:
+            self._conclude(JobStopped(0.0, *self._ordered.id, self._folder.work_done(self._ordered)))
+
+    def _conclude(self, *events: Event) -> None:
+        self._hands.conclude(self._followed, *events)
+
+    def _finish(self, words: Mapping[str, LastWord]) -> None:
+        """Tell the end of an attempt whose pieces have all ended, once the cluster manager holds its GPUs no more."""
+        if held := [node for node in self._ordered.nodes if is_held(self._state(node)) and not self._is_gone(node)]:
+            self._free(held)
+            return
+        end = self._end_of(words)
+        ups_s = [word.up_s for word in words.values() if word.up_s is not None]
+        if ups_s and not self._followed.announced and not isinstance(end, LaunchFailed):
+            self._tell_started(max(ups_s))
+        if isinstance(end, JobStopped) and self._somebody_cancelled():
+            self._conclude(JobCancelled(0.0, end.job, by=self._hands.cluster_name), end)
+        else:
+            self._conclude(end)
+
+    def _free(self, nodes: list[str]) -> None:
+        """Wait until the cluster manager frees the GPUs of ended pieces; kill what waits, or does not end."""
+        self._followed.over_s = self._followed.over_s or time.monotonic()
+        overdue = time.monotonic() - self._followed.over_s > self._settings.overdue_s
+        if late := [node for node in nodes if overdue or isinstance(self._state(node), PieceWaiting)]:
+            self._kill(late)
+
+    def _is_gone(self, node: str) -> bool:
+        """Whether it is sure that the node was gone when its piece ended."""
+        return self._folder.gone_s(node) > self._ordered.piece(node).last_sign_s()
+
+    def _somebody_cancelled(self) -> bool:
+        """Whether somebody cancelled the attempt in the cluster manager, and not the service."""
+        if self._followed.stopping or self._ordered.was_killed:
+            return False
+        states = [self._state(node) for node in self._ordered.nodes]
+        return any(isinstance(state, PieceEnded) and state.cause is EndCause.CANCELLED for state in states)
+
+    def _end_of(self, words: Mapping[str, LastWord]) -> Event:
+        failed = self._first_failure(words)
+        if not failed:
+            return JobFinished(0.0, *self._ordered.id)
+        assert self._ordered.order
+        done = self._folder.work_done(self._ordered)
+        if failed.why and not self._followed.stopping:
+            return LaunchFailed(0.0, *self._ordered.id, failed.why)
+        saved_more = failed.code == RUN_AGAIN and done > float(self._ordered.order["saved"])
+        if failed.stopped or saved_more or (self._followed.stopping and failed.code == RUN_AGAIN):
+            return JobStopped(0.0, *self._ordered.id, done)
+        return JobFailed(0.0, *self._ordered.id, failed.code, done)
+
+
+def is_held(state: PieceState | None) -> bool:
+    """Whether the cluster manager holds GPUs for a piece, or may start it."""
+    return state is not None and not isinstance(state, PieceEnded)

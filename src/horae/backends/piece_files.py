@@ -1,0 +1,139 @@
+"""The files of a piece on the shared folder: who began it, its signs of life, its last word.
+
+The runner writes `claim`, `runner.json`, `beat`, `exit.json` and `log.txt`, the service `order.json` and `stop`. Who
+links `claim` may run the piece or write its end, so that a piece runs once, or never. Times are those of the file
+server, which are the same for all machines. Stored: change by addition.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from horae.backends.local import runner
+from horae.backends.local.attempt_folders import read_json
+from horae.backends.protocol import KILLED, RUN_AGAIN
+
+#: Who claims a piece that must not run any more.
+_SERVICE = "horae"
+#: Exit code of a piece that could not be started, and of one whose last word cannot be understood; as in shells.
+CANNOT_RUN, _UNREADABLE = 126, 1
+
+
+@dataclass(frozen=True, slots=True)
+class LastWord:
+    """How a piece ended."""
+
+    code: int
+    #: Whether it ended because it was asked to, or through no fault of its own.
+    stopped: bool
+    #: Seconds that its processes were up; None if they never were.
+    up_s: float | None = None
+    #: Why it could not be started; empty if it could.
+    why: str = ""
+
+    @staticmethod
+    def of(content: Mapping[str, Any]) -> LastWord:
+        """The last word in a file. A runner wrote it, on the account of the job, so that anything may be in it."""
+        try:
+            up_s = content.get("up_s")
+            return LastWord(
+                int(content["code"]),
+                bool(content["stopped"]),
+                None if up_s is None else float(up_s),
+                str(content.get("why", "")),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return LastWord(_UNREADABLE, stopped=False)
+
+
+class PieceFiles:
+    """The folder of one piece."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def log(self) -> Path:
+        """What the piece printed."""
+        return self.path / runner.LOG
+
+    @property
+    def begun(self) -> bool:
+        """Whether the piece was begun, or was cancelled before."""
+        return (self.path / runner.CLAIM).exists()
+
+    def last_word(self) -> LastWord | None:
+        """How the piece ended; None if it has not said so."""
+        path = self.path / runner.EXIT
+        content = read_json(path)
+        return LastWord.of(content or {}) if content or path.exists() else None
+
+    def ended_s(self) -> float:
+        """When the piece said its last word."""
+        return _changed_s(self.path / runner.EXIT)
+
+    def up_since_s(self) -> float:
+        """When the processes of the piece came up; 0 if they have not."""
+        identity = read_json(self.path / runner.RUNNER)
+        return _changed_s(self.path / runner.RUNNER) if identity and identity.get("up_at") is not None else 0.0
+
+    def last_sign_s(self) -> float:
+        """When the piece last gave a sign of life; 0 if it was never begun."""
+        claimed_s = _changed_s(self.path / runner.CLAIM)
+        return max(claimed_s, _changed_s(self.path / runner.BEAT)) if claimed_s else 0.0
+
+    def write_order(self, order: Mapping[str, Any]) -> None:
+        """Write what the runner has to know. An existing order is kept."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        runner.write_atomically(str(self.path), runner.ORDER, order, once=True)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order is written."""
+        return (self.path / runner.ORDER).exists()
+
+    def remove_environment(self) -> None:
+        """Remove the environment, with token and secrets, from the order."""
+        if order := read_json(self.path / runner.ORDER):
+            runner.write_atomically(str(self.path), runner.ORDER, {**order, "env": {}})
+
+    def ask_to_stop(self, how: str) -> None:
+        """Ask the runner to end the piece; `how` is one of the runner's `STOP_...`. An earlier request is kept."""
+        if (self.path / runner.STOP).exists():
+            return
+        draft = self.path / f".stop.{os.getpid()}"
+        draft.write_text(how, encoding="utf-8")
+        draft.rename(self.path / runner.STOP)
+
+    def cancel(self, code: int = RUN_AGAIN, why: str = "") -> bool:
+        """Write the end of a piece that never began, and now never can; False if it did begin.
+
+        Without a reason it counts as stopped, with one as failed.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not runner.claim(str(self.path), _SERVICE) and self._claimed_by() != _SERVICE:
+            return False
+        self._write_end({"code": code, "signal": 0, "stopped": not why, "up_s": None, "why": why})
+        return True
+
+    def _claimed_by(self) -> str:
+        return str((read_json(self.path / runner.CLAIM) or {}).get("by", ""))
+
+    def end_as_killed(self) -> None:
+        """Write the end of a piece that is surely gone and has left no last word. It counts as stopped."""
+        self._write_end({"code": KILLED, "signal": KILLED - 128, "stopped": True, "up_s": None})
+
+    def _write_end(self, end: Mapping[str, Any]) -> None:
+        runner.write_atomically(str(self.path), runner.EXIT, end, once=True)
+
+
+def _changed_s(path: Path) -> float:
+    """When a file was last changed; 0 if there is none."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,247 @@
+"""The folder that the service and all nodes share, at the same path. Stored: change by addition.
+
+    <shared>/service.json                      the service that owns the folder
+    <shared>/runner-<hash>.py                  the runner, for all nodes
+    <shared>/clock                             touched to learn the file server's time
+    <shared>/gone/<node>                       written when it was sure that nothing runs on a node any more
+    <shared>/jobs/<job>/<attempt>/order.json   the attempt as it was ordered; beside it `stop` if it must stop,
+                                               `killed` if the service had it killed
+    <shared>/jobs/<job>/<attempt>/<node>/      the files of a piece
+
+The other files are as in `local/attempt_folders.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from horae.backends.driver import NODE_VARIABLE, PieceId, SeenNode
+from horae.backends.local import runner
+from horae.backends.local.attempt_folders import AttemptFolders, read_json, work_saved
+from horae.backends.local.runner_order import make_order, task_of
+from horae.backends.piece_files import CANNOT_RUN, PieceFiles
+from horae.backends.protocol import Attempt, Start
+from horae.backends.task import Task
+from horae.core.errors import UserError
+
+#: Variables that name the GPUs which the cluster manager chose.
+_TAKEN_OVER = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_KILLED = "killed"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedAttempt:
+    """An attempt as it was ordered."""
+
+    id: Attempt
+    path: Path
+    #: None if the attempt was stopped before it was started, or cannot be started.
+    order: Mapping[str, Any] | None
+    task: Task | None
+    nodes: tuple[str, ...]
+    stop_requested: bool
+
+    def piece(self, node: str) -> PieceFiles:
+        """The files of the piece on a node."""
+        return PieceFiles(self.path / node)
+
+    def piece_id(self, node: str) -> PieceId:
+        """How the cluster manager's driver calls the piece on a node."""
+        return PieceId(*self.id, node)
+
+    def why_not_ordered(self) -> str:
+        """Why the attempt could not be ordered; empty if it was only stopped before."""
+        return str((read_json(self.path / runner.EXIT) or {}).get("why", ""))
+
+    def note_kill(self) -> None:
+        """Remember that the service itself has the attempt killed."""
+        (self.path / _KILLED).touch(mode=0o600)
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the service itself had the attempt killed."""
+        return (self.path / _KILLED).exists()
+
+
+class SharedFolder:
+    """Orders, stops and pieces of all attempts on the shared folder. Raises OSError while it cannot be used."""
+
+    def __init__(self, path: Path, secrets: Path | None) -> None:
+        self.path, self._secrets = path, secrets
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._attempts = AttemptFolders(path)
+        self._bin_thread = threading.Thread()
+        self.program = str(self._place_runner())
+        self._empty_bin()
+
+    def _place_runner(self) -> Path:
+        """Put the runner where all nodes find it. Runners of other versions stay: their pieces may not have begun."""
+        source = Path(runner.__file__).read_bytes()
+        program = self.path / f"runner-{hashlib.sha256(source).hexdigest()[:12]}.py"
+        if not program.exists():
+            draft = program.with_suffix(f".{os.getpid()}")
+            draft.write_bytes(source)
+            draft.rename(program)
+        return program
+
+    def clock_s(self) -> float:
+        """The time by the file server's clock."""
+        clock = self.path / "clock"
+        clock.touch(mode=0o600)
+        return clock.stat().st_mtime
+
+    # --- attempts
+
+    def tracked(self) -> list[OrderedAttempt]:
+        """All attempts that are not forgotten."""
+        return [self.attempt(attempt) for attempt in self._attempts.tracked()]
+
+    def attempt(self, attempt: Attempt) -> OrderedAttempt:
+        """An attempt as it was ordered."""
+        folder = self._attempts.of(attempt)
+        order = folder.order()
+        nodes = tuple(order["nodes"]) if order else ()
+        return OrderedAttempt(
+            attempt, folder.path, order, task_of(order) if order else None, nodes, folder.stop_requested
+        )
+
+    def order(self, start: Start) -> bool:
+        """Write the order of an attempt down; False if the attempt was ordered, or stopped, before."""
+        attempt = (start.job, start.attempt)
+        folder = self._attempts.of(attempt)
+        if folder.order() or folder.exit() or folder.stop_requested:
+            return False
+        self._attempts.remember(attempt)
+        try:
+            order = make_order(start, folder.path, {}, self._secrets)
+            seats = [list(place.gpus) for place in start.places]
+            folder.write_order({**order, "saved": work_saved(start.task, folder.path), "seats": seats})
+        except UserError as why:
+            end = {"code": CANNOT_RUN, "stopped": False, "why": str(why)}
+            runner.write_atomically(str(folder.path), runner.EXIT, end, once=True)
+        return True
+
+    def request_stop(self, attempt: Attempt, followed: bool) -> bool:
+        """Write down that an attempt must stop; False if it has ended and is forgotten."""
+        folder = self._attempts.of(attempt)
+        if not followed:
+            if folder.order() or folder.exit() or folder.stop_requested:
+                return False
+            self._attempts.remember(attempt)
+        (folder.path / runner.STOP).touch(mode=0o600)
+        return True
+
+    def forget(self, attempt: Attempt) -> tuple[PieceId, ...]:
+        """Remove the marker, and token and secrets from all orders; returns the pieces. Logs and ends stay."""
+        folder, ordered = self._attempts.of(attempt), self.attempt(attempt)
+        with suppress(OSError):  # the job may be discarded already
+            folder.scrub()
+            for node in ordered.nodes:
+                ordered.piece(node).remove_environment()
+        self._attempts.forget(attempt)
+        return tuple(ordered.piece_id(node) for node in ordered.nodes)
+
+    def work_done(self, ordered: OrderedAttempt) -> float:
+        """Work in the checkpoint of a job, which any order of the job leads to."""
+        task = ordered.task or next(map(task_of, self._attempts.orders(ordered.id[0])), None)
+        return work_saved(task, ordered.path) if task else 0.0
+
+    # --- pieces
+
+    def write_piece_orders(self, ordered: OrderedAttempt, nodes: Mapping[str, SeenNode], beat_limit_s: float) -> None:
+        """Write what the runners of the pieces have to know, once."""
+        for group, node in enumerate(ordered.nodes):
+            files = ordered.piece(node)
+            if not files.ordered:
+                files.write_order({**self._piece_order(ordered, group, nodes), "beat_limit_s": beat_limit_s})
+
+    def _piece_order(self, ordered: OrderedAttempt, group: int, nodes: Mapping[str, SeenNode]) -> dict[str, Any]:
+        """The order of a piece, with the values of secrets: other machines do not have them."""
+        order = ordered.order
+        assert order
+        ranks = [dict(rank) for rank in order["ranks"] if rank["GROUP_RANK"] == str(group)]
+        for rank in ranks:
+            rank.pop("CUDA_VISIBLE_DEVICES")
+        secrets = {name: value.rstrip("\r\n") for name, value in self.secrets(order["secrets"]).items()}
+        env = {
+            **order["env"],
+            **secrets,
+            NODE_VARIABLE: ordered.nodes[group],
+            "MASTER_ADDR": nodes[ordered.nodes[0]].address,
+            "MASTER_PORT": str(master_port(min(order["seats"][0]), ordered.id[1])),
+        }
+        unread = {name: path for name, path in order["secrets"].items() if name not in secrets}
+        return {**order, "env": env, "secrets": unread, "ranks": ranks, "take_over": _TAKEN_OVER}
+
+    def secrets(self, names: Iterable[str]) -> dict[str, str]:
+        """Values of the secrets of these names; secrets that cannot be read are left out."""
+        return read_secrets(self._secrets, names)
+
+    # --- nodes that are surely gone
+
+    def note_gone(self, node: str) -> None:
+        """Remember that nothing runs on a node any more, as of now."""
+        self._gone(node).parent.mkdir(mode=0o700, exist_ok=True)
+        self._gone(node).write_text("", encoding="utf-8")
+
+    def gone_s(self, node: str) -> float:
+        """When it was last sure that nothing runs on a node; 0 if never."""
+        try:
+            return self._gone(node).stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    def _gone(self, node: str) -> Path:
+        return self.path / "gone" / quote(node, safe="")
+
+    # --- discarded jobs
+
+    def discard(self, jobs: Iterable[str], needed: set[str], kept: Iterable[Task]) -> list[str]:
+        """Delete the folders of jobs, except needed ones and those that tasks name; returns the jobs that are gone."""
+        needed = needed | self._attempts.jobs_named_in(kept)
+        gone = [job for job in jobs if job not in needed and self._attempts.discard(job)]
+        self._empty_bin()
+        return gone
+
+    def _empty_bin(self) -> None:
+        """Delete what was discarded, in a thread of its own: a checkpoint may hold a million files."""
+        if not self._bin_thread.is_alive() and self._attempts.has_full_bin:
+            self._bin_thread = threading.Thread(target=self._attempts.empty_bin, name="horae-bin", daemon=True)
+            self._bin_thread.start()
+
+
+def service_id(shared: Path) -> str:
+    """The id of the service that owns a shared folder, made on its first day: services must not mix up their jobs."""
+    shared.mkdir(mode=0o700, parents=True, exist_ok=True)
+    runner.write_atomically(str(shared), "service.json", {"id": os.urandom(4).hex()}, once=True)
+    return str((read_json(shared / "service.json") or {})["id"])
+
+
+def piece_log(shared: Path, attempt: Attempt, piece: int) -> Path:
+    """The log file of an attempt's piece, counted from 0."""
+    path = shared / "jobs" / attempt[0] / str(attempt[1])
+    nodes = (read_json(path / runner.ORDER) or {}).get("nodes", [])
+    return PieceFiles(path / nodes[piece] if piece < len(nodes) else path).log
+
+
+def read_secrets(folder: Path | None, names: Iterable[str]) -> dict[str, str]:
+    """Values of the secrets of these names in a folder; secrets that cannot be read are left out."""
+    found: dict[str, str] = {}
+    if folder:
+        for name in names:
+            with suppress(OSError, UnicodeDecodeError):
+                found[name] = (folder / name).read_text(encoding="utf-8")
+    return found
+
+
+def master_port(first_seat: int, attempt: int) -> int:
+    """The port of rank 0. Seats are unique on a node, so nobody has to be asked; the next attempt takes another."""
+    return 29000 + 16 * first_seat + attempt % 16
