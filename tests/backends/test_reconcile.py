@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -163,6 +164,7 @@ def test_lost_and_doubled_submissions_begin_once(site: Site, mishap: str) -> Non
 
 
 def test_a_node_that_is_cut_off_waits_for_the_fence(site: Site) -> None:
+    site.reopen(beat_limit_s=4.0, fence_s=6.0)
     site.start()
     site.told(JobStarted)
     site.cluster.cut_off.add("v1")
@@ -170,7 +172,8 @@ def test_a_node_that_is_cut_off_waits_for_the_fence(site: Site) -> None:
     for each in site.cluster.runners.values():
         each[0].kill()
     assert not ends(site.rounds(40)), "the last beat is not old enough"
-    site.reopen(beat_limit_s=1.0, fence_s=3.0)
+    site.reopen(beat_limit_s=1.0, fence_s=1.5)
+    assert not ends(site.rounds(40)), "its runner was told to be more patient"
     assert site.told(JobStopped).attempt == 1
     assert len(site.cluster.submitted) == 1
 
@@ -345,6 +348,24 @@ def test_the_sites_fence_makes_sure(site: Site, tmp_path: Path) -> None:
     (tmp_path / "works").touch()
     assert site.told(JobStopped).attempt == 1
     assert text_of(tmp_path / "fenced") == "--off v1\n"
+
+
+def test_a_shared_folder_that_is_away_for_longer_than_allowed_ends_jobs_and_for_less_does_not(site: Site) -> None:
+    site.reopen(beat_limit_s=3.0, fence_s=4.5)
+    site.start()
+    site.told(JobStarted)
+    away = site.shared.with_name("away")
+    for away_s, ended in ((1.0, []), (4.5, [JobStopped(7.0, "a-1", 1, 0.0)])):
+        site.shared.rename(away)
+        until(lambda: site.backend.sight() is None, "for the trouble")
+        assert site.backend.trouble == "The shared folder cannot be used: No such file or directory."
+        time.sleep(away_s)
+        away.rename(site.shared)
+        until(lambda: site.backend.sight() and not site.backend.trouble, "for the folder")
+        if ended:
+            site.told(JobStopped)
+        assert ends(site.rounds()) == ended
+    assert re.search(r"the shared folder could not be written for [34] s; the job is killed", site.log())
 
 
 def test_forgotten_pieces_are_forgotten_by_the_cluster_even_after_a_time_out_of_sight(site: Site) -> None:

@@ -272,6 +272,7 @@ def test_a_viewer_sees_everything_and_changes_nothing(alice: httpx.Client, viewe
         ("GET", "/v1/audit", None),
         ("PUT", "/v1/settings", {"policy": "fifo"}),
         ("POST", "/v1/nodes/v100/drain", {"evict": True}),
+        ("POST", "/v1/nodes/v100/lost", {"sure": True}),
         ("POST", "/v1/nodes/v100/resume", None),
         ("GET", "/v1/journal", None),
         ("GET", "/v1/beginning", None),
@@ -294,6 +295,7 @@ ENDPOINTS = [
     ("GET", "/v1/share"),
     ("GET", "/v1/nodes"),
     ("POST", "/v1/nodes/v100/drain"),
+    ("POST", "/v1/nodes/v100/lost"),
     ("GET", "/v1/settings"),
     ("PUT", "/v1/settings"),
     ("GET", "/v1/tokens"),
@@ -464,6 +466,19 @@ def test_a_node_is_drained_and_comes_back(alone: Live) -> None:
         "jobs": {job: 1},
     }
     assert "Did you mean 'v100'" in error_of(admin.post("/v1/nodes/v10/drain", json={}), 404)
+
+
+def test_a_node_is_lost_only_for_those_who_are_sure(alone: Live) -> None:
+    admin = alone.person("root", Role.ADMIN)
+    (job,) = submit(admin, {"resources": {"gpus": "v100:1"}})
+    in_state(admin, job, "running")
+    error_of(admin.post("/v1/nodes/v100/lost", json={}), 422)
+    error_of(admin.post("/v1/nodes/v100/lost", json={"sure": False}), 422)
+    assert admin.get("/v1/nodes").json()["nodes"][0]["state"] == "up"
+    assert admin.post("/v1/nodes/v100/lost", json={"sure": True}).json()["state"] == "draining"
+    in_state(admin, job, "waiting")
+    assert admin.get("/v1/audit").json()["acts"][-1]["action"] == "lose"
+    admin.post("/v1/nodes/v100/resume")
 
 
 def test_a_new_policy_that_ignores_speeds_of_the_jobs_is_told(alone: Live) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,17 @@ class BackendOptions:
     partition: str = ""
     #: Folder that the service and all nodes share, at the same path.
     shared: Path | None = None
+    #: Further settings of the backend, by name (`horae serve --with`).
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def check_settings(self, known: Collection[str]) -> None:
+        """Refuse settings that the backend does not know."""
+        for name in self.settings:
+            if name not in known:
+                raise UserError(
+                    f"--with {name}=... is not known to this backend.{did_you_mean(name, known)} "
+                    f"There are: {', '.join(known) or 'none'}."
+                )
 
 
 BackendFactory = Callable[[BackendOptions], "Backend"]
@@ -40,6 +51,7 @@ BackendFactory = Callable[[BackendOptions], "Backend"]
 def _local(options: BackendOptions) -> Backend:
     from horae.backends.local.backend import LocalBackend
 
+    options.check_settings(())
     return LocalBackend(options.state, options.nodes, options.secrets, options.devices)
 
 
@@ -48,8 +60,8 @@ class CannotUseSlurm(UserError):
 
 
 def _slurm(options: BackendOptions) -> Backend:
+    from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
     from horae.backends.driver import OutOfSight
-    from horae.backends.reconcile import Reconciler
     from horae.backends.shared_folder import service_id
     from horae.backends.slurm.batch_job import SlurmSettings
     from horae.backends.slurm.commands import SlurmCommands
@@ -57,12 +69,16 @@ def _slurm(options: BackendOptions) -> Backend:
 
     if not options.partition or not options.shared:
         raise CannotUseSlurm("The backend slurm needs a partition and a shared folder: --partition gpu --shared DIR.")
-    shared = options.shared.resolve()
-    driver = SlurmDriver(SlurmSettings(service_id(shared), options.partition, shared), SlurmCommands())
+    options.check_settings((*CLUSTER_SETTINGS, "account", "qos"))
+    shared, more = options.shared.resolve(), options.settings
+    settings = SlurmSettings(
+        service_id(shared), options.partition, shared, more.get("account", ""), more.get("qos", "")
+    )
+    driver = SlurmDriver(settings, SlurmCommands())
     with suppress(OutOfSight):  # a controller that is away must not keep the service from starting
         if errors := driver.check_site().errors:
             raise CannotUseSlurm(errors[0])
-    return Reconciler(driver, shared, options.secrets)
+    return reconciler(driver, shared, options)
 
 
 #: What makes each backend, by name.

@@ -9,10 +9,14 @@ from typing import Protocol
 
 from horae.backends.driver import EndCause, Look, PieceEnded, PieceId, PiecesRefused, PieceState, PieceWaiting
 from horae.backends.local import runner
-from horae.backends.piece_files import CANNOT_RUN, LastWord
+from horae.backends.piece_files import CANNOT_RUN, LastWord, PieceFiles
 from horae.backends.protocol import RUN_AGAIN, Attempt
 from horae.backends.shared_folder import OrderedAttempt, SharedFolder
 from horae.core.events import Event, JobCancelled, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
+
+#: A silent piece counts as alive for so many times as long as its runner waits before it kills its job: clocks, file
+#: servers and kills take their time.
+FENCE_MARGIN = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +138,16 @@ class AttemptRound:
             return None
         silent_s = self._folder.clock_s() - last_sign_s
         is_gone = silent_s > self._settings.doubt_s and self._folder.gone_s(node) > last_sign_s
-        if is_gone or (denied and silent_s > self._settings.fence_s):
+        if is_gone or (denied and silent_s > self._fence_s(files)):
             files.end_as_killed()
             return files.last_word()
         if denied and silent_s > self._settings.doubt_s:
             self._hands.fence_off(node)
         return None
+
+    def _fence_s(self, files: PieceFiles) -> float:
+        """How long a piece must be silent until it is gone: its runner may be more patient than we are now."""
+        return max(self._settings.fence_s, FENCE_MARGIN * files.beat_limit_s())
 
     def _cancel_unbegun(self, node: str, state: PieceEnded) -> bool:
         """End a piece that the cluster manager has ended before its runner began. False if the runner did begin."""

@@ -86,6 +86,10 @@ class PieceFiles:
         claimed_s = _changed_s(self.path / runner.CLAIM)
         return max(claimed_s, _changed_s(self.path / runner.BEAT)) if claimed_s else 0.0
 
+    def beat_limit_s(self) -> float:
+        """After how many seconds without a beat the runner kills its job; 0 if there is no order."""
+        return float((read_json(self.path / runner.ORDER) or {}).get("beat_limit_s", 0.0))
+
     def write_order(self, order: Mapping[str, Any]) -> None:
         """Write what the runner has to know. An existing order is kept."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

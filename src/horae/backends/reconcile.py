@@ -359,6 +359,11 @@ class Reconciler(Backend):
         """Look again at once."""
         self._wake.set()
 
+    @property
+    def settings(self) -> ReconcilerSettings:
+        """How patient this reconciler is."""
+        return self._settings
+
 
 def _piece(ordered: OrderedAttempt, node: str, command: tuple[str, ...]) -> Piece:
     assert ordered.order

@@ -110,6 +110,14 @@ def command(
         str | None,
         typer.Option("--url", metavar="URL", help="Where jobs on other machines reach the service: http://head:8642."),
     ] = None,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="KEY=VALUE",
+            help="Further settings of a cluster: fence=COMMAND, storage-away=TIME; Slurm's account, qos; repeatable.",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Start the service, which runs jobs on this machine's GPUs until Ctrl-C or SIGTERM.
@@ -142,6 +150,7 @@ def command(
         backend=backend,
         partition=partition,
         shared=shared,
+        backend_settings=read_pairs("--with storage-away=5m", more or ()),
         url=url,
     )
     server = Server(asked)

@@ -78,6 +78,8 @@ class ServeOptions:
     #: For the backend `slurm`: the partition, and a folder that the service and all nodes share.
     partition: str | None = None
     shared: Path | None = None
+    #: Further settings of the backend, by name.
+    backend_settings: Mapping[str, str] = field(default_factory=dict)
     #: URL at which jobs reach the service, if it is not the address that the service listens at.
     url: str | None = None
 
@@ -108,7 +110,8 @@ class Server:
         cluster = _cluster_options(asked, before)
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
         shared = Path(cluster["shared"]) if "shared" in cluster else None
-        options = replace(options, partition=cluster.get("partition", ""), shared=shared)
+        more = dict(asked.backend_settings or before.get("backend_settings", {}))
+        options = replace(options, partition=cluster.get("partition", ""), shared=shared, settings=more)
         if chosen == DEFAULT_BACKEND and not options.nodes:
             raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
@@ -136,6 +139,7 @@ class Server:
         self._serve(tokens, listener)
         now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= cluster | ({} if chosen == DEFAULT_BACKEND else {"backend": chosen})
+        now |= {"backend_settings": more} if more else {}
         if now != before:
             self.store.save_serve_options(now)
 

@@ -475,6 +475,11 @@ def test_nodes_are_listed_drained_and_resumed(fake: FakeService, horae: Horae) -
     assert "the cluster itself keeps it closed" in horae("nodes", "resume", "v100").out
     fake.answers["GET /v1/nodes"] = {"nodes": [node], "trouble": "The cluster is out of sight."}
     assert horae("nodes").out.splitlines()[-1] == "The cluster is out of sight."
+    fake.answers["POST /v1/nodes/v100/lost"] = {**node, "state": "draining"}
+    refused = horae("nodes", "lost", "v100")
+    assert (refused.code, "horae nodes lost v100 --sure" in refused.err) == (1, True)
+    assert "run elsewhere" in horae("nodes", "lost", "v100", "--sure").out
+    assert fake.last.body == {"sure": True}
     assert horae("nodes", "drain", "a/b").code == 0
     assert horae("nodes", "drain", "..").code == 1
 
