@@ -27,8 +27,6 @@ from horae.core.cluster import Node
 class FakeCluster(ClusterDriver):
     """A driver whose nodes are all this machine. It outlives the reconcilers that use it."""
 
-    name = "fake"
-
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = {node.name: SeenNode(node.name, "127.0.0.1", node.gpu_type, node.gpus, 8, 8000) for node in nodes}
         self.foreign: dict[str, tuple[str, ...]] = {}

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,21 +30,20 @@ from horae.backends.local.processes import environment_of, process_ids
 from horae.backends.local.runner import start_time
 from horae.backends.local.runner_order import ATTEMPT_VARIABLE
 from horae.core import checkpoint
+from horae.core.cluster import Span
 from horae.core.commands import Decided, StopWhy
 from horae.core.engine import Engine
 from horae.core.events import JobFailed, JobFinished, JobStopped, LaunchFailed
 from horae.service.initial_settings import InitialSettings
 from horae.service.store.store import Store
-from tests.backends.real import end_all
-from tests.service.mortal import POINTS
+from tests.backends.real import end_all, until
+from tests.service.mortal import LOCAL_POINTS
 from tests.service.witness import chain
 from tests.simulation.trouble import difference, same
 
 HERE = Path(__file__).parent
 #: A machine that others use, too, and a service that has to load compiled code: nothing healthy takes so long.
-START_S, FINISH_S = 90.0, 240.0
-#: Jobs that wait or run are kept at about so many: more than there are GPUs.
-BACKLOG = 10
+START_S, FINISH_S = 90.0, 300.0
 #: Steps of most jobs; of every third, which outlasts a restart of the daemon; and what each step takes.
 SHORT, LONG, STEP_S = (8, 60), (150, 300), 0.04
 
@@ -55,12 +54,36 @@ _ENDS = (JobFinished, JobStopped, JobFailed, LaunchFailed)
 # ------------------------------------------------------------------ the service
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """What a service runs its jobs on: by default this machine."""
+
+    #: The folder with the folder `jobs`.
+    attempts: Path
+    #: Words for `horae serve`, and further variables.
+    words: tuple[str, ...] = ("--gpus", "v100:4,k80:2")
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: The points at which a service may die, of those in mortal.py.
+    points: tuple[str, ...] = tuple(sorted(LOCAL_POINTS))
+    #: Kinds of jobs, and GPU types.
+    kinds: tuple[str, ...] = ("train", "train", "train", "plain", "shell", "pair")
+    gpu_types: tuple[str, ...] = ("v100", "k80")
+    #: Jobs that wait or run are kept at about so many: they want more GPUs than there are.
+    backlog: int = 10
+
+
 class Service:
     """`horae serve` as a process of its own, on one port for all its lives."""
 
-    def __init__(self, folder: Path, policy: str = "time-slice", settings: tuple[str, ...] = ("quantum=1",)) -> None:
-        self.folder, self.state = folder, folder / "state"
-        self._words = ["--gpus", "v100:4,k80:2", "--policy", policy]
+    def __init__(
+        self,
+        folder: Path,
+        policy: str = "time-slice",
+        settings: tuple[str, ...] = ("quantum=1",),
+        cluster: Cluster | None = None,
+    ) -> None:
+        self.folder, self.state, self.cluster = folder, folder / "state", cluster or Cluster(folder / "state")
+        self._words = [*self.cluster.words, "--policy", policy]
         self._words += [word for setting in settings for word in ("--set", setting)]
         self.port = _quiet_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -79,7 +102,7 @@ class Service:
                 stdout=log,
                 stderr=log,
                 # Reports of bugs would land here, too.
-                env={**os.environ, "XDG_STATE_HOME": str(self.folder / "reports")},
+                env={**os.environ, "XDG_STATE_HOME": str(self.folder / "reports"), **self.cluster.env},
                 cwd=self.folder,
             )
 
@@ -87,7 +110,8 @@ class Service:
         """Wait until the service answers; False if it died first."""
         while self.alive:
             with suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/healthz", timeout=5.0, trust_env=False, verify=False).status_code == 200:
+                answer = httpx.get(f"{self.url}/healthz", timeout=5.0, trust_env=False, verify=False).json()
+                if answer["ok"] or "cluster" in answer["error"]:  # which may be out of sight
                     self.recoveries_s.append(time.monotonic() - self._began)
                     return True
             assert time.monotonic() - self._began < START_S, f"the service did not start: {self.said()}"
@@ -153,7 +177,7 @@ def service(folder: Path, *policy: Any) -> Iterator[Service]:
             assert made.process is not None
             made.process.kill()
             made.process.wait()
-        end_all(made.state)
+        end_all(made.cluster.attempts)
 
 
 # --------------------------------------------------------------------- the load
@@ -184,7 +208,7 @@ class Submitter:
 
     def _run(self) -> None:
         while not self._enough.wait(0.05):
-            if len(self.acknowledged) - self.finished < BACKLOG:
+            if len(self.acknowledged) - self.finished < self._service.cluster.backlog:
                 self.submit([self.job() for _ in range(self._random.choice((1, 1, 2, 4)))])
 
     @property
@@ -206,8 +230,11 @@ class Submitter:
         return answer
 
     def job(self, steps: int = 0, kind: str = "") -> dict[str, Any]:
-        """A job of a random kind: a plain or a training script, a script in a shell, or two processes."""
-        kind = kind or self._random.choice(("train", "train", "train", "plain", "shell", "pair"))
+        """A job of a random kind: a plain or a training script, a script in a shell, two processes, or a gang.
+
+        A gang of 8 GPUs fills two nodes of four; an uneven one of 6 has a process for each GPU.
+        """
+        kind = kind or self._random.choice(self._service.cluster.kinds)
         steps = steps or self._random.randint(*self._random.choice((SHORT, SHORT, self._long)))
         how = "train" if kind == "train" else "plain"
         words = [sys.executable, "-S" if kind != "train" else "-u", str(HERE / "witness.py")]
@@ -216,17 +243,19 @@ class Submitter:
             "name": kind,
             # The shell stays between runner and script, and dies of the notice at once.
             "run": f"{' '.join(words)}; exit $?" if kind == "shell" else words,
-            "processes": "gpu" if kind == "pair" else "node",
-            "resources": {"gpus": 2 if kind == "pair" else self._random.choice((1, 1, 2))},
+            "processes": "gpu" if kind in ("pair", "uneven") else "node",
+            "resources": {"gpus": {"pair": 2, "uneven": 6, "gang": 8}.get(kind) or self._random.choice((1, 1, 2))},
             "envs": {"PYTHONPATH": str(Path(horae.__file__).parents[1])},
             "checkpoint": {"grace": 20},
             "recovery": {"max_restarts": 1000},
-            "estimate": {"steps": steps, "throughput": {"v100": 1 / STEP_S, "k80": 1 / STEP_S}},
+            "estimate": {"steps": steps, "throughput": dict.fromkeys(self._service.cluster.gpu_types, 1 / STEP_S)},
         }
 
 
 def _processes(job: dict[str, Any]) -> int:
-    return int(job["resources"]["gpus"]) if job["processes"] == "gpu" else 1
+    if job["processes"] == "gpu":
+        return int(job["resources"]["gpus"])
+    return 2 if job["name"] == "gang" else 1
 
 
 # ------------------------------------------------------------- who is to be killed
@@ -291,6 +320,8 @@ class Storm:
         """Start the service, and the load."""
         self.service.start()
         assert self.service.ready(), self.service.said()
+        with self.service.client() as client:
+            until(lambda: client.get("/v1/nodes").json()["nodes"], "for nodes")
         self.submitter.start()
 
     def kill_daemons(self, kills: int, inside: float = 0.0) -> None:
@@ -312,17 +343,17 @@ class Storm:
             time.sleep(self._random.uniform(0.0, 0.05))
         elif draw < 0.45:
             time.sleep(self._random.uniform(0.3, 1.2) * usual_s)
-        elif self._come_up():
+        elif self.come_up():
             time.sleep(self._random.uniform(0.0, 2.5))
 
-    def _come_up(self) -> bool:
+    def come_up(self) -> bool:
         """Have a service that answers, and still knows all that it has acknowledged."""
         if not self.service.alive:
             self.service.start()
         known = set(self.submitter.acknowledged)
         if not self.service.ready():
             return False
-        self.readopted += len(self.waiting & attempts_alive(self.service.state))
+        self.readopted += len(self.waiting & attempts_alive(self.service.cluster.attempts))
         self.waiting.clear()
         with suppress(httpx.TransportError):
             lost = known - set(self.service.states())
@@ -332,15 +363,15 @@ class Storm:
     def _die_inside(self) -> None:
         if self.service.alive:
             self._kill_daemon()
-        point, when = self._random.choice(sorted(POINTS)), self._random.choice(("before", "after"))
+        point, when = self._random.choice(self.service.cluster.points), self._random.choice(("before", "after"))
         self.service.start(f"{point}:{self._random.randint(1, 8)}:{when}")
-        if self._come_up():
-            until = time.monotonic() + 3.0
-            while self.service.alive and time.monotonic() < until:
+        if self.come_up():
+            limit_s = time.monotonic() + 3.0
+            while self.service.alive and time.monotonic() < limit_s:
                 time.sleep(0.02)
 
     def _kill_daemon(self) -> None:
-        self.waiting |= attempts_alive(self.service.state)
+        self.waiting |= attempts_alive(self.service.cluster.attempts)
         self.orphaned += sorted(self.waiting)
         self.service.kill()
         self.daemon_kills += 1
@@ -349,7 +380,7 @@ class Storm:
         """Kill -9 runners and processes of jobs, now and then the daemon in the same moment."""
         while self.process_kills.total() < kills:
             if not self.service.alive:
-                assert self._come_up(), self.service.said()
+                assert self.come_up(), self.service.said()
             time.sleep(self._random.uniform(0.0, 0.6))
             if self._random.random() < with_daemon:
                 self._kill_daemon()
@@ -357,7 +388,7 @@ class Storm:
 
     def _kill_process(self) -> None:
         wanted = self._random.choice(("runner", "job", "job"))
-        victims = [pid for pid, kind in processes_of(self.service.state).items() if kind == wanted]
+        victims = [pid for pid, kind in processes_of(self.service.cluster.attempts).items() if kind == wanted]
         if victims:
             with suppress(ProcessLookupError):
                 os.kill(self._random.choice(victims), signal.SIGKILL)
@@ -366,15 +397,20 @@ class Storm:
     def end(self) -> None:
         """Let the load end, have a service, and wait until the last job has ended."""
         self.submitter.stop()
-        assert self._come_up(), self.service.said()
+        assert self.come_up(), self.service.said()
         self.finish()
 
     def finish(self) -> None:
         """Wait until the last job has ended."""
-        until = time.monotonic() + FINISH_S
+        limit_s = time.monotonic() + FINISH_S
         while left := {job: state for job, state in self.service.states().items() if state not in ENDED}:
-            assert time.monotonic() < until, f"seed {self.seed}: never ended: {left}"
+            assert time.monotonic() < limit_s, f"seed {self.seed}: never ended: {left}; {self._about(min(left))}"
             time.sleep(0.2)
+
+    def _about(self, job: str) -> str:
+        """What the service says of a job that does not end."""
+        with self.service.client() as client:
+            return "; ".join(client.get(path).text for path in (f"/v1/jobs/{job}/why", "/v1/nodes", "/healthz"))
 
 
 ENDED = ("finished", "failed", "cancelled")
@@ -400,6 +436,10 @@ class Findings:
     failed_attempts: int
     failed_launches: int
     preemptions: int
+    #: Launches on more than one node.
+    over_nodes: int
+    #: Why attempts were stopped, and how often.
+    stops: dict[str, int]
     records: int
     recovery_s: dict[str, float]
 
@@ -415,7 +455,7 @@ def examine(storm: Storm) -> Findings:
     assert set(states.values()) <= {"finished"}, f"{where}: {Counter(states.values())}"
     check_witnesses(submitter, where)
     assert service.process is not None
-    left = {pid: kind for pid, kind in processes_of(service.state).items() if pid != service.process.pid}
+    left = {pid: kind for pid, kind in processes_of(service.cluster.attempts).items() if pid != service.process.pid}
     assert not left, f"{where}: left behind: {left}"
     reports = [path.read_text() for path in (service.folder / "reports").rglob("crash-*")]
     assert not reports, f"{where}: {reports[0]}"
@@ -513,6 +553,8 @@ def _figures(storm: Storm, store: Store) -> Findings:
         failed_attempts=sum(end is JobFailed for end in ends.values()),
         failed_launches=sum(end is LaunchFailed for end in ends.values()),
         preemptions=sum(stop.why in (StopWhy.PREEMPTED, StopWhy.MOVED) for stop in stops),
+        over_nodes=sum(launch.span > Span.NODE for launch in launches),
+        stops=dict(Counter(stop.why.value for stop in stops)),
         records=last,
         recovery_s={
             name: round(taken[int(part * (len(taken) - 1))], 2)

@@ -20,11 +20,15 @@ CHECKPOINT_EVERY = 150
 #: then orders once more what has begun long ago.
 READY_S = 15.0
 
-#: Class, or module, and function, by the name of the point.
-POINTS = {
+#: Class, or module, and function, by the name of the point: of all services, with local jobs, and with a cluster.
+_ALL_POINTS = {
     "append": ("horae.service.store.store.Store", "append"),
     "checkpoint": ("horae.service.store.store.Store", "save_checkpoint"),
     "compact": ("horae.service.store.store.Store", "compact"),
+    "token": ("horae.service.tokens", "write_private"),
+}
+LOCAL_POINTS = {
+    **_ALL_POINTS,
     "launch": ("horae.backends.local.backend.LocalBackend", "start"),
     "stop": ("horae.backends.local.backend.LocalBackend", "stop"),
     "watch": ("horae.backends.local.backend.LocalBackend", "watch"),
@@ -32,8 +36,19 @@ POINTS = {
     "remember": ("horae.backends.local.attempt_folders.AttemptFolders", "remember"),
     "order": ("horae.backends.local.attempt_folders.AttemptFolder", "write_order"),
     "spawn": ("horae.backends.local.backend", "_spawn"),
-    "token": ("horae.service.tokens", "write_private"),
 }
+CLUSTER_POINTS = {
+    **_ALL_POINTS,
+    "noted": ("horae.backends.reconcile.Reconciler", "start"),
+    "told": ("horae.backends.reconcile.Reconciler", "watch"),
+    "ordered": ("horae.backends.shared_folder.SharedFolder", "order"),
+    "stopped": ("horae.backends.shared_folder.SharedFolder", "request_stop"),
+    "forgotten": ("horae.backends.shared_folder.SharedFolder", "forget"),
+    "pieces": ("horae.backends.shared_folder.SharedFolder", "write_piece_orders"),
+    "submitted": ("horae.backends.reconcile.Reconciler", "submit"),
+    "concluded": ("horae.backends.reconcile.Reconciler", "conclude"),
+}
+POINTS = LOCAL_POINTS | CLUSTER_POINTS
 
 
 def mortal(function: Callable[..., Any], call: int, when: str) -> Callable[..., Any]:

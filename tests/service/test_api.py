@@ -463,6 +463,7 @@ def test_a_node_is_drained_and_comes_back(alone: Live) -> None:
         "gpus": 4,
         "used": 1,
         "state": "up",
+        "why": "",
         "jobs": {job: 1},
     }
     assert "Did you mean 'v100'" in error_of(admin.post("/v1/nodes/v10/drain", json={}), 404)

@@ -43,7 +43,8 @@ class Witness:
         """The GPUs that are this process's own."""
         numbers = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
         mine = numbers if os.environ["LOCAL_WORLD_SIZE"] == "1" else [numbers[int(os.environ["LOCAL_RANK"])]]
-        return [f"gpu-{os.environ['HORAE_GPU_TYPE']}-{number}" for number in mine]
+        node = os.environ.get("HORAE_NODE", os.environ["HORAE_GPU_TYPE"])
+        return [f"gpu-{node}-{number}" for number in mine]
 
     def take(self, name: str) -> int:
         handle = os.open(self.marks / "locks" / name, os.O_RDWR | os.O_CREAT, 0o600)
@@ -61,6 +62,7 @@ class Witness:
     def write(self, what: str) -> None:
         """Add a line to what all have written; short lines appended at once never mix."""
         line = {"what": what, "job": self.job, "attempt": self.attempt, "rank": self.rank, "done": self.done}
+        line["at"] = time.time()
         handle = os.open(self.marks / "lines", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(handle, (json.dumps(line) + "\n").encode())
         os.close(handle)

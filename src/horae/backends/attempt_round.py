@@ -12,7 +12,7 @@ from horae.backends.local import runner
 from horae.backends.piece_files import CANNOT_RUN, LastWord, PieceFiles
 from horae.backends.protocol import RUN_AGAIN, Attempt
 from horae.backends.shared_folder import OrderedAttempt, SharedFolder
-from horae.core.events import Event, JobCancelled, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
+from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
 
 #: A silent piece counts as alive for so many times as long as its runner waits before it kills its job: clocks, file
 #: servers and kills take their time.
@@ -68,14 +68,10 @@ class FollowedAttempt:
 class RoundActions(Protocol):
     """What the round of an attempt may ask for."""
 
-    @property
-    def cluster_name(self) -> str:
-        """Name of the cluster manager."""
-
     def tell(self, *events: Event) -> None:
         """Put events into the queue."""
 
-    def conclude(self, followed: FollowedAttempt, *events: Event) -> None:
+    def conclude(self, followed: FollowedAttempt, end: Event) -> None:
         """Tell the end of an attempt."""
 
     def submit(self, ordered: OrderedAttempt, nodes: Sequence[str]) -> None:
@@ -196,7 +192,6 @@ class AttemptRound:
             self._kill(nodes)
 
     def _kill(self, nodes: Iterable[str]) -> None:
-        self._ordered.note_kill()
         for node in nodes:
             self._hands.kill(self._ordered.piece_id(node))
 
@@ -224,8 +219,8 @@ class AttemptRound:
         else:
             self._conclude(JobStopped(0.0, *self._ordered.id, self._folder.work_done(self._ordered)))
 
-    def _conclude(self, *events: Event) -> None:
-        self._hands.conclude(self._followed, *events)
+    def _conclude(self, end: Event) -> None:
+        self._hands.conclude(self._followed, end)
 
     def _finish(self, words: Mapping[str, LastWord]) -> None:
         """Tell the end of an attempt whose pieces have all ended, once the cluster manager holds its GPUs no more."""
@@ -236,10 +231,7 @@ class AttemptRound:
         ups_s = [word.up_s for word in words.values() if word.up_s is not None]
         if ups_s and not self._followed.announced and not isinstance(end, LaunchFailed):
             self._tell_started(max(ups_s))
-        if isinstance(end, JobStopped) and self._somebody_cancelled():
-            self._conclude(JobCancelled(0.0, end.job, by=self._hands.cluster_name), end)
-        else:
-            self._conclude(end)
+        self._conclude(end)
 
     def _free(self, nodes: list[str]) -> None:
         """Wait until the cluster manager frees the GPUs of ended pieces; kill what waits, or does not end."""
@@ -251,13 +243,6 @@ class AttemptRound:
     def _is_gone(self, node: str) -> bool:
         """Whether it is sure that the node was gone when its piece ended."""
         return self._folder.gone_s(node) > self._ordered.piece(node).last_sign_s()
-
-    def _somebody_cancelled(self) -> bool:
-        """Whether somebody cancelled the attempt in the cluster manager, and not the service."""
-        if self._followed.stopping or self._ordered.was_killed:
-            return False
-        states = [self._state(node) for node in self._ordered.nodes]
-        return any(isinstance(state, PieceEnded) and state.cause is EndCause.CANCELLED for state in states)
 
     def _end_of(self, words: Mapping[str, LastWord]) -> Event:
         failed = self._first_failure(words)

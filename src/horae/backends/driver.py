@@ -60,7 +60,7 @@ class EndCause(enum.Enum):
     FAILED = "failed"
     #: The cluster manager or a node ended the piece: no fault of the job.
     STOPPED = "stopped"
-    #: Somebody cancelled the piece: Horae, or a person.
+    #: Somebody cancelled the piece: Horae, a person, or the cluster manager itself, which does not tell them apart.
     CANCELLED = "cancelled"
 
 
@@ -126,10 +126,6 @@ class Look:
 
 class ClusterDriver(Protocol):
     """All that a cluster manager has to do. Methods may wait, and may raise `OutOfSight`; one thread calls them."""
-
-    @property
-    def name(self) -> str:
-        """Name of the cluster manager: who cancelled a job, if somebody did there."""
 
     def look(self) -> Look:
         """The nodes, and the pieces of this service, as they are now."""

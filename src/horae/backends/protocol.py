@@ -58,6 +58,8 @@ class Seen:
     rack: str = "rack-0"
     #: Whether the backend gives the node new jobs; False while its own operators keep it closed.
     open: bool = True
+    #: Why the node is closed, in the words of who closed it; empty if it is open, or nobody said.
+    why: str = ""
 
     def __post_init__(self) -> None:
         if host_of(self.as_node(self.name).name) != self.name:

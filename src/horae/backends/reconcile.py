@@ -270,17 +270,23 @@ class Reconciler(Backend):
         self._trouble, self._looked_s = f"{trouble} {self._stuck_in_words()}".strip(), time.monotonic()
 
     def _show(self, look: Look) -> str:
-        """Make the look the backend's sight; returns what is wrong with its nodes. It names no job."""
+        """Make the look the backend's sight; returns what is wrong with its nodes. It names no job.
+
+        A node that the cluster manager has given up is lost when nobody can live there any more. Until then it is only
+        closed: what lives there may go on to its end.
+        """
+        with self._lock:
+            living = {node for each in self._followed.values() if not each.ended for node in each.nodes}
         seen, misnamed = [], []
         for node in look.nodes.values():
-            is_open = node.is_open and not look.foreign.get(node.name)
+            if node.is_lost and node.name not in living:
+                continue
+            is_open = node.is_open and not node.is_lost and not look.foreign.get(node.name)
+            why = "" if is_open else "; ".join(look.foreign.get(node.name, ())) or node.why
             try:
-                shown = Seen(node.name, node.gpu_type, node.gpus, node.rack or "rack-0", is_open)
+                seen.append(Seen(node.name, node.gpu_type, node.gpus, node.rack or "rack-0", is_open, why))
             except BadCluster:
                 misnamed.append(node.name)
-                continue
-            if not node.is_lost:
-                seen.append(shown)
         sight = Sight(tuple(seen))
         if sight != self._sight:
             self._sight = sight
@@ -319,21 +325,16 @@ class Reconciler(Backend):
 
     # --- what the round of an attempt asks for
 
-    @property
-    def cluster_name(self) -> str:
-        """Name of the cluster manager."""
-        return self._driver.name
-
     def tell(self, *events: Event) -> None:
         """Put events into the queue."""
         with self._lock:
             self._events += events
 
-    def conclude(self, followed: FollowedAttempt, *events: Event) -> None:
+    def conclude(self, followed: FollowedAttempt, end: Event) -> None:
         """Tell the end of an attempt."""
         with self._lock:
             followed.ended = True
-            self._events += events
+            self._events.append(end)
 
     def submit(self, ordered: OrderedAttempt, nodes: Sequence[str]) -> None:
         """Submit the pieces on these nodes."""

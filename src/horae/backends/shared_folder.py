@@ -4,8 +4,7 @@
     <shared>/runner-<hash>.py                  the runner, for all nodes
     <shared>/clock                             touched to learn the file server's time
     <shared>/gone/<node>                       written when it was sure that nothing runs on a node any more
-    <shared>/jobs/<job>/<attempt>/order.json   the attempt as it was ordered; beside it `stop` if it must stop,
-                                               `killed` if the service had it killed
+    <shared>/jobs/<job>/<attempt>/order.json   the attempt as it was ordered; beside it `stop`, if it must stop
     <shared>/jobs/<job>/<attempt>/<node>/      the files of a piece
 
 The other files are as in `local/attempt_folders.py`.
@@ -34,7 +33,6 @@ from horae.core.errors import UserError
 
 #: Variables that name the GPUs which the cluster manager chose.
 _TAKEN_OVER = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-_KILLED = "killed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +58,6 @@ class OrderedAttempt:
     def why_not_ordered(self) -> str:
         """Why the attempt could not be ordered; empty if it was only stopped before."""
         return str((read_json(self.path / runner.EXIT) or {}).get("why", ""))
-
-    def note_kill(self) -> None:
-        """Remember that the service itself has the attempt killed."""
-        (self.path / _KILLED).touch(mode=0o600)
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether the service itself had the attempt killed."""
-        return (self.path / _KILLED).exists()
 
 
 class SharedFolder:

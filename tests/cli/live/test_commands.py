@@ -473,7 +473,9 @@ def test_nodes_are_listed_drained_and_resumed(fake: FakeService, horae: Horae) -
     assert "takes jobs again" in horae("nodes", "resume", "v100").out
     fake.answers["POST /v1/nodes/v100/resume"] = {**node, "state": "draining"}
     assert "the cluster itself keeps it closed" in horae("nodes", "resume", "v100").out
-    fake.answers["GET /v1/nodes"] = {"nodes": [node], "trouble": "The cluster is out of sight."}
+    closed = [{**node, "node": name, "state": "draining", "why": "Duplicate jobid"} for name in ("v1", "v2")]
+    fake.answers["GET /v1/nodes"] = {"nodes": [node, *closed], "trouble": "The cluster is out of sight."}
+    assert "The cluster keeps v1, v2 closed: Duplicate jobid" in horae("nodes").out
     assert horae("nodes").out.splitlines()[-1] == "The cluster is out of sight."
     fake.answers["POST /v1/nodes/v100/lost"] = {**node, "state": "draining"}
     refused = horae("nodes", "lost", "v100")

@@ -100,8 +100,18 @@ def _overview(records: list[dict[str, Any]], trouble: str) -> list[RenderableTyp
     return [
         table(("node", "type", "state", "gpus", "used", "", "jobs"), [_row(record) for record in records]),
         f"{used:,} of {gpus:,} GPUs are used.",
+        *_closed_lines(records),
         *([trouble] if trouble else []),
     ]
+
+
+def _closed_lines(records: list[dict[str, Any]]) -> list[str]:
+    """Why the cluster keeps nodes closed, once for each reason."""
+    whys: dict[str, list[str]] = {}
+    for record in records:
+        if why := visible(record.get("why", "")):
+            whys.setdefault(why, []).append(visible(record.get("node", "")))
+    return [f"The cluster keeps {', '.join(nodes)} closed: {why}" for why, nodes in whys.items()]
 
 
 def _row(record: Mapping[str, Any]) -> tuple[object, ...]:

@@ -40,8 +40,10 @@ def nodes(service: ServiceGiven, caller: CallerGiven) -> dict[str, Any]:
 
 
 def _nodes(service: Service, caller: Caller) -> list[dict[str, Any]]:
-    records = service.views().nodes()
+    records, sight = service.views().nodes(), service.daemon.backend.sight()
+    whys = {seen.name: seen.why for seen in sight.nodes} if sight else {}
     for record in records:
+        record["why"] = "" if record["state"] == "up" else whys.get(record["node"], "")
         record["jobs"] = {job: gpus for job, gpus in record["jobs"].items() if service.may_see_job(caller, job)}
     return records
 

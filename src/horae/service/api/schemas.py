@@ -173,13 +173,17 @@ class Orders(BaseModel):
 
 
 class NodeRecord(TypedDict):
-    """A node, and its jobs that the caller may see, with their GPU counts there."""
+    """A node, and its jobs that the caller may see, with their GPU counts there.
+
+    `why` says why the cluster itself keeps the node closed; empty if it does not, or does not say so.
+    """
 
     node: str
     gpu_type: str
     gpus: int
     used: int
     state: Literal["up", "draining", "down"]
+    why: str
     jobs: dict[str, int]
 
 
