@@ -50,6 +50,8 @@ class FollowedAttempt:
     stopping: bool
     announced: bool = False
     ended: bool = False
+    #: Number of the last round that saw to the attempt.
+    seen_to: int = 0
     #: When this reconciler first told the pieces to end, or first saw all last words; monotonic.
     told_s: float | None = None
     over_s: float | None = None
@@ -129,11 +131,11 @@ class AttemptRound:
         denied = state is None or isinstance(state, PieceEnded)
         if isinstance(state, PieceEnded) and self._cancel_unbegun(node, state):
             return files.last_word()
-        last_sign_s = files.last_sign_s()
-        if not last_sign_s:
+        gone_s = self._folder.gone_s(node)
+        if not (denied or gone_s) or not (last_sign_s := files.last_sign_s()):
             return None
         silent_s = self._folder.clock_s() - last_sign_s
-        is_gone = silent_s > self._settings.doubt_s and self._folder.gone_s(node) > last_sign_s
+        is_gone = gone_s > last_sign_s and silent_s > self._settings.doubt_s
         if is_gone or (denied and silent_s > self._fence_s(files)):
             files.end_as_killed()
             return files.last_word()

@@ -93,7 +93,7 @@ class PieceFiles:
     def write_order(self, order: Mapping[str, Any]) -> None:
         """Write what the runner has to know. An existing order is kept."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        runner.write_atomically(str(self.path), runner.ORDER, order, once=True)
+        runner.write_atomically(str(self.path), runner.ORDER, order, once=True, durable=False)
 
     @property
     def ordered(self) -> bool:
@@ -103,7 +103,7 @@ class PieceFiles:
     def remove_environment(self) -> None:
         """Remove the environment, with token and secrets, from the order."""
         if order := read_json(self.path / runner.ORDER):
-            runner.write_atomically(str(self.path), runner.ORDER, {**order, "env": {}})
+            runner.write_atomically(str(self.path), runner.ORDER, {**order, "env": {}}, durable=False)
 
     def ask_to_stop(self, how: str) -> None:
         """Ask the runner to end the piece; `how` is one of the runner's `STOP_...`. An earlier request is kept."""

@@ -36,6 +36,8 @@ from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStop
 
 #: Seconds until a kill is repeated: the first wait, and the longest; each is twice the one before.
 _KILL_AGAIN_S, _KILL_RARELY_S = 2.0, 60.0
+#: Seconds after which starts wait for the next look, so that stops and ends are not kept waiting.
+_SLICE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Reconciler(Backend):
         self._stuck: dict[str, str] = {}
         #: When to repeat the kill of a piece, and how long to wait then; monotonic.
         self._kills: dict[PieceId, tuple[float, float]] = {}
+        self._rounds = 0
         self._fence = Fence(fence, lambda node: self._note(_Gone(node)))
         self._wake, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="horae-reconciler", daemon=True)
@@ -211,7 +214,15 @@ class Reconciler(Backend):
         self._stuck = {}
         with self._lock:
             notes = list(self._notes)
-        kept = [note for note in notes if not self._try_for(_subject(note), partial(self._take, folder, note))]
+        end_s = time.monotonic() + _SLICE_S
+        kept: list[_Note] = []
+        # Stops first. A start of an attempt that must stop is then not performed at all.
+        for note in sorted(notes, key=_urgency):
+            if time.monotonic() > end_s and isinstance(note, Start | _Forget):
+                kept.append(note)
+                self._wake.set()
+            elif not self._try_for(_subject(note), partial(self._take, folder, note)):
+                kept.append(note)
         with self._lock:
             self._notes[: len(notes)] = kept
 
@@ -243,7 +254,7 @@ class Reconciler(Backend):
         followed = self._followed.get(attempt)
         if folder.request_stop(attempt, bool(followed)):
             if followed:
-                followed.stopping = True
+                followed.stopping, followed.seen_to = True, 0
             else:
                 self._follow(folder.attempt(attempt))
 
@@ -258,16 +269,26 @@ class Reconciler(Backend):
         if self._silent:
             self._observed.clear()
         trouble = self._show(look)
-        with self._lock:
-            living = [followed for followed in self._followed.values() if not followed.ended]
         self._kills = {piece: when for piece, when in self._kills.items() if piece in look.pieces}
-        for followed in living:
-            if self._closing:
-                return
-            self._try_for(followed.id[0], AttemptRound(followed, folder, look, self._settings, self).see_to)
+        self._see_to_all(folder, look)
+        if self._closing:
+            return
         self._drop_unwanted(look)
         self._observe()
         self._trouble, self._looked_s = f"{trouble} {self._stuck_in_words()}".strip(), time.monotonic()
+
+    def _see_to_all(self, folder: SharedFolder, look: Look) -> None:
+        """See to the attempts in turn, for a while: thousands of launches must not keep a stop waiting."""
+        with self._lock:
+            living = [followed for followed in self._followed.values() if not followed.ended]
+        self._rounds += 1
+        end_s = time.monotonic() + _SLICE_S
+        for followed in sorted(living, key=lambda each: each.seen_to):
+            if self._closing or time.monotonic() > end_s:
+                self._wake.set()
+                return
+            followed.seen_to = self._rounds
+            self._try_for(followed.id[0], AttemptRound(followed, folder, look, self._settings, self).see_to)
 
     def _show(self, look: Look) -> str:
         """Make the look the backend's sight; returns what is wrong with its nodes. It names no job.
@@ -370,6 +391,16 @@ def _piece(ordered: OrderedAttempt, node: str, command: tuple[str, ...]) -> Piec
     assert ordered.order
     gpus = len(ordered.order["seats"][ordered.nodes.index(node)])
     return Piece(ordered.piece_id(node), ordered.order["env"]["HORAE_GPU_TYPE"], gpus, command)
+
+
+def _urgency(note: _Note) -> int:
+    match note:
+        case _Stop() | _Gone():
+            return 0
+        case Start():
+            return 1
+        case _Forget():
+            return 2
 
 
 def _subject(note: _Note) -> str:

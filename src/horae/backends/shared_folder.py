@@ -7,7 +7,9 @@
     <shared>/jobs/<job>/<attempt>/order.json   the attempt as it was ordered; beside it `stop`, if it must stop
     <shared>/jobs/<job>/<attempt>/<node>/      the files of a piece
 
-The other files are as in `local/attempt_folders.py`.
+The other files are as in `local/attempt_folders.py`. Of what is written here, nothing waits until it would survive a
+power cut of the file server: that takes milliseconds each time. The journal has every launch, and orders again what is
+lost; whether a piece was begun is what its runner writes durably.
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ class SharedFolder:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._attempts = AttemptFolders(path)
         self._bin_thread = threading.Thread()
+        #: When it was sure that nothing runs on nodes, by the names of their files; None until it is read.
+        self._gone_s: dict[str, float] | None = None
         self.program = str(self._place_runner())
         self._empty_bin()
 
@@ -112,7 +116,7 @@ class SharedFolder:
         try:
             order = make_order(start, folder.path, {}, self._secrets)
             seats = [list(place.gpus) for place in start.places]
-            folder.write_order({**order, "saved": work_saved(start.task, folder.path), "seats": seats})
+            folder.write_order({**order, "saved": work_saved(start.task, folder.path), "seats": seats}, durable=False)
         except UserError as why:
             end = {"code": CANNOT_RUN, "stopped": False, "why": str(why)}
             runner.write_atomically(str(folder.path), runner.EXIT, end, once=True)
@@ -132,7 +136,7 @@ class SharedFolder:
         """Remove the marker, and token and secrets from all orders; returns the pieces. Logs and ends stay."""
         folder, ordered = self._attempts.of(attempt), self.attempt(attempt)
         with suppress(OSError):  # the job may be discarded already
-            folder.scrub()
+            folder.scrub(durable=False)
             for node in ordered.nodes:
                 ordered.piece(node).remove_environment()
         self._attempts.forget(attempt)
@@ -180,13 +184,19 @@ class SharedFolder:
         """Remember that nothing runs on a node any more, as of now."""
         self._gone(node).parent.mkdir(mode=0o700, exist_ok=True)
         self._gone(node).write_text("", encoding="utf-8")
+        self._gone_s = None
 
     def gone_s(self, node: str) -> float:
         """When it was last sure that nothing runs on a node; 0 if never."""
+        if self._gone_s is None:
+            self._gone_s = {entry.name: entry.stat().st_mtime for entry in self._gone_entries()}
+        return self._gone_s.get(quote(node, safe=""), 0.0)
+
+    def _gone_entries(self) -> list[os.DirEntry[str]]:
         try:
-            return self._gone(node).stat().st_mtime
+            return list(os.scandir(self.path / "gone"))
         except FileNotFoundError:
-            return 0.0
+            return []
 
     def _gone(self, node: str) -> Path:
         return self.path / "gone" / quote(node, safe="")

@@ -134,7 +134,7 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with service(tmp_path, "time-slice", ("quantum=4",), site.cluster) as running:
-        storm = Storm(running, SEED)
+        storm = Storm(running, SEED, long=(400, 900))
         storm.begin()
         probe = Probe(running)
         make_slurm_suffer(site, storm)

@@ -44,19 +44,19 @@ class AttemptFolder:
         self.path.mkdir(mode=0o700, exist_ok=True)
         (self.path / "work").mkdir(mode=0o700, exist_ok=True)
 
-    def write_order(self, order: dict[str, Any]) -> None:
-        """Write the order durably. An existing order is kept."""
-        runner.write_atomically(str(self.path), runner.ORDER, order, once=True)
+    def write_order(self, order: dict[str, Any], durable: bool = True) -> None:
+        """Write the order. An existing order is kept. `durable`: it survives a power cut."""
+        runner.write_atomically(str(self.path), runner.ORDER, order, once=True, durable=durable)
 
     def order(self) -> dict[str, Any] | None:
         """The order; None if there is none."""
         return read_json(self.path / runner.ORDER)
 
-    def scrub(self) -> None:
+    def scrub(self, durable: bool = True) -> None:
         """Remove the environment, and with it the token, from the order. The task stays."""
         order = self.order()
         if order and order["env"]:
-            runner.write_atomically(str(self.path), runner.ORDER, {**order, "env": {}})
+            runner.write_atomically(str(self.path), runner.ORDER, {**order, "env": {}}, durable=durable)
 
     def runner(self) -> dict[str, Any] | None:
         """Content of `runner.json`; None if no runner was started."""

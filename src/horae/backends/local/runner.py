@@ -71,7 +71,7 @@ def write_atomically(folder: str, name: str, content: object, once: bool = False
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(file, "w", encoding="utf-8") as out:
-            json.dump(content, out)
+            out.write(json.dumps(content))
             out.flush()
             if durable:
                 os.fsync(out.fileno())
