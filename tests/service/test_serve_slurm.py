@@ -63,6 +63,7 @@ class TestOnRealSlurm:
             partition=PARTITION,
             shared=slurm.folder.parent / "shared",
             url="http://head:8642",
+            allow_plain_http=True,
         )
         server = Server(asked)
         try:
