@@ -127,7 +127,8 @@ class Server:
         first = _first_day(self.store, beginning)
 
         def environment(job: str, attempt: int) -> dict[str, str]:
-            return {**listening.environment, "HORAE_TOKEN": tokens.of_job(job, attempt)}
+            own = {"HORAE_SERVICE": _service_id(self.store.epoch), "HORAE_TOKEN": tokens.of_job(job, attempt)}
+            return {**listening.environment, **own}
 
         keep_s = _keep_s(asked.keep_s, before.get("keep_s"))
         self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s)
@@ -257,6 +258,11 @@ def _sqlite(state: Path) -> str:
     from sqlalchemy import URL
 
     return URL.create("sqlite", database=str(state / "journal.db")).render_as_string()
+
+
+def _service_id(epoch: float) -> str:
+    """Tells jobs of different services apart that save in the same folder: the time of the first start, in ms."""
+    return f"{int(epoch * 1000):x}"
 
 
 def _clock(store: Store) -> Clock:
