@@ -140,7 +140,7 @@ class Server:
         #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
         self.policy_note: str = self.daemon.ask(_policy_note)
         self._serve(tokens)
-        now = {"port": listening.port, "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
+        now: dict[str, Any] = {"port": listening.port, "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= cluster | ({} if chosen == DEFAULT_BACKEND else {"backend": chosen})
         now |= {"backend_settings": more} if more else {}
         if now != before:

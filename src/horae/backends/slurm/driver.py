@@ -58,6 +58,8 @@ class BadSlurmSettings(UserError):
 class SlurmDriver(ClusterDriver):
     """A `ClusterDriver` for one partition of a Slurm cluster."""
 
+    honours = frozenset({"cpus_per_gpu", "memory_per_gpu"})
+
     name = "slurm"
 
     def __init__(self, settings: SlurmSettings, commands: SlurmCommands) -> None:
