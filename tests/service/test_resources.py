@@ -80,10 +80,8 @@ def test_ignored_cpus_and_memory_are_told_at_submission(tmp_path: Path) -> None:
         ana = service.person("ana")
         job = {"run": "true", "resources": {"cpus_per_gpu": 8, "memory_per_gpu": "1GiB"}}
         said = ana.post("/v1/jobs", json=[job]).json()
-        assert said["notes"] == [
-            "This service's backend ignores resources.cpus_per_gpu and resources.memory_per_gpu: "
-            "it does not divide those."
-        ]
+        ignored = "resources.cpus_per_gpu and resources.memory_per_gpu"
+        assert said["notes"] == [f"This service's backend ignores {ignored}: it does not divide those."]
         service.backend.honours = frozenset({"memory_per_gpu"})
         assert ana.post("/v1/jobs", json=[job]).json()["notes"] == [
             "This service's backend ignores resources.cpus_per_gpu: it does not divide those."

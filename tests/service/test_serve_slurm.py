@@ -10,8 +10,10 @@ import httpx
 import pytest
 
 from horae.backends import BackendOptions, CannotUseSlurm, open_backend
+from horae.core.cluster import BadCluster, Node
 from horae.service.server import ServeOptions, Server
 from horae.testing.slurm_cluster import PARTITION, MadeUpNode, SlurmCluster, why_not
+from horae.workload.clusters import parse_cluster
 from tests.backends.real import until
 from tests.service.live import eventually, submit
 
@@ -80,6 +82,19 @@ class TestOnRealSlurm:
             server.close()
         assert max(record["attempt"] for record in records) > 1, "somebody was preempted"
         assert logs == ["counted to 80 at http://head:8642\n"] * 3
+
+    def test_a_partition_is_read_as_a_cluster(self, slurm: SlurmCluster, tmp_path: Path) -> None:
+        cluster = parse_cluster(f"slurm:{PARTITION}")
+        assert cluster.nodes == (Node("v1", "v100", 4, "rack-0"),)
+        with pytest.raises(BadCluster, match=r"slurm:nowhere cannot be read\. Slurm shows no nodes"):
+            parse_cluster("slurm:nowhere")
+        shared = slurm.folder.parent / "shared"
+        server = Server(ServeOptions(tmp_path / "state", port=0, backend="slurm", partition=PARTITION, shared=shared))
+        try:
+            eventually(lambda: server.daemon.status.cluster.nodes)
+            assert server.daemon.status.cluster.nodes == cluster.nodes, "as a service sees it"
+        finally:
+            server.close()
 
     def test_slurm_gives_what_a_job_asks_for_with_each_gpu(self, slurm: SlurmCluster, tmp_path: Path) -> None:
         shared = slurm.folder.parent / "shared"

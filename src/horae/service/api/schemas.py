@@ -181,6 +181,7 @@ class NodeRecord(TypedDict):
     node: str
     gpu_type: str
     gpus: int
+    rack: str
     used: int
     state: Literal["up", "draining", "down"]
     jobs: dict[str, int]
