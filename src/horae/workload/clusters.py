@@ -35,7 +35,10 @@ _GROUP = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _ENGINE = re.compile(r"(?P<engine>[a-z][a-z0-9-]*):(?P<part>[^\s:,/\\]+)")
-_HOW_TO = "write nodes x GPUs such as 15x4, v100:2x4,k80:24x1 or 48x4/12 (12 nodes a rack), or name a YAML or CSV file, or slurm:PARTITION"
+_HOW_TO = (
+    "write nodes x GPUs such as 15x4, v100:2x4,k80:24x1 or 48x4/12 (12 nodes a rack), or name a YAML or CSV file, or "
+    "slurm:PARTITION"
+)
 
 
 def parse_cluster(spec: str) -> Cluster:
