@@ -55,13 +55,13 @@ soak: $(INSTALLED)
 	HORAE_SEEDS=2000 $(BIN)/pytest -n $(TEST_WORKERS) -q tests/simulation
 	HORAE_KILLS=100 $(BIN)/pytest -q tests/service/test_crashes.py
 
-## Style, format and types; and that horae-train stays within Python 3.9. mypy knows methods that vermin does not, from 3.10 on.
+## Style, format and types; and that horae-train and the runner stay within Python 3.9. mypy knows methods that vermin does not, from 3.10 on.
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --python-version 3.10 packages/horae-train/src
-	$(BIN)/vermin --quiet --no-tips --violations --target=3.9- packages/horae-train/src
+	$(BIN)/mypy --python-version 3.10 packages/horae-train/src src/horae/backends/local/runner.py
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.9- packages/horae-train/src src/horae/backends/local/runner.py
 
 ## Speed and memory of what is committed, into benchmarks/results.json; about half an hour. Then `make docs`.
 bench: $(INSTALLED)

@@ -15,6 +15,7 @@ import argparse
 import http.client
 import json
 import os
+import ssl
 import sys
 import time
 import urllib.error
@@ -53,10 +54,15 @@ class Service:
             request.add_header("Content-Type", "application/json")
             data = json.dumps(body).encode()
         try:
-            with urllib.request.urlopen(request, data, timeout=WAIT_S + 10) as answer:
+            with urllib.request.urlopen(request, data, timeout=WAIT_S + 10, context=self._tls()) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise Refused(error.code, _words(error)) from None
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """By which CA to verify the service: that in the file HORAE_CA, or those that the system trusts."""
+        is_tls = self.url.startswith("https:")
+        return ssl.create_default_context(cafile=os.environ.get("HORAE_CA")) if is_tls else None
 
 
 def _words(error: urllib.error.HTTPError) -> str:

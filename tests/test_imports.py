@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "solve": {"core"},
     "placement": {"core"},
     "policies": {"core", "solve"},
-    "workload": {"core", "solve", "train", "plugins"},
+    "workload": {"core", "solve", "train", "plugins", "backends"},
     "report": {"core"},
     "backends": {"core", "plugins"},
     "train": set(),

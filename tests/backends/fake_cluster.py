@@ -41,6 +41,8 @@ class FakeCluster(ClusterDriver):
         #: How often the driver was called.
         self.calls = 0
         self.submitted: list[PieceId] = []
+        #: The last pieces that were to be submitted.
+        self.asked: Sequence[Piece] = ()
         self.blind, self.refuses = False, ""
         #: How many of the next submissions are lost, are done twice, or are done though the answer is lost.
         self.lose = self.double = self.lose_answer = 0
@@ -69,6 +71,7 @@ class FakeCluster(ClusterDriver):
 
     def submit(self, pieces: Sequence[Piece]) -> None:
         self._ask()
+        self.asked = pieces
         if self.refuses:
             raise PiecesRefused(self.refuses)
         if self.lose:

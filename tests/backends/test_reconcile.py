@@ -91,6 +91,13 @@ def ends(events: list[Event]) -> list[Event]:
     return [event for event in events if not isinstance(event, NodeObserved | JobStarted)]
 
 
+def test_pieces_carry_what_the_job_asks_for_beside_gpus(site: Site) -> None:
+    site.start(places=_GANG, cpus_per_gpu=3, memory_mb_per_gpu=512, image="train:1")
+    site.up()
+    found = [(piece.gpus, piece.cpus_per_gpu, piece.memory_mb_per_gpu, piece.image) for piece in site.cluster.asked]
+    assert found == [(1, 3, 512, "train:1"), (2, 3, 512, "train:1")]
+
+
 def test_nobody_waits_10_ms_while_the_driver_hangs(site: Site) -> None:
     site.start()
     site.told(JobStarted)

@@ -16,8 +16,9 @@ from horae.service.api import make_app
 from horae.service.clock import wall_clock
 from horae.service.daemon import Daemon
 from horae.service.initial_settings import InitialSettings
+from horae.service.listening import listen
 from horae.service.roles import Role
-from horae.service.server import Http, listen
+from horae.service.server import Http
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens
 from horae.service.warm_up import warm_up

@@ -22,7 +22,8 @@ from horae.policies import CONTENT_HASH, POLICIES
 from horae.service.failing_policies import MissingPolicy
 from horae.service.history.journal_history import read_history
 from horae.service.initial_settings import InitialSettings
-from horae.service.server import CannotServe, ServeOptions, Server
+from horae.service.listening import CannotServe
+from horae.service.server import ServeOptions, Server
 from tests.service.live import eventually, submit
 
 GOOD = '''

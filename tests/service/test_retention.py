@@ -18,9 +18,10 @@ from horae.service.api.auth import _is_over
 from horae.service.daemon import DAY_S, KEEP_S, Change
 from horae.service.history.journal_history import read_history
 from horae.service.initial_settings import InitialSettings
+from horae.service.listening import CannotServe
 from horae.service.recovery import recover
 from horae.service.roles import NotFound
-from horae.service.server import CannotServe, _keep_s
+from horae.service.server import _keep_s
 from horae.service.views.event_sentences import EventSentences
 from horae.service.views.views import Filters
 from tests.backends.real import NODES, end_all, task

@@ -31,7 +31,8 @@ from horae.core.errors import UserError
 from horae.core.events import JobSubmitted, SettingsChanged
 from horae.core.job import JobSpec
 from horae.service.daemon import Change
-from horae.service.server import CannotServe, ServeOptions, Server, listen
+from horae.service.listening import CannotServe, listen
+from horae.service.server import ServeOptions, Server
 from tests.service.live import eventually, in_state, submit
 
 SERVE = [sys.executable, "-m", "horae", "serve", "--port", "0", "--gpus", "v100:2,k80:2"]
@@ -307,7 +308,11 @@ def test_a_crash_of_the_loop_ends_the_service(
 @pytest.mark.parametrize(
     ("asked", "hint"),
     [
-        ({"host": "0.0.0.0"}, "--allow-remote"),
+        ({"host": "0.0.0.0"}, "--allow-plain-http"),
+        ({"url": "http://head:8642"}, "tokens of jobs would cross the network"),
+        ({"url": "head:8642"}, "cannot be the address of the service"),
+        ({"tls_key": Path("key.pem")}, "--tls-cert"),
+        ({"tls_ca": Path("ca.pem")}, "--url https"),
         ({"host": "no such host"}, "not an address"),
         ({"gpus": "v100"}, "TYPE:NUMBER"),
         ({"policy": "fifa"}, "Did you mean 'fifo'"),

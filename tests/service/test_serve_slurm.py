@@ -10,8 +10,10 @@ import httpx
 import pytest
 
 from horae.backends import BackendOptions, CannotUseSlurm, open_backend
+from horae.core.cluster import BadCluster, Node
 from horae.service.server import ServeOptions, Server
 from horae.testing.slurm_cluster import PARTITION, MadeUpNode, SlurmCluster, why_not
+from horae.workload.clusters import parse_cluster
 from tests.backends.real import until
 from tests.service.live import eventually, submit
 
@@ -63,6 +65,7 @@ class TestOnRealSlurm:
             partition=PARTITION,
             shared=slurm.folder.parent / "shared",
             url="http://head:8642",
+            allow_plain_http=True,
         )
         server = Server(asked)
         try:
@@ -79,3 +82,36 @@ class TestOnRealSlurm:
             server.close()
         assert max(record["attempt"] for record in records) > 1, "somebody was preempted"
         assert logs == ["counted to 80 at http://head:8642\n"] * 3
+
+    def test_a_partition_is_read_as_a_cluster(self, slurm: SlurmCluster, tmp_path: Path) -> None:
+        cluster = parse_cluster(f"slurm:{PARTITION}")
+        assert cluster.nodes == (Node("v1", "v100", 4, "rack-0"),)
+        with pytest.raises(BadCluster, match=r"slurm:nowhere cannot be read\. Slurm shows no nodes"):
+            parse_cluster("slurm:nowhere")
+        shared = slurm.folder.parent / "shared"
+        server = Server(ServeOptions(tmp_path / "state", port=0, backend="slurm", partition=PARTITION, shared=shared))
+        try:
+            eventually(lambda: server.daemon.status.cluster.nodes)
+            assert server.daemon.status.cluster.nodes == cluster.nodes, "as a service sees it"
+        finally:
+            server.close()
+
+    def test_slurm_gives_what_a_job_asks_for_with_each_gpu(self, slurm: SlurmCluster, tmp_path: Path) -> None:
+        shared = slurm.folder.parent / "shared"
+        server = Server(ServeOptions(tmp_path / "state", port=0, backend="slurm", partition=PARTITION, shared=shared))
+        try:
+            token = server.token_file.read_text().strip()
+            headers = {"Authorization": f"Bearer {token}"}
+            with httpx.Client(base_url=server.url, headers=headers, timeout=20, trust_env=False) as client:
+                eventually(lambda: [node["state"] for node in client.get("/v1/nodes").json()["nodes"]] == ["up"])
+                resources = {"gpus": 2, "cpus_per_gpu": 1, "memory_per_gpu": "3MiB"}
+                job = {"run": ["sleep", "60"], "resources": resources}
+                said = client.post("/v1/jobs", json=[job]).json()
+                assert not [note for note in said["notes"] if "ignores" in note]
+                asked = until(lambda: slurm.run("squeue", "-h", "-o", "%C %m").split(), "for the Slurm job")
+                assert client.post("/v1/jobs", json=[{**job, "resources": {"image": "train:1"}}]).status_code == 400
+                client.post(f"/v1/jobs/{said['ids'][0]}/cancel")
+                until(lambda: states(client, said["ids"]) == {"cancelled"}, "for the end")
+        finally:
+            server.close()
+        assert asked == ["2", "6M"], "CPUs and memory of the node for two GPUs"

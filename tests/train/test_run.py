@@ -45,6 +45,10 @@ def saved(folder: Path) -> dict[str, Any]:
     return told
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def first_steps(process: subprocess.Popen[str], many: int = 3) -> str:
     """Read until the script is well under way; the last line."""
     assert process.stdout is not None
@@ -99,13 +103,13 @@ def test_it_leaves_on_notice_and_goes_on_where_it_was(tmp_path: Path, number: in
     os.killpg(process.pid, number)
     lines, _ = ended(process, STOPPED)
     held = saved(tmp_path)
-    assert held == {"step": held["step"], "total": 100, "loss": 1 / held["step"]}
+    assert held == {"step": held["step"], "total": 100, "loss": 1 / held["step"], "job": "night-1", "attempt": 3}
     assert held["step"] == int([seen, *lines][-1].split()[1]) + 1
 
     lines, _ = ended(count(*shape, env=env), 0)
     assert lines[:2] == [f"loaded {held['step']}", f"step {held['step']}"]
-    assert saved(tmp_path) == {"step": 100, "total": 100, "loss": 0.01}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["horae-100", "saved.json"]
+    assert saved(tmp_path) == {"step": 100, "total": 100, "loss": 0.01, "job": "night-1", "attempt": 3}
+    assert names(tmp_path) == ["horae-100-3", "horae-attempt-3-night-1", "saved.json"]
 
 
 def test_horae_may_choose_another_signal(tmp_path: Path) -> None:
@@ -201,7 +205,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
             process.wait(chance.uniform(0, 0.06))
         process.kill()
         assert process.communicate()[1] == ""
-        writing += (tmp_path / "horae-saving").exists()
+        writing += (tmp_path / "horae-saving-3").exists()
         held = saved(tmp_path)["step"] if (tmp_path / "saved.json").exists() else 0
         assert held >= reached
         reached = held
@@ -209,7 +213,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     assert writing > 5
     lines, _ = ended(count("--steps", reached + 3, "--as-folder", env=env), 0)
     assert lines[0] == f"loaded {reached}"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"horae-{reached + 3}", "saved.json"]
+    assert names(tmp_path) == [f"horae-{reached + 3}-3", "horae-attempt-3-night-1", "saved.json"]
 
 
 def test_a_save_that_fails_leaves_the_last_checkpoint(tmp_path: Path) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from horae.core.cluster import Cluster, Node
+from horae.backends.driver import ClusterDriver, Look, OutOfSight, SeenNode
+from horae.backends.live_clusters import READERS
+from horae.core.cluster import BadCluster, Cluster, Node
 from horae.core.errors import UserError
 from horae.core.queues import Queue
-from horae.workload.clusters import cluster_queues, load_queues, parse_cluster
+from horae.workload.clusters import cluster_as_yaml, cluster_queues, load_queues, parse_cluster
 
 
 @pytest.fixture
@@ -209,3 +215,63 @@ def test_the_queues_of_a_cluster_are_found_whatever_its_file_is_called(tmp_path)
 def test_a_file_that_cannot_hold_queues_is_told_to(write, text: str) -> None:
     with pytest.raises(UserError, match="section `queues:`"):
         load_queues(write(text))
+
+
+# Clusters that exist
+
+_names = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=12)
+
+
+@given(
+    st.lists(st.tuples(_names, _names, st.integers(1, 64), _names), min_size=1, max_size=8, unique_by=lambda n: n[0])
+)
+def test_a_cluster_written_as_a_file_is_read_back_as_it_was(nodes: list[tuple[str, str, int, str]]) -> None:
+    cluster = Cluster(tuple(Node(*node) for node in nodes))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "cluster.yaml"
+        path.write_text(cluster_as_yaml(cluster), encoding="utf-8")
+        assert parse_cluster(str(path)) == cluster
+
+
+class Shown(ClusterDriver):
+    """A driver that shows nodes, or nothing."""
+
+    def __init__(self, *nodes: SeenNode, silent: bool = False) -> None:
+        self.nodes, self.silent = nodes, silent
+
+    def look(self) -> Look:
+        if self.silent:
+            raise OutOfSight("The controller does not answer.")
+        return Look({node.name: node for node in self.nodes}, {}, {})
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *nodes: SeenNode, silent: bool = False) -> None:
+    monkeypatch.setitem(READERS, "slurm", lambda partition: Shown(*nodes, silent=silent))
+
+
+def test_a_cluster_manager_is_asked_for_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown(
+        monkeypatch,
+        SeenNode("n1", "10.0.0.1", "v100", 4, 8, 8000, rack="row-1"),
+        SeenNode("n2/k80", "10.0.0.2", "k80", 2, 8, 8000, is_open=False),
+        SeenNode("n3", "10.0.0.3", "v100", 4, 8, 8000, is_lost=True),
+    )
+    assert parse_cluster("slurm:gpu").nodes == (Node("n1", "v100", 4, "row-1"), Node("n2/k80", "k80", 2, "rack-0"))
+    assert cluster_queues("slurm:gpu") == ()
+    assert parse_cluster("slurm:2x4").gpu_types == ("slurm",), "the short form goes first"
+
+
+@pytest.mark.parametrize(
+    ("spec", "silent", "says"),
+    [
+        ("slurm:gpu", True, "slurm:gpu cannot be read. The controller does not answer."),
+        ("slurm:gpu", False, "has no nodes with GPUs that are up"),
+        ("slrum:gpu", False, "or name a YAML or CSV file, or slurm:PARTITION."),
+    ],
+)
+def test_a_cluster_manager_that_shows_nothing_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, spec: str, silent: bool, says: str
+) -> None:
+    shown(monkeypatch, SeenNode("n3", "10.0.0.3", "v100", 4, 8, 8000, is_lost=True), silent=silent)
+    with pytest.raises(BadCluster, match=re.escape(says)):
+        parse_cluster(spec)

@@ -49,6 +49,8 @@ class Piece:
     #: None means the node's CPUs, or its memory, by the piece's share of its GPUs.
     cpus_per_gpu: int | None = None
     memory_mb_per_gpu: int | None = None
+    #: Container image to run the command in; empty means none.
+    image: str = ""
 
 
 class EndCause(enum.Enum):
@@ -126,6 +128,9 @@ class Look:
 
 class ClusterDriver(Protocol):
     """All that a cluster manager has to do. Methods may wait, and may raise `OutOfSight`; one thread calls them."""
+
+    #: Which settings of a piece the driver passes on, as in `Backend.honours`.
+    honours: frozenset[str] = frozenset()
 
     def look(self) -> Look:
         """The nodes, and the pieces of this service, as they are now."""

@@ -76,6 +76,8 @@ class FakeBackend:
     ) -> None:
         """Continue `world`, or start with an empty one."""
         self.world, self.blind, self.shares_gpus = world or FakeWorld(), blind, shares_gpus
+        #: What else than GPUs jobs can ask for; tests set it.
+        self.honours: frozenset[str] = frozenset()
         self._sight = Sight(tuple(Seen.of(node) for node in nodes))
         #: Starts and stops that wait until the backend can see.
         self._noted: list[Start | Attempt] = []

@@ -94,6 +94,13 @@ class Backend(Protocol):
         """Whether two jobs can have the same GPUs. If not, the service refuses policies that share GPUs."""
 
     @property
+    def honours(self) -> frozenset[str]:
+        """What else than GPUs jobs can ask for, of `cpus_per_gpu`, `memory_per_gpu` and `image`.
+
+        Other requests for CPUs and memory are told to be ignored; other requests for an image are refused.
+        """
+
+    @property
     def trouble(self) -> str:
         """What is wrong, in one sentence; empty if nothing is. Anybody may read it: it names no job and no path."""
 

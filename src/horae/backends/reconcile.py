@@ -67,6 +67,11 @@ class Reconciler(Backend):
 
     shares_gpus = False
 
+    @property
+    def honours(self) -> frozenset[str]:
+        """What the driver passes on."""
+        return self._driver.honours
+
     def __init__(
         self,
         driver: ClusterDriver,
@@ -389,8 +394,10 @@ class Reconciler(Backend):
 
 def _piece(ordered: OrderedAttempt, node: str, command: tuple[str, ...]) -> Piece:
     assert ordered.order
-    gpus = len(ordered.order["seats"][ordered.nodes.index(node)])
-    return Piece(ordered.piece_id(node), ordered.order["env"]["HORAE_GPU_TYPE"], gpus, command)
+    assert ordered.task
+    task, gpus = ordered.task, len(ordered.order["seats"][ordered.nodes.index(node)])
+    limits = (task.cpus_per_gpu, task.memory_mb_per_gpu, task.image)
+    return Piece(ordered.piece_id(node), ordered.order["env"]["HORAE_GPU_TYPE"], gpus, command, *limits)
 
 
 def _urgency(note: _Note) -> int:

@@ -37,6 +37,11 @@ class Task:
     #: Folder for checkpoints; empty means the job's own checkpoint folder.
     checkpoint_dir: str = ""
     max_duration_s: float | None = None
+    #: CPUs and memory (MiB) for each GPU; None means the node's, by the job's share of its GPUs.
+    cpus_per_gpu: int | None = None
+    memory_mb_per_gpu: int | None = None
+    #: Container image; empty means none.
+    image: str = ""
 
     def work_done(self, step: float, total: float | None) -> float:
         """Work done in the engine's unit: `work` times the share of steps done, or `step` if the total is unknown."""

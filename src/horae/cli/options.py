@@ -10,7 +10,10 @@ import typer
 
 from horae.cli.output import Output
 
-CLUSTER_HELP = "15x4, v100:2x4,p100:4x4/2 (type:nodes x GPUs/nodes a rack), a YAML file or a Tiresias cluster CSV."
+CLUSTER_HELP = (
+    "15x4, v100:2x4,p100:4x4/2 (type:nodes x GPUs/nodes a rack), a YAML file, a Tiresias cluster CSV, or "
+    "slurm:PARTITION."
+)
 
 
 def _finite(value: float | None) -> float | None:

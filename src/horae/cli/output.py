@@ -52,6 +52,12 @@ def print_json(value: object) -> None:
         typer.echo(json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
 
 
+def print_text(text: str) -> None:
+    """Print a text as it is, such as a file's content."""
+    with _printing():
+        typer.echo(text, nl=False)
+
+
 def print_csv(records: Iterable[Mapping[str, object]]) -> None:
     """Print one line a record; what is nested becomes columns such as `rho.max`."""
     rows = [dict(_flat(record)) for record in records]

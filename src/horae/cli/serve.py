@@ -46,8 +46,27 @@ def command(
             "--port", metavar="N", min=0, max=65535, help="Port to listen on; 0: the last port, or any free one."
         ),
     ] = 8642,
-    allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="Allow a --host that other machines can reach.")
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-cert",
+            metavar="FILE",
+            help="Serve HTTPS with this certificate (PEM, with intermediate ones). Renewed files need no restart.",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option("--tls-key", metavar="FILE", help="Key of --tls-cert (default: in the same file)."),
+    ] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-ca", metavar="FILE", help="CA of --tls-cert, which jobs verify it by (default: the system's CAs)."
+        ),
+    ] = None,
+    allow_plain_http: Annotated[
+        bool,
+        typer.Option("--allow-plain-http", help="Let tokens cross the network without encryption (no --tls-cert)."),
     ] = False,
     gpus: Annotated[
         str | None,
@@ -108,7 +127,7 @@ def command(
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", help="Where jobs on other machines reach the service: http://head:8642."),
+        typer.Option("--url", metavar="URL", help="Where jobs on other machines reach the service: https://head:8642."),
     ] = None,
     more: Annotated[
         list[str] | None,
@@ -139,7 +158,10 @@ def command(
         database=database,
         host=host,
         port=port,
-        allow_remote=allow_remote,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        allow_plain_http=allow_plain_http,
         gpus=gpus,
         policy=policy,
         settings=read_pairs("--set quantum=600", set or ()),
@@ -158,7 +180,7 @@ def command(
         _announce(server, output, is_default=state is None)
         if server.policy_note:
             note(server.policy_note)
-        server.wait(stop)
+        server.wait(stop, note)
     finally:
         server.close()
     if _is_main_thread():
@@ -220,10 +242,11 @@ def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[
     at = server.daemon.status
     counts = zip(at.cluster.gpu_types, at.open_by_type.tolist(), strict=True)
     gpus = ", ".join(f"{count} {kind}" for kind, count in counts)
+    ca = f" HORAE_CA={shlex.quote(server.ca)}" if server.ca else ""
     where = (
         []
         if is_default
-        else [f"export HORAE_URL={record['url']} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
+        else [f"export HORAE_URL={record['url']}{ca} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
     )
     steps = [*where, "horae submit -- python train.py", "horae queue", "horae token create NAME"]
     return [

@@ -31,6 +31,8 @@ class Address:
     url: str
     local: bool
     token: str
+    #: Certificates of the CA that vouches for the service: a file, or their text. None: those the system trusts.
+    ca: str | None = None
 
 
 def default_state() -> Path:
@@ -40,10 +42,11 @@ def default_state() -> Path:
 
 def find_address(url: str | None) -> Address:
     """The service at `url`, HORAE_URL or on this machine, in this order, with the first token found."""
-    where = url or os.environ.get("HORAE_URL") or _own_service()
+    ca, named = os.environ.get("HORAE_CA"), url or os.environ.get("HORAE_URL")
+    where, ca = (named, ca) if named else _own_service(ca)
     parts = _checked(where)
-    local = bool(_LOOPBACK.fullmatch(parts.hostname or ""))
-    return Address(where.rstrip("/"), local, _token(local))
+    local = not named or bool(_LOOPBACK.fullmatch(parts.hostname or ""))
+    return Address(where.rstrip("/"), local, _token(local), ca)
 
 
 def _checked(url: str) -> SplitResult:
@@ -59,12 +62,12 @@ def _checked(url: str) -> SplitResult:
     return parts
 
 
-def _own_service() -> str:
-    """Address of the service that was last started on this machine, if it still runs."""
+def _own_service(ca: str | None) -> tuple[str, str | None]:
+    """Address and CA (or else `ca`) of the service that was last started on this machine, if it still runs."""
     path = default_state() / "address.json"
     try:
         address = json.loads(path.read_text(encoding="utf-8"))
-        url, pid = str(address["url"]), int(address["pid"])
+        url, pid, ca = str(address["url"]), int(address["pid"]), address.get("ca", ca)
     except FileNotFoundError:
         raise NoService(
             "No service was found on this machine: start one with `horae serve`, or name one with --url or HORAE_URL."
@@ -74,7 +77,7 @@ def _own_service() -> str:
     # Another program may listen there now, and must not get the token.
     if not _lives(pid):
         raise NoService("The service on this machine has ended: start it again with `horae serve`.")
-    return url
+    return url, ca
 
 
 def _lives(pid: int) -> bool:

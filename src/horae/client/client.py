@@ -21,7 +21,14 @@ _LOOK_S, _AWAY_S = 0.5, 60.0
 
 #: Keywords of `submit` that stand in a section of the job file, and their keys there.
 _SECTIONS = {
-    "resources": {"gpus": "gpus", "gpus_min": "gpus_min", "gpus_max": "gpus_max"},
+    "resources": {
+        "gpus": "gpus",
+        "gpus_min": "gpus_min",
+        "gpus_max": "gpus_max",
+        "cpus_per_gpu": "cpus_per_gpu",
+        "memory_per_gpu": "memory_per_gpu",
+        "image": "image",
+    },
     "checkpoint": {"stop_signal": "signal", "grace": "grace", "checkpoint_dir": "dir"},
     "recovery": {"max_restarts": "max_restarts", "on_exit_codes": "on_exit_codes"},
     "estimate": {"steps": "steps", "duration": "duration", "throughput": "throughput"},
@@ -154,6 +161,9 @@ class Client:
         gpus: int | str | Sequence[str] | None = None,
         gpus_min: int | None = None,
         gpus_max: int | None = None,
+        cpus_per_gpu: int | None = None,
+        memory_per_gpu: str | None = None,
+        image: str | None = None,
         queue: str | None = None,
         app: str | None = None,
         app_scheduler: str | None = None,

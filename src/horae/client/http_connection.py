@@ -12,18 +12,36 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
-from urllib.parse import urlencode, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+if TYPE_CHECKING:
+    import ssl
 
 #: Seconds to wait for an answer and for a connection. A list of 10,000 jobs under load stays within this.
 _PATIENCE_S, _CONNECT_S = 60.0, 5.0
 #: Seconds without a request after which a new connection is made: the service closes idle ones.
 _IDLE_S = 2.0
 _PIECE = 65536
+_NO_CA = (
+    "No CA that this machine trusts has issued its certificate: set HORAE_CA to the file of its CA, from its operator."
+)
+_OTHER_NAME = "Its certificate is for another name: use the address that its operator has given you."
+#: What verification errors of OpenSSL (X509_V_ERR_...) mean to users.
+_UNTRUSTED = {
+    9: "Its certificate is not valid yet: check this machine's clock.",
+    10: "Its certificate has expired: ask its operator to renew it.",
+    **dict.fromkeys((2, 18, 19, 20, 21), _NO_CA),
+    **dict.fromkeys((62, 64), _OTHER_NAME),
+}
 
 
 class Unreachable(Exception):
     """Nothing listens at the address."""
+
+
+class Untrusted(Exception):
+    """The service cannot be verified by its certificate; says why, and what to do."""
 
 
 class Busy(Exception):
@@ -54,10 +72,9 @@ class Reply:
 class HttpConnection:
     """One connection to a service."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, ca: str | None = None) -> None:
         parts = urlsplit(url)
-        connection_class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._connection = connection_class(parts.hostname or "", parts.port, timeout=_CONNECT_S)
+        self._connection = _connection(parts, ca)
         self._below = parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "*/*"}
         self._asked_s = time.monotonic()
@@ -104,7 +121,7 @@ class HttpConnection:
         try:
             connection.connect()
         except OSError as why:
-            raise Unreachable from why
+            raise _unconnected(why) from why
         connection.sock.settimeout(_PATIENCE_S)
 
     @contextmanager
@@ -130,3 +147,36 @@ class HttpConnection:
             yield from (line.removesuffix(b"\r").decode("utf-8", "replace") for line in lines)
             if not more:
                 return
+
+
+def _connection(parts: SplitResult, ca: str | None) -> HTTPConnection:
+    host, port = parts.hostname or "", parts.port
+    if parts.scheme == "http":
+        return HTTPConnection(host, port, timeout=_CONNECT_S)
+    return HTTPSConnection(host, port, timeout=_CONNECT_S, context=_tls_context(ca))
+
+
+def _tls_context(ca: str | None) -> ssl.SSLContext:
+    """Trust the CA certificates of a file, or of a text; without any, those that the system trusts."""
+    import ssl
+
+    if not ca:
+        return ssl.create_default_context()
+    try:
+        is_text = ca.startswith("-----BEGIN")
+        return ssl.create_default_context(cadata=ca) if is_text else ssl.create_default_context(cafile=ca)
+    except ssl.SSLError:
+        raise Untrusted(f"HORAE_CA ({ca[:80]}) has no certificates in PEM form: name the file of the CA.") from None
+    except OSError as why:
+        raise Untrusted(f"The CA file {ca} cannot be read ({why.strerror}): check HORAE_CA.") from None
+
+
+def _unconnected(why: OSError) -> Exception:
+    """Why there is no connection."""
+    import ssl
+
+    if isinstance(why, ssl.SSLCertVerificationError):
+        return Untrusted(_UNTRUSTED.get(why.verify_code, f"Its certificate cannot be verified: {why.verify_message}."))
+    if isinstance(why, ssl.SSLError) and why.reason == "WRONG_VERSION_NUMBER":
+        return Untrusted("It does not speak TLS: check whether its address begins with http:// instead.")
+    return Unreachable()

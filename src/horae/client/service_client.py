@@ -50,9 +50,13 @@ def service(url: str | None) -> Iterator[ServiceClient]:
 @contextmanager
 def service_at(address: Address) -> Iterator[ServiceClient]:
     """A client of the service at an address."""
-    from horae.client.http_connection import HttpConnection
+    from horae.client.http_connection import HttpConnection, Untrusted
 
-    with closing(HttpConnection(address.url, address.token)) as wire:
+    try:
+        wire = HttpConnection(address.url, address.token, address.ca)
+    except Untrusted as why:
+        raise NoService(str(why)) from None
+    with closing(wire):
         yield ServiceClient(address, wire)
 
 
@@ -107,7 +111,7 @@ class ServiceClient:
     @contextmanager
     def _errors_as_sentences(self) -> Iterator[None]:
         """Raise connection errors as sentences."""
-        from horae.client.http_connection import BrokenOff, Busy, Unreachable
+        from horae.client.http_connection import BrokenOff, Busy, Unreachable, Untrusted
 
         url = self.address.url
         try:
@@ -116,11 +120,13 @@ class ServiceClient:
             raise NoService(
                 f"No service answers at {url}: start one with `horae serve`, or name another with --url or HORAE_URL."
             ) from None
+        except Untrusted as why:
+            raise NoService(f"The service at {url} cannot be trusted. {why}") from None
         except Busy:
             raise NoService(f"The service at {url} is too busy to answer: try again in a moment.") from None
         except BrokenOff:
             raise NoService(
-                f"The connection to {url} broke: check that the service still runs, then try again."
+                f"The connection to {url} broke: check that the service still runs{_or_https(url)}, then try again."
             ) from None
 
     def _refusal(self, status: int, text: str) -> UserError:
@@ -174,6 +180,11 @@ def records_of(answer: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise Strange(f"The service's answer has no list of {key}: check that it has the same version as this command.")
     return records
+
+
+def _or_https(url: str) -> str:
+    """A service with TLS closes plain connections without a word."""
+    return " and that its address does not begin with https://" if url.startswith("http:") else ""
 
 
 def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -43,6 +43,11 @@ class SteadyBackend:
         return self._backend.shares_gpus
 
     @property
+    def honours(self) -> frozenset[str]:
+        """What else than GPUs jobs can ask for; nothing, with backends that do not say."""
+        return frozenset(getattr(self._backend, "honours", ()))
+
+    @property
     def trouble(self) -> str:
         """What is wrong, in one sentence; empty if nothing is."""
         try:

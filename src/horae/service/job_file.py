@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Iterator, Sequence
@@ -34,10 +35,15 @@ MIN_DURATION_S, MIN_WEIGHT = 0.001, 1e-6
 #: Limits of one job: words of the command, characters of a text, environment variables.
 MAX_WORDS, MAX_TEXT, MAX_VARIABLES = 1000, 100_000, 200
 
+#: Most CPUs for each GPU, and most memory for each GPU, in MiB.
+MAX_CPUS_PER_GPU, MAX_MEMORY_MB = 4096, 2**30
+
 _GPUS = re.compile(r"(?:([A-Za-z][\w.-]{0,40}):)?(\d{1,6})")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,38}[a-z0-9])?")
 _QUEUE, _APP = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*"), re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
+_MEMORY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]i?B?)", re.IGNORECASE)
+_IMAGE = re.compile(r"[A-Za-z0-9/][!-~]{0,499}")
 
 
 class BadJobFile(UserError):
@@ -47,6 +53,26 @@ class BadJobFile(UserError):
 def seconds(value: Any) -> Any:
     """A duration in seconds, if it is written as a text; other values stay, for the validator to judge."""
     return seconds_of(value) if isinstance(value, str) else value
+
+
+def memory_mb(value: Any) -> Any:
+    """Memory in MiB, rounded up, of a text such as 16GiB, 16G (both 1024-based) or 16GB (1000-based)."""
+    if not isinstance(value, str):
+        raise ValueError("it needs a unit: write it like 16GiB")
+    match = _MEMORY.fullmatch(value.strip())
+    if not match:
+        raise ValueError(f"{value!r} is not an amount of memory; write it like 16GiB or 512MiB")
+    base = 1000 if match[2].upper() in ("KB", "MB", "GB", "TB") else 1024
+    unit = base ** ("KMGT".index(match[2][0].upper()) + 1)
+    return math.ceil(float(match[1]) * unit / 2**20)
+
+
+def _image(name: str) -> str:
+    if name and not _IMAGE.fullmatch(name):
+        raise ValueError(
+            f"{name[:80]!r} cannot be the name of an image: use letters, digits and / : @ . _ -, no spaces"
+        )
+    return name
 
 
 def plain_text(text: str) -> str:
@@ -100,6 +126,7 @@ def _variable(name: str) -> str:
 
 Text = Annotated[str, Field(max_length=MAX_TEXT), AfterValidator(plain_text)]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0, le=MAX_SECONDS)]
+MemoryMb = Annotated[int, BeforeValidator(memory_mb, json_schema_input_type=str), Field(ge=1, le=MAX_MEMORY_MB)]
 Variable = Annotated[str, AfterValidator(_variable)]
 GpuText = Annotated[str, Field(max_length=60)]
 QueuePath = Annotated[str, Field(max_length=200), AfterValidator(queue_path)]
@@ -149,11 +176,18 @@ Gpus = Annotated[
 
 
 class Resources(_Section):
-    """GPU count and GPU types of a job. Without `gpus`, `gpus_min` counts."""
+    """GPU count and GPU types of a job, and what comes with each GPU. Without `gpus`, `gpus_min` counts."""
 
     gpus: Gpus = 1
     gpus_min: int = Field(default=0, ge=0, le=1_000_000)
     gpus_max: int = Field(default=0, ge=0, le=1_000_000)
+    cpus_per_gpu: int | None = Field(default=None, ge=1, le=MAX_CPUS_PER_GPU)
+    memory_per_gpu: MemoryMb | None = None
+    image: Annotated[str, Field(max_length=500), AfterValidator(_image)] = ""
+
+    def beside_gpus(self) -> list[str]:
+        """Keys of what the job asks for beside GPUs."""
+        return [key for key in ("cpus_per_gpu", "memory_per_gpu", "image") if getattr(self, key)]
 
     def wanted(self) -> tuple[int, tuple[str, ...]]:
         """GPU count and accepted GPU types; no types means all."""
@@ -320,6 +354,9 @@ def task_of(job: JobFile, job_id: str, user: str, work: float) -> Task:
         grace_s=job.checkpoint.grace,
         checkpoint_dir=job.checkpoint.dir,
         max_duration_s=job.max_duration,
+        cpus_per_gpu=job.resources.cpus_per_gpu,
+        memory_mb_per_gpu=job.resources.memory_per_gpu,
+        image=job.resources.image,
     )
 
 

@@ -68,6 +68,7 @@ class Operations:
         if any(job.weight > 1 for job in jobs):
             caller.require_admin("give a job a weight above 1")
         check_secrets(jobs, self._daemon.backend)
+        check_images(jobs, self._daemon.backend)
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
             self._apps.catch_up(engine, now_s)
@@ -90,10 +91,15 @@ class Operations:
 
     def notes_on(self, jobs: Sequence[JobFile]) -> list[str]:
         """What the submitter of these jobs should know. A job file that says how the job saves is taken at its word."""
+        asked = {key for job in jobs for key in job.resources.beside_gpus()}
+        ignored = [f"resources.{key}" for key in sorted(asked - self._daemon.backend.honours)]
+        notes = (
+            [f"This service's backend ignores {' and '.join(ignored)}: it does not divide those."] if ignored else []
+        )
         unsaved = any(job.preemptible and "checkpoint" not in job.model_fields_set for job in jobs)
         if not unsaved or not getattr(self._daemon.engine.policy, "preempts", True):
-            return []
-        return [f"The policy {self._daemon.status.policy} preempts jobs: {STARTS_OVER}"]
+            return notes
+        return [*notes, f"The policy {self._daemon.status.policy} preempts jobs: {STARTS_OVER}"]
 
     def _new_ids(self, engine: Engine, jobs: Sequence[JobFile]) -> list[str]:
         """Job ids NAME-NUMBER with new numbers. An id must not be the name of an app."""
@@ -377,6 +383,16 @@ def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
                 f"This service has no secret {name!r}: remove it from the job, or ask the operator to add it to the "
                 "folder of `horae serve --secrets`."
             )
+
+
+def check_images(jobs: Sequence[JobFile], backend: Backend) -> None:
+    """Refuse jobs with an image if the backend has no containers: another program than the one meant would run."""
+    images = [job.resources.image for job in jobs if job.resources.image]
+    if images and "image" not in backend.honours:
+        raise BadJobFile(
+            f"This service's backend has no containers, so that it cannot run the image {images[0]!r}: leave out "
+            "resources.image, and install what the job needs on the nodes."
+        )
 
 
 def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:

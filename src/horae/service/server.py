@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import json
 import os
 import shlex
 import socket
 import threading
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from horae.backends import BackendOptions, open_backend
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
-from horae.core.errors import UserError
 from horae.core.policy import ChecksCluster
 from horae.core.queues import Queue
 from horae.placement.rules import make_placement
@@ -32,6 +30,7 @@ from horae.service.daemon import DAY_S, Change, Daemon, Prepare
 from horae.service.failing_backends import SteadyBackend
 from horae.service.failing_policies import MissingPolicy
 from horae.service.initial_settings import InitialSettings, OwnSettings
+from horae.service.listening import CannotServe, Listening, ListenOptions
 from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.roles import Caller, Role
 from horae.service.store.store import Store
@@ -43,16 +42,13 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from horae.backends.protocol import Backend
+    from horae.service.tls import Tls
 
 DEFAULT_POLICY, DEFAULT_PLACEMENT, DEFAULT_BACKEND = "fifo-backfill", "best-effort", "local"
 #: Settings of the default policy that its simulation leaves off: a large job is not passed by small ones for ever.
 DEFAULT_SETTINGS = {"reserve": "600"}
 #: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
 LEAVE_S = 0.8
-
-
-class CannotServe(UserError):
-    """The service cannot start."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,12 @@ class ServeOptions:
     database: str | None = None
     host: str = "127.0.0.1"
     port: int = 8642
-    allow_remote: bool = False
+    #: Certificate, its key if that is in another file, and the CA by which clients verify the service (PEM).
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    #: Whether tokens may cross a network without encryption.
+    allow_plain_http: bool = False
     gpus: str | None = None
     #: A name, or the place of a class: `./mine.py:MyPolicy`, `package.module:MyPolicy`.
     policy: str | None = None
@@ -102,12 +103,13 @@ class Server:
         self.store = Store(asked.database or _sqlite(self.state), own=True)
         self._ending.callback(self.store.close)
         before = self.store.serve_options()
-        listener = self._ending.enter_context(_listen_as_before(asked, before.get("port", 0)))
-        #: Address of the service.
-        self.url = _url(listener)
+        cluster = _cluster_options(asked, before)
+        self._listening = listening = Listening(_listen_options(asked, before.get("port", 0), cluster.get("url")))
+        self._ending.callback(listening.socket.close)
+        #: Where this machine reaches the service, and the file of the CA by which to verify it.
+        self.url, self.ca = listening.url, listening.address.get("ca")
         asked = _with_policy(asked)
         chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
-        cluster = _cluster_options(asked, before)
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
         shared = Path(cluster["shared"]) if "shared" in cluster else None
         more = dict(asked.backend_settings or before.get("backend_settings", {}))
@@ -125,7 +127,8 @@ class Server:
         first = _first_day(self.store, beginning)
 
         def environment(job: str, attempt: int) -> dict[str, str]:
-            return {"HORAE_URL": cluster.get("url", self.url), "HORAE_TOKEN": tokens.of_job(job, attempt)}
+            own = {"HORAE_SERVICE": _service_id(self.store.epoch), "HORAE_TOKEN": tokens.of_job(job, attempt)}
+            return {**listening.environment, **own}
 
         keep_s = _keep_s(asked.keep_s, before.get("keep_s"))
         self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s)
@@ -136,28 +139,33 @@ class Server:
         self.daemon.start(_reconfiguration_change(self.daemon, asked))
         #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
         self.policy_note: str = self.daemon.ask(_policy_note)
-        self._serve(tokens, listener)
-        now = {"port": listener.getsockname()[1], "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
+        self._serve(tokens)
+        now: dict[str, Any] = {"port": listening.port, "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= cluster | ({} if chosen == DEFAULT_BACKEND else {"backend": chosen})
         now |= {"backend_settings": more} if more else {}
         if now != before:
             self.store.save_serve_options(now)
 
-    def _serve(self, tokens: Tokens, listener: socket.socket) -> None:
+    def _serve(self, tokens: Tokens) -> None:
         from horae.service.api import make_app
 
         app = make_app(self.daemon, tokens)
-        self._http = Http(app, listener)
+        self._http = Http(app, self._listening.socket, self._listening.tls)
         self._ending.callback(self._http.close)
         self._ending.callback(app.state.service.leaving.set)
         self._http.start()
         address = self.state / "address.json"
-        write_private(address, json.dumps({"url": self.url, "pid": os.getpid()}).encode())
+        write_private(address, json.dumps({**self._listening.address, "pid": os.getpid()}).encode())
         self._ending.callback(address.unlink, missing_ok=True)
 
-    def wait(self, stop: threading.Event) -> None:
-        """Serve until `stop` is set. Raises if the daemon or the HTTP server ends by itself."""
+    def wait(self, stop: threading.Event, tell: Callable[[str], None] = lambda note: None) -> None:
+        """Serve until `stop` is set. Raises if the daemon or the HTTP server ends by itself.
+
+        Renewed certificates are taken up; `tell` is told of those that cannot be used.
+        """
         while not stop.wait(0.1):
+            if note := self._listening.renew():
+                tell(note)
             if self.daemon.crashed is not None:
                 raise self.daemon.crashed
             if not self._http.alive:
@@ -171,22 +179,23 @@ class Server:
 class Http:
     """The HTTP server of the API, in its own thread."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket) -> None:
+    def __init__(self, app: FastAPI, listener: socket.socket, tls: Tls | None = None) -> None:
         import uvicorn
 
-        self._server: uvicorn.Server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                ws="none",
-                # Errors are answered and written to crash reports; uvicorn would print tracebacks.
-                log_config=None,
-                log_level="critical",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=1,
-            )
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            # Errors are answered and written to crash reports; uvicorn would print tracebacks.
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
         )
+        config.load()
+        config.ssl = tls.context if tls else None
+        self._server: uvicorn.Server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [listener]}, name="horae-http", daemon=True
         )
@@ -208,52 +217,6 @@ class Http:
         self._thread.join(LEAVE_S)
         self._server.force_exit = True
         self._thread.join(0.2)
-
-
-# ------------------------------------------------------------------- listening
-
-
-def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
-    """A listening socket. An address that other machines can reach needs `allow_remote`."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError):
-        raise CannotServe(f"{host!r} is not an address of this machine: use 127.0.0.1, for example.") from None
-    family, socket_type, protocol, _, address = found[0]
-    if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not allow_remote:
-        raise CannotServe(
-            f"With --host {host} other machines can reach the service without encryption: "
-            "if you want that, add --allow-remote."
-        )
-    listener = socket.socket(family, socket_type, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise CannotServe(
-            f"Cannot listen on {host} port {port} ({error.strerror}): choose another port with --port; "
-            "0 takes any free port."
-        ) from None
-    return listener
-
-
-def _listen_as_before(asked: ServeOptions, port: int) -> socket.socket:
-    """Listen on the requested port; for port 0, on the last port if it is free, since running jobs report there."""
-    if asked.port == 0 and port:
-        with suppress(CannotServe):
-            return listen(asked.host, port, asked.allow_remote)
-    return listen(asked.host, asked.port, asked.allow_remote)
-
-
-def _url(listener: socket.socket) -> str:
-    """The URL at which this machine reaches the service."""
-    host, port = listener.getsockname()[:2]
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if address.is_unspecified:
-        host = "127.0.0.1" if address.version == 4 else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 # --------------------------------------------------------------------- on disk
@@ -297,6 +260,11 @@ def _sqlite(state: Path) -> str:
     return URL.create("sqlite", database=str(state / "journal.db")).render_as_string()
 
 
+def _service_id(epoch: float) -> str:
+    """Tells jobs of different services apart that save in the same folder: the time of the first start, in ms."""
+    return f"{int(epoch * 1000):x}"
+
+
 def _clock(store: Store) -> Clock:
     """The clock of the journal. It never goes back behind the last record, even if the system clock was set back."""
     last = next(store.tail(store.last_seq() - 1), None)
@@ -323,6 +291,19 @@ def _resources(state: Path, asked: ServeOptions, last: str | None, backend: str)
     gpus = (None if devices else last) if asked.gpus is None else asked.gpus
     nodes = parse_virtual(gpus) if gpus is not None else tuple(devices)
     return gpus, BackendOptions(state, nodes, asked.secrets, devices)
+
+
+def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) -> ListenOptions:
+    return ListenOptions(
+        asked.host,
+        asked.port,
+        last_port,
+        job_url,
+        asked.tls_cert,
+        asked.tls_key,
+        asked.tls_ca,
+        asked.allow_plain_http,
+    )
 
 
 def _cluster_options(asked: ServeOptions, before: Mapping[str, Any]) -> dict[str, str]:

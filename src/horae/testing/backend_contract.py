@@ -240,6 +240,7 @@ def _nobody_has_to_wait_for_it(rig: _ObservedRig) -> None:
 def _it_has_no_trouble(rig: _ObservedRig) -> None:
     assert rig.backend.trouble == ""
     assert rig.backend.shares_gpus in (True, False)
+    assert rig.backend.honours <= {"cpus_per_gpu", "memory_per_gpu", "image"}
 
 
 @_promise

@@ -34,18 +34,25 @@ _GROUP = re.compile(
     r"(?:(?P<type>[A-Za-z0-9_.-]+):)?(?P<nodes>\d{1,12})x(?P<gpus>\d{1,12})(?:/(?P<rack>\d{1,12}))?",
     re.IGNORECASE | re.ASCII,
 )
-_HOW_TO = "write nodes x GPUs such as 15x4, v100:2x4,k80:24x1 or 48x4/12 (12 nodes a rack), or name a YAML or CSV file"
+_ENGINE = re.compile(r"(?P<engine>[a-z][a-z0-9-]*):(?P<part>[^\s:,/\\]+)")
+_HOW_TO = (
+    "write nodes x GPUs such as 15x4, v100:2x4,k80:24x1 or 48x4/12 (12 nodes a rack), or name a YAML or CSV file, or "
+    "slurm:PARTITION"
+)
 
 
 def parse_cluster(spec: str) -> Cluster:
-    """Build a cluster from `15x4`, `v100:2x4,p100:4x4/2`, a YAML file or a Tiresias CSV.
+    """Build a cluster from `15x4`, `v100:2x4,p100:4x4/2`, a YAML file, a Tiresias CSV, or a real one: `slurm:gpu`.
 
     The short form is type:nodes x GPUs / nodes a rack, all in one rack where that is left out.
-    A spec that could be both is the short form; `./15x4` names a file.
+    A spec that could be both is the short form; `./15x4` names a file. `slurm:gpu` is the Slurm partition gpu,
+    as Slurm's commands on this machine show it now.
     """
     groups = _groups(spec)
     if all(groups):
         return _from_short_form(spec, [group for group in groups if group])
+    if real := _from_engine(spec):
+        return real
     path = Path(spec)
     if os.path.isfile(spec):  # noqa: PTH113, it bears names too long to be paths
         return _from_switches(path) if _is_switch_file(path) else _from_yaml(path)
@@ -59,6 +66,15 @@ def parse_cluster(spec: str) -> Cluster:
         raise BadCluster(f"There is no cluster file {spec}; check the path.")
     wrong = next(part for part, group in zip(spec.split(","), groups, strict=True) if group is None)
     raise BadCluster(f"{wrong.strip()!r} in the cluster {spec!r} cannot be read; {_HOW_TO}.")
+
+
+def cluster_as_yaml(cluster: Cluster) -> str:
+    """A cluster as a cluster file, which `parse_cluster` reads back as the same cluster."""
+    import yaml
+
+    nodes = [{"name": node.name, "type": node.gpu_type, "gpus": node.gpus, "rack": node.rack} for node in cluster.nodes]
+    document = {"nodes": nodes}
+    return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=10**6)
 
 
 def cluster_file(spec: str) -> Path | None:
@@ -109,6 +125,20 @@ def _group(spec: str, written: re.Match[str]) -> dict[str, Any]:
     if int(written["rack"]) < 1:
         raise BadCluster(f"{written[0]!r} in the cluster {spec!r} has racks without nodes; give at least 1 a rack.")
     return {**group, "nodes_per_rack": int(written["rack"])}
+
+
+def _from_engine(spec: str) -> Cluster | None:
+    """The nodes that a cluster manager shows now; None if the spec names no cluster manager."""
+    written = _ENGINE.fullmatch(spec)
+    if not written:
+        return None
+    from horae.backends.live_clusters import READERS, read_nodes
+
+    if written["engine"] not in READERS:
+        return None
+    nodes = read_nodes(written["engine"], written["part"])
+    _check_size(spec, sum(node.gpus for node in nodes))
+    return Cluster(nodes)
 
 
 def _names(prefix: str, node_count: int, numbers: Counter[str]) -> Iterator[str]:

@@ -19,7 +19,9 @@ from horae.cli.live.exit_codes import worst
 from horae.cli.live.relative_time import ago, short, until
 from horae.cli.live.share_bars import bar
 from horae.client.job_records import job_state
+from horae.core.cluster import Node
 from horae.core.reasons import Reason
+from horae.workload.clusters import parse_cluster
 from tests.cli.conftest import Horae
 from tests.cli.live.conftest import FakeService, detail, job
 
@@ -448,6 +450,23 @@ def test_shares_are_a_tree(fake: FakeService, horae: Horae) -> None:
     (line,) = (line for line in lines if line.strip().startswith("b "))
     assert line.split()[1:] == ["1", "0", "to", "6", "1", "2", "4.0", "6", "75%", "60%", bar(0.75, 20, 0.5)]
     assert horae("share", "-o", "json").json == {"queues": records}
+
+
+def test_nodes_are_written_as_a_cluster_file(fake: FakeService, horae: Horae, tmp_path: Path) -> None:
+    node = {"node": "n1", "gpu_type": "v100", "gpus": 4, "rack": "row-1", "used": 0, "state": "up", "jobs": {}}
+    closed = {**node, "node": "007", "gpu_type": "k80", "state": "draining"}
+    down = {**node, "node": "n3", "state": "down"}
+    fake.answers["GET /v1/nodes"] = {"nodes": [node, closed, down], "trouble": ""}
+    text = horae("nodes", "-o", "yaml").out
+    assert text.startswith("# Left out, since they are down: n3\n")
+    assert text == horae("nodes", "list", "-o", "yaml").out == horae("nodes", "-o", "yaml", "list").out
+    (tmp_path / "cluster.yaml").write_text(text)
+    assert parse_cluster(str(tmp_path / "cluster.yaml")).nodes == (
+        Node("n1", "v100", 4, "row-1"),
+        Node("007", "k80", 4, "row-1"),
+    )
+    fake.answers["GET /v1/nodes"] = {"nodes": [down], "trouble": ""}
+    assert "no nodes that are up" in horae("nodes", "-o", "yaml").err
 
 
 def test_nodes_are_listed_drained_and_resumed(fake: FakeService, horae: Horae) -> None:

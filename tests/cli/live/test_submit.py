@@ -50,6 +50,20 @@ def test_a_program_is_sent_word_by_word(taken: FakeService, horae: Horae) -> Non
     assert taken.last.query == {}
 
 
+def test_what_comes_with_each_gpu_is_sent_and_shown(taken: FakeService, horae: Horae) -> None:
+    words = ["--cpus-per-gpu", "8", "--memory-per-gpu", "16GiB", "--image", "train:1", "--", "true"]
+    answer = horae("submit", *words)
+    assert taken.last.body[0]["resources"] == {"cpus_per_gpu": 8, "memory_per_gpu": "16GiB", "image": "train:1"}
+    for shown in ("cpus per gpu", "memory per gpu", "16GiB", "train:1"):
+        assert shown in answer.out
+
+
+def test_a_grid_fills_in_the_image(fake: FakeService, horae: Horae) -> None:
+    fake.answers["POST /v1/jobs"] = {"ids": ["train-7", "train-8"]}
+    assert horae("submit", "--grid", "v=1,2", "--image", "train:{v}", "--", "true").code == 0
+    assert [job["resources"]["image"] for job in fake.last.body] == ["train:1", "train:2"]
+
+
 def test_flags_override_the_file_and_leave_the_rest(taken: FakeService, horae: Horae) -> None:
     Path("job.yaml").write_text(FILE)
     job = sent(taken, horae, "job.yaml", "--gpus", "v100:4,k80:4", "--env", "SEED=2", "--time", "4h", "-n", "other")

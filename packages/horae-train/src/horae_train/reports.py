@@ -8,7 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import ssl
+    from http.client import HTTPConnection
 
 #: Least seconds between two ordinary reports.
 PACE_S = 1.0
@@ -37,21 +41,22 @@ class ReportAddress:
         self._url = env["HORAE_URL"].rstrip("/")
         self._path = f"/v1/attempts/{env['HORAE_JOB_ID']}/{env.get('HORAE_ATTEMPT') or 1}/progress"
         self._token = env.get("HORAE_TOKEN", "")
+        #: Certificates of the CA that vouches for the service: a text, or a file. Empty: those the system trusts.
+        self._ca = env.get("HORAE_CA", "")
+        self._tls: ssl.SSLContext | None = None
 
     def post(self, report: RunProgress, ready: bool) -> tuple[int, bytes]:
         """Send a report; returns HTTP status and body.
 
         `ready` says that this is the first report of the attempt.
         """
-        # Imported here: these modules take longer to import than the rest of this package.
-        from http.client import HTTPConnection, HTTPSConnection
+        # Imported here: this module takes longer to import than the rest of this package.
         from urllib.parse import urlsplit
 
         url = urlsplit(self._url)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ValueError(f"HORAE_URL is no address of a service: {self._url}")
-        connection_type = HTTPSConnection if url.scheme == "https" else HTTPConnection
-        connection = connection_type(url.hostname, url.port, timeout=TIMEOUT_S)
+        connection = self._connection(url.scheme, url.hostname, url.port)
         body = {"step": report.step, "total": report.total, "loss": report.loss, "ready": ready}
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
@@ -60,6 +65,21 @@ class ReportAddress:
             return answer.status, answer.read(_ANSWER_BYTES)
         finally:
             connection.close()
+
+    def _connection(self, scheme: str, host: str, port: int | None) -> HTTPConnection:
+        # Imported here: these modules take longer to import than the rest of this package.
+        from http.client import HTTPConnection, HTTPSConnection
+
+        if scheme == "http":
+            return HTTPConnection(host, port, timeout=TIMEOUT_S)
+        if self._tls is None:
+            from ssl import create_default_context
+
+            is_text = self._ca.startswith("-----BEGIN")
+            self._tls = create_default_context(
+                cafile=None if is_text else self._ca or None, cadata=self._ca if is_text else None
+            )
+        return HTTPSConnection(host, port, timeout=TIMEOUT_S, context=self._tls)
 
 
 class Reporter:

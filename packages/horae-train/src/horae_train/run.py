@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from .checkpoint import Checkpoints, SavedCheckpoint
+from .checkpoint import Checkpoints, JobAttempt, SavedCheckpoint, Superseded
 from .reports import ReportAddress, Reporter, RunProgress
 from .stop_notice import StopNotice
 
@@ -32,7 +32,8 @@ class Run:
     If there is a checkpoint, the loop begins with `load(path)` and continues after the saved step. It
     saves every `every_s` seconds and at the end. On a stop notice (the stop signal, SIGTERM, or the
     service's answer to a report) it ends the step, saves, and exits with code 75. `save(path)` writes
-    a single file or folder at `path`; `load(path)` reads it.
+    a single file or folder at `path`; `load(path)` reads it. It also exits with code 75, and saves
+    nothing, once a newer attempt of the job has begun: this one was cut off, and given up.
 
     With several processes (RANK, WORLD_SIZE) only rank 0 saves and reports. `agree(flag)` tells
     every process whether any process raised the flag, so that all stop after the same step; every
@@ -96,6 +97,9 @@ class Run:
                 self.done += 1
                 self._after_step()
             self._finish()
+        except Superseded as why:
+            sys.stderr.write(f"horae: {why}; it ends with exit code {STOPPED}\n")
+            _exit()
         finally:
             self._notice.stop_listening()
 
@@ -118,6 +122,10 @@ class Run:
     def _restore(self) -> None:
         if not self._checkpoints or not self._load:
             return
+        if self._is_rank_0:
+            self._checkpoints.take_over()
+        else:
+            self._checkpoints.check_attempt()
         self._saved = self._checkpoints.newest()
         if self._saved:
             self._checkpoints.read(self._load, self._saved)
@@ -156,7 +164,7 @@ class Run:
             self._gather()
         self._saved = SavedCheckpoint(self.done, self.total, _number(self._loss))
         if self._is_rank_0:
-            self._checkpoints.write(self._save, self._saved)
+            self._saved = self._checkpoints.write(self._save, self._saved)
         self._schedule_save()
 
     def _schedule_save(self) -> None:
@@ -190,7 +198,7 @@ def _exit() -> NoReturn:
 
 def _checkpoints(folder: Path | str | None, env: Mapping[str, str]) -> Checkpoints | None:
     path = folder or env.get("HORAE_CHECKPOINT_DIR")
-    return Checkpoints(Path(path)) if path else None
+    return Checkpoints(Path(path), JobAttempt.from_environment(env)) if path else None
 
 
 def _reporter(env: Mapping[str, str]) -> Reporter | None:

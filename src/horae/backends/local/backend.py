@@ -58,6 +58,8 @@ class LocalBackend:
     """Runs attempts as processes of this machine. Not thread-safe, but for `log` and `secrets`."""
 
     shares_gpus = True
+    # Jobs are processes of this machine: nothing divides its CPUs and memory among them.
+    honours: frozenset[str] = frozenset()
 
     def __init__(
         self,

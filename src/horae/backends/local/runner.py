@@ -17,9 +17,10 @@ not do that for `beat_limit_s`, it kills its job: others may believe by then tha
 
 The runner has few imports, because every start of a job waits for them. The backend uses functions of this
 module; the runner uses nothing of the backend. Stored: change by addition.
-"""
 
-from __future__ import annotations
+It runs with the Python of a node, 3.9 or newer. An older one, from 3.6 on, reads this file far enough to write a
+sentence into the job's log: that is why annotations that it could not evaluate are in quotes.
+"""
 
 import ctypes
 import fcntl
@@ -32,6 +33,9 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing `typing` would cost milliseconds
     from typing import Any, NoReturn
+
+#: The oldest Python that runs a job.
+OLDEST_PYTHON = (3, 9)
 
 ORDER, RUNNER, EXIT, LOCK, STOP, LOG = "order.json", "runner.json", "exit.json", "lock", "stop", "log.txt"
 #: Files of a piece: who began it, once and for all, and its sign of life.
@@ -107,7 +111,7 @@ def _sync_folder(folder: str) -> None:
         os.close(handle)
 
 
-def take_lock(folder: str) -> int | None:
+def take_lock(folder: str) -> "int | None":
     """Take the lock of an attempt: an open file, closed to release it. None if another process holds the lock."""
     handle = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -123,7 +127,7 @@ def claim(folder: str, by: str) -> bool:
     return write_atomically(folder, CLAIM, {"by": by}, once=True)
 
 
-def stat_of(pid: int) -> list[str]:
+def stat_of(pid: int) -> "list[str]":
     """Fields of /proc/PID/stat from the third on: state, parent, group, session ...; empty if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -144,7 +148,7 @@ def boot_id() -> str:
         return f"{file.read().strip()}-{start_time(1)}"
 
 
-def _children() -> list[int]:
+def _children() -> "list[int]":
     """Child processes: those the runner started, and orphans of these."""
     me = os.getpid()
     try:
@@ -242,11 +246,11 @@ class Runner:
             except (OSError, UnicodeDecodeError):
                 raise CannotStart(f"the secret {name} cannot be read; ask the operator to add it") from None
 
-    def _run_to_end(self, programs: list[list[str]]) -> None:
+    def _run_to_end(self, programs: "list[list[str]]") -> None:
         """Start programs in one new process group, and wait until each has ended."""
         self.group = 0
         try:
-            for program, rank in zip(programs, self.order["ranks"], strict=False):
+            for program, rank in zip(programs, self.order["ranks"]):
                 self._start(program, self.order["env"] | rank)
         except OSError as why:  # the limit of processes is reached
             _log_line(f"a process could not be started: {why}")
@@ -255,7 +259,7 @@ class Runner:
         while None in self.codes.values():
             self._wait()
 
-    def _start(self, argv: list[str], env: dict[str, str]) -> None:
+    def _start(self, argv: "list[str]", env: "dict[str, str]") -> None:
         me, pid = os.getpid(), os.fork()
         if pid == 0:
             self._exec(argv, env, me)
@@ -266,7 +270,7 @@ class Runner:
         except OSError:
             pass  # the new process has joined the group already
 
-    def _exec(self, argv: list[str], env: dict[str, str], runner: int) -> NoReturn:
+    def _exec(self, argv: "list[str]", env: "dict[str, str]", runner: int) -> "NoReturn":
         """In the new process: execute the program, or log why that fails and exit."""
         code = _CANNOT_RUN
         try:
@@ -385,10 +389,10 @@ class Runner:
         while self._strays():
             self._wait()
 
-    def _strays(self) -> list[int]:
+    def _strays(self) -> "list[int]":
         return [pid for pid in _children() if pid not in self.codes]
 
-    def _stop_with(self, *steps: tuple[int, float]) -> None:
+    def _stop_with(self, *steps: "tuple[int, float]") -> None:
         """Send these (signal, seconds to wait) in turn, and then SIGKILL until all processes are gone."""
         self.signals_to_send = [*steps, *_KILL]
         self._send_next()
@@ -414,7 +418,7 @@ class Runner:
         # Need not be durable: a power cut ends the runner, too.
         write_atomically(self.folder, RUNNER, {**me, "group": self.group, "up_at": self.up_at}, durable=False)
 
-    def _saved(self) -> Any:
+    def _saved(self) -> "Any":
         """What the job of a piece says that its checkpoint holds; None if it says nothing that can be read.
 
         The job wrote the file, so that anything may be in it. On one machine the backend reads it.
@@ -460,12 +464,24 @@ def was_begun(folder: str) -> bool:
     return any(os.path.exists(os.path.join(folder, name)) for name in (RUNNER, EXIT))
 
 
+def _refuse_old_python(folder: str) -> bool:
+    """End the attempt with a sentence if this Python is too old for the runner."""
+    if sys.version_info[:2] >= OLDEST_PYTHON:
+        return False
+    have, need = (".".join(map(str, version[:2])) for version in (sys.version_info, OLDEST_PYTHON))
+    why = f"Python {have} of {os.uname().nodename} is too old to run jobs: install Python {need} or newer there"
+    _log_line(why)
+    end = {"code": _CANNOT_RUN, "signal": 0, "stopped": False, "at": time.time(), "up_s": None, "why": f"{why}."}
+    write_atomically(folder, EXIT, end)
+    return True
+
+
 def main(folder: str) -> int:
     """Run the attempt of a folder, unless it has or had a runner."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     lock = take_lock(folder)  # held until this process ends
-    if lock is None or was_begun(folder):
+    if lock is None or was_begun(folder) or _refuse_old_python(folder):
         return 0
     Runner(folder).run()
     return 0
@@ -482,6 +498,8 @@ def main_of_piece(attempt_folder: str) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    if _refuse_old_python(folder):
+        return 0
     runner = Runner(folder)
     # The cluster manager chooses the GPUs.
     runner.order["env"].update({name: os.environ[name] for name in runner.order["take_over"] if name in os.environ})

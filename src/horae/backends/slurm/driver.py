@@ -58,6 +58,8 @@ class BadSlurmSettings(UserError):
 class SlurmDriver(ClusterDriver):
     """A `ClusterDriver` for one partition of a Slurm cluster."""
 
+    honours = frozenset({"cpus_per_gpu", "memory_per_gpu"})
+
     def __init__(self, settings: SlurmSettings, commands: SlurmCommands) -> None:
         if not re.fullmatch(r"[a-z0-9]{1,16}", settings.service):
             raise BadSlurmSettings(f"{settings.service!r} cannot be the id of a service: use 1 to 16 of a-z and 0-9.")

@@ -100,6 +100,8 @@ def _filled(job: Mapping[str, Any], trial: Trial, used: set[str]) -> dict[str, A
         filled["envs"] = {name: plain(value) for name, value in job["envs"].items()}
     if isinstance(job.get("checkpoint"), Mapping) and "dir" in job["checkpoint"]:
         filled["checkpoint"] = {**job["checkpoint"], "dir": plain(job["checkpoint"]["dir"])}
+    if isinstance(job.get("resources"), Mapping) and "image" in job["resources"]:
+        filled["resources"] = {**job["resources"], "image": plain(job["resources"]["image"])}
     return filled
 
 

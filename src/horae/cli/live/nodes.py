@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,9 +11,10 @@ import typer
 from horae.cli.live.rendering import UrlOption, answer, next_steps, pass_down, visible
 from horae.cli.live.share_bars import bar
 from horae.cli.options import OutputOption
-from horae.cli.output import Output, table
+from horae.cli.output import Output, print_text, table
 from horae.cli.usage_errors import PlainUsage
 from horae.client.service_client import part, records_of, service
+from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,8 +27,23 @@ app = typer.Typer(
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)]
 
 
+class NodesOutput(StrEnum):
+    """The forms in which nodes are listed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    #: A cluster file, for `--cluster` of simulations.
+    YAML = "yaml"
+
+
+NodesOutputOption = Annotated[
+    NodesOutput, typer.Option("-o", "--output", help="Form of the output; yaml is a cluster file for simulations.")
+]
+
+
 @app.callback()
-def _default(ctx: typer.Context, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+def _default(ctx: typer.Context, url: UrlOption = None, output: NodesOutputOption = NodesOutput.TABLE) -> None:
     """List the nodes; take a node out of service and back."""
     pass_down(ctx, url, output)
     if ctx.invoked_subcommand is None:
@@ -34,14 +51,21 @@ def _default(ctx: typer.Context, url: UrlOption = None, output: OutputOption = O
 
 
 @app.command("list", cls=PlainUsage)
-def list_nodes(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the nodes: GPUs, how many are used, and by which jobs."""
+def list_nodes(url: UrlOption = None, output: NodesOutputOption = NodesOutput.TABLE) -> None:
+    """List the nodes: GPUs, how many are used, and by which jobs.
+
+    With -o yaml, write them as a cluster file, which `horae simulate --cluster FILE` reads. Nodes that are down are
+    left out.
+    """
     with service(url) as client:
         response = client.get("/v1/nodes")
     records = records_of(response, "nodes")
+    if output is NodesOutput.YAML:
+        print_text(_cluster_file(records))
+        return
     # In CSV, one column per job would make the columns unpredictable.
     named = [{**record, "jobs": list(record.get("jobs") or {})} for record in records]
-    answer(output, response, named, lambda: _overview(records, visible(response.get("trouble", ""))))
+    answer(Output(output.value), response, named, lambda: _overview(records, visible(response.get("trouble", ""))))
 
 
 @app.command("drain", cls=PlainUsage)
@@ -93,6 +117,22 @@ def resume(node: NodeArgument, url: UrlOption = None, output: OutputOption = Out
     closed = record["state"] == "draining"
     what = "stays closed, since the cluster itself keeps it closed" if closed else "takes jobs again"
     answer(output, record, [record], lambda: [f"{visible(node)} {what}."])
+
+
+def _cluster_file(records: list[dict[str, Any]]) -> str:
+    """The nodes as a cluster file."""
+    from horae.workload.clusters import cluster_as_yaml
+
+    down = [str(record["node"]) for record in records if record.get("state") == "down"]
+    if len(down) == len(records):
+        raise UserError("This service has no nodes that are up: look at `horae nodes`, and try again later.")
+    nodes = [
+        Node(str(record["node"]), str(record["gpu_type"]), int(record["gpus"]), str(record["rack"]))
+        for record in records
+        if record.get("state") != "down"
+    ]
+    left_out = f"# Left out, since they are down: {', '.join(map(visible, down))}\n" if down else ""
+    return left_out + cluster_as_yaml(Cluster(tuple(nodes)))
 
 
 def _overview(records: list[dict[str, Any]], trouble: str) -> list[RenderableType]:

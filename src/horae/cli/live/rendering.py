@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,7 +54,7 @@ def interruptible(after: str) -> Iterator[None]:
         raise SystemExit(_INTERRUPTED) from None
 
 
-def pass_down(ctx: typer.Context, url: str | None, output: Output) -> None:
+def pass_down(ctx: typer.Context, url: str | None, output: StrEnum) -> None:
     """Pass options given before the name of a sub-command to that sub-command."""
     names = getattr(ctx.command, "commands", {})
     ctx.default_map = {name: {"url": url, "output": output.value} for name in names}

@@ -130,6 +130,12 @@ def _facts(record: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[tuple
     if task.get("workdir"):
         yield "in", visible(task["workdir"])
     yield "gpus", gpus_text(record)
+    if task.get("cpus_per_gpu"):
+        yield "CPUs per GPU", visible(task["cpus_per_gpu"])
+    if task.get("memory_mb_per_gpu"):
+        yield "memory per GPU", f"{int(task['memory_mb_per_gpu']):,} MiB"
+    if task.get("image"):
+        yield "image", visible(task["image"])
     if record.get("on"):
         yield "on", ", ".join(record["on"])
     progress = float(record.get("progress") or 0)

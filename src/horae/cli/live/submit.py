@@ -60,6 +60,9 @@ class Flags:
     gpus: str | None
     gpus_min: int | None
     gpus_max: int | None
+    cpus_per_gpu: int | None
+    memory_per_gpu: str | None
+    image: str | None
     queue: str | None
     app: str | None
     app_scheduler: str | None
@@ -79,6 +82,9 @@ class Flags:
             "resources.gpus": None if self.gpus is None else _gpus(self.gpus),
             "resources.gpus_min": self.gpus_min,
             "resources.gpus_max": self.gpus_max,
+            "resources.cpus_per_gpu": self.cpus_per_gpu,
+            "resources.memory_per_gpu": self.memory_per_gpu,
+            "resources.image": self.image,
             "queue": self.queue,
             "app": self.app,
             "app_scheduler": self.app_scheduler,
@@ -110,6 +116,19 @@ def command(
     ] = None,
     gpus_max: Annotated[
         int | None, typer.Option("--gpus-max", metavar="N", min=1, help="Most GPUs that the job can use.")
+    ] = None,
+    cpus_per_gpu: Annotated[
+        int | None,
+        typer.Option("--cpus-per-gpu", metavar="N", min=1, help="CPUs for each GPU (default: the GPU's share)."),
+    ] = None,
+    memory_per_gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--memory-per-gpu", metavar="SIZE", help="Memory for each GPU, such as 16GiB (default: its share)."
+        ),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="NAME", help="Container image, where the backend has containers.")
     ] = None,
     queue: Annotated[
         str | None, typer.Option("--queue", metavar="PATH", help="Queue of the job, such as team/project.")
@@ -176,11 +195,11 @@ def command(
     """Submit a job: a job file, a program after `--`, or both. Prints the job's id and the next commands.
 
     The program is started without a shell. Of your environment it gets only the variables of --env. In an array or a
-    grid, {name} is replaced by its value in the command, variables and folders; {{name}} means a literal {name}.
+    grid, {name} is replaced by its value in command, variables, folders and image; {{name}} means a literal {name}.
     """
     flags = Flags(
-        name, gpus, gpus_min, gpus_max, queue, app, app_scheduler, time, steps, env or (), max_restarts, min_runtime,
-        not_preemptible, workdir, job_class,
+        name, gpus, gpus_min, gpus_max, cpus_per_gpu, memory_per_gpu, image, queue, app, app_scheduler, time, steps,
+        env or (), max_restarts, min_runtime, not_preemptible, workdir, job_class,
     )  # fmt: skip
     array_trials = trials(array, grid or ())
     jobs = expand(job_from(file, flags, ctx.meta[_WORDS]), array_trials)
@@ -341,6 +360,9 @@ def _facts(job: Mapping[str, Any], single: bool) -> Iterator[tuple[str, str]]:
     if single:
         yield "run", _run(job)
     yield "gpus", _gpus_text(job)
+    for key in ("cpus_per_gpu", "memory_per_gpu", "image"):
+        if (job.get("resources") or {}).get(key):
+            yield key.replace("_", " "), visible(job["resources"][key])
     yield "queue", str(job.get("queue", "default"))
     for key in ("app", "app_scheduler", "max_duration", "min_runtime"):
         if job.get(key):

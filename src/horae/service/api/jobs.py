@@ -130,6 +130,9 @@ def _task(task: Task) -> dict[str, Any]:
         "grace_s": task.grace_s,
         "checkpoint_dir": task.checkpoint_dir,
         "max_duration_s": task.max_duration_s,
+        "cpus_per_gpu": task.cpus_per_gpu,
+        "memory_mb_per_gpu": task.memory_mb_per_gpu,
+        "image": task.image,
     }
 
 

@@ -109,6 +109,9 @@ class TaskRecord(TypedDict):
     grace_s: float
     checkpoint_dir: str
     max_duration_s: float | None
+    cpus_per_gpu: int | None
+    memory_mb_per_gpu: int | None
+    image: str
 
 
 class JobDetail(_JobFields):
@@ -181,6 +184,7 @@ class NodeRecord(TypedDict):
     node: str
     gpu_type: str
     gpus: int
+    rack: str
     used: int
     state: Literal["up", "draining", "down"]
     why: str

@@ -153,6 +153,7 @@ class ServiceViews:
             "node": node.host,
             "gpu_type": node.gpu_type,
             "gpus": node.gpus,
+            "rack": node.rack,
             "used": used,
             "state": state,
             "jobs": dict(jobs),

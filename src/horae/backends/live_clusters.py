@@ -1,0 +1,40 @@
+"""The nodes of a real cluster, read once through its driver, for simulations (`--cluster slurm:PARTITION`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from horae.backends.driver import ClusterDriver, OutOfSight
+from horae.core.cluster import BadCluster, Node
+
+
+def _slurm(partition: str) -> ClusterDriver:
+    from horae.backends.slurm.batch_job import SlurmSettings
+    from horae.backends.slurm.commands import SlurmCommands
+    from horae.backends.slurm.driver import SlurmDriver
+
+    # Nothing is submitted: neither the id of a service nor a folder matters.
+    return SlurmDriver(SlurmSettings("reader", partition, Path("/")), SlurmCommands())
+
+
+#: Makes a driver that will only look, by cluster manager, from what is written after the colon.
+READERS: dict[str, Callable[[str], ClusterDriver]] = {"slurm": _slurm}
+
+
+def read_nodes(engine: str, part: str) -> tuple[Node, ...]:
+    """The nodes that a cluster manager shows now, closed ones included, lost ones not."""
+    try:
+        look = READERS[engine](part).look()
+    except OutOfSight as why:
+        raise BadCluster(f"The cluster {engine}:{part} cannot be read. {why}") from None
+    nodes = tuple(
+        Node(seen.name, seen.gpu_type, seen.gpus, seen.rack or "rack-0")
+        for seen in look.nodes.values()
+        if not seen.is_lost
+    )
+    if not nodes:
+        raise BadCluster(
+            f"The cluster {engine}:{part} has no nodes with GPUs that are up: check its name and its state."
+        )
+    return nodes

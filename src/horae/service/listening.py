@@ -1,0 +1,182 @@
+"""Where the service listens, how it is reached, and whether tokens travel encrypted."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from horae.core.errors import UserError
+from horae.service.tls import Tls, TlsFiles, read_ca
+
+#: Seconds between two looks at the files of the certificate.
+_RENEWAL_LOOK_S = 1.0
+
+
+class CannotServe(UserError):
+    """The service cannot start."""
+
+
+@dataclass(frozen=True)
+class ListenOptions:
+    """What was asked for, and what is known of the last start."""
+
+    host: str
+    #: 0 means the last port, or any free one.
+    port: int
+    last_port: int = 0
+    #: URL at which jobs reach the service, if it is not the address that it listens at.
+    job_url: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    allow_plain_http: bool = False
+
+
+class Listening:
+    """A listening socket, with TLS or without, and the URLs that lead to it."""
+
+    def __init__(self, asked: ListenOptions) -> None:
+        """Raises before anything listens if tokens would travel without encryption and nobody asked for that."""
+        self._ca, job_url = asked.tls_ca, asked.job_url
+        _check_options(asked)
+        if job_url:
+            _check_job_url(job_url, asked)
+        self.tls = Tls(TlsFiles(asked.tls_cert, asked.tls_key, asked.tls_ca), self._hosts) if asked.tls_cert else None
+        self._ca_text = read_ca(asked.tls_ca) if asked.tls_ca else None
+        self.socket = _listen_as_before(asked)
+        try:
+            #: Where this machine reaches the service, and where jobs do.
+            self.url = self._own_url(job_url)
+        except UserError:
+            self.socket.close()
+            raise
+        self.job_url = job_url or self.url
+        self._next_look_s = 0.0
+
+    @property
+    def port(self) -> int:
+        """The port that was bound."""
+        return int(self.socket.getsockname()[1])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables by which a job finds the service and verifies it. The CA is a text: nodes need no file for it."""
+        ca = self.tls.ca if self.tls else self._ca_text
+        return {"HORAE_URL": self.job_url} | ({"HORAE_CA": ca} if ca else {})
+
+    @property
+    def address(self) -> dict[str, str]:
+        """What commands on this machine have to know."""
+        return {"url": self.url} | ({"ca": str(self._ca.resolve())} if self._ca else {})
+
+    def renew(self) -> str:
+        """Take up a renewed certificate; returns what is wrong with it, or nothing. Cheap: looks once a second."""
+        if not self.tls or time.monotonic() < self._next_look_s:
+            return ""
+        self._next_look_s = time.monotonic() + _RENEWAL_LOOK_S
+        return self.tls.renew()
+
+    def _own_url(self, job_url: str | None) -> str:
+        here = _url(self.socket, "https" if self.tls else "http")
+        if not self.tls:
+            return here
+        if job_url:
+            self.tls.check(_host(job_url))
+            return here if self.tls.is_for(_host(here)) else job_url
+        self.tls.check(_host(here))
+        return here
+
+    def _hosts(self) -> tuple[str, ...]:
+        return tuple({_host(self.url), _host(self.job_url)})
+
+
+def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
+    """A listening socket. An address that other machines can reach needs `allow_remote`."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise CannotServe(f"{host!r} is not an address of this machine: use 127.0.0.1, for example.") from None
+    family, socket_type, protocol, _, address = found[0]
+    if not _is_loopback(str(address[0])) and not allow_remote:
+        raise CannotServe(
+            f"With --host {host} tokens would cross the network without encryption: give the service a certificate "
+            "with --tls-cert and --tls-key, or accept that with --allow-plain-http."
+        )
+    listener = socket.socket(family, socket_type, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise CannotServe(
+            f"Cannot listen on {host} port {port} ({error.strerror}): choose another port with --port; "
+            "0 takes any free port."
+        ) from None
+    return listener
+
+
+def _listen_as_before(asked: ListenOptions) -> socket.socket:
+    """Listen on the requested port; for port 0, on the last port if it is free, since running jobs report there."""
+    allow_remote = asked.tls_cert is not None or asked.allow_plain_http
+    if asked.port == 0 and asked.last_port:
+        with suppress(CannotServe):
+            return listen(asked.host, asked.last_port, allow_remote)
+    return listen(asked.host, asked.port, allow_remote)
+
+
+def _check_options(asked: ListenOptions) -> None:
+    if asked.tls_key and not asked.tls_cert:
+        raise CannotServe("--tls-key is the key of a certificate: name the certificate with --tls-cert.")
+    if asked.tls_ca and not asked.tls_cert and not (asked.job_url or "").startswith("https:"):
+        raise CannotServe("--tls-ca verifies a service with TLS: add --tls-cert, or --url https://NAME:PORT.")
+
+
+def _check_job_url(url: str, asked: ListenOptions) -> None:
+    parts = _split(url)
+    if asked.tls_cert and parts.scheme != "https":
+        raise CannotServe(f"--url {url} is without TLS, and the service has a certificate: use https://.")
+    if parts.scheme == "http" and not _is_loopback(parts.hostname or "") and not asked.allow_plain_http:
+        raise CannotServe(
+            f"With --url {url} tokens of jobs would cross the network without encryption: use https://, with "
+            "--tls-cert and --tls-key, or accept that with --allow-plain-http."
+        )
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        right = False
+    if not right or not re.fullmatch("[!-~]+", url) or "@" in url:
+        raise CannotServe(f"{url!r} cannot be the address of the service: write --url https://head:8642.")
+    return parts
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
+
+
+def _url(listener: socket.socket, scheme: str) -> str:
+    """The URL at which this machine reaches the service."""
+    host, port = listener.getsockname()[:2]
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if address.is_unspecified:
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
