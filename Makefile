@@ -33,15 +33,15 @@ test: $(INSTALLED)
 
 ## What takes long: a service that is killed again and again, the demo, real jobs against simulated ones, PyTorch.
 test-long: $(INSTALLED)
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m long
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "long and not engine"
 
 ## PyTorch, for the tests that train with it; `make test-long` runs them where it is installed.
 torch: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 
-## The tests that need a real Slurm; `make test` runs them, too, where Slurm is installed.
+## The tests that need a real Slurm, with a storm of some ten minutes; `make test` runs the short ones, where Slurm is installed.
 test-slurm: $(INSTALLED)
-	$(BIN)/pytest -n $(TEST_WORKERS) -m engine tests/backends/slurm tests/testing/test_slurm_cluster.py
+	HORAE_STORM=1 $(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m engine tests/backends/slurm tests/testing/test_slurm_cluster.py
 
 ## Slurm from the packages of Debian or Ubuntu, as root, for those tests. They start daemons of their own.
 slurm: $(INSTALLED)
