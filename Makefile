@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-slurm torch slurm soak lint bench agreement docs clean
+.PHONY: demo demo-slurm test test-long test-slurm torch slurm soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -25,6 +25,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	@mkdir -p build
 	$(BIN)/horae demo --html build/demo.html
+
+## The same on a small real Slurm of four nodes with made-up GPUs, which is ended afterwards.
+demo-slurm: slurm
+	@mkdir -p build
+	$(BIN)/horae demo --on slurm --html build/demo-slurm.html
 
 ## The test suite; what could not run is listed with its reason. Then, alone, the gate: Horae is as fast as it was.
 test: $(INSTALLED)
