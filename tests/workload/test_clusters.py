@@ -1,4 +1,7 @@
-"""Clusters and queues are read as written, and a slip is answered with what to write instead."""
+"""Clusters and queues are read as written, and a slip is answered with what to write instead.
+
+Tests workload/clusters.py and backends/live_clusters.py.
+"""
 
 from __future__ import annotations
 
