@@ -30,6 +30,8 @@ class BackendOptions:
     devices: Mapping[Node, tuple[int, ...]] = field(default_factory=dict)
     #: Partition of a Slurm cluster.
     partition: str = ""
+    #: Address of a Ray cluster's dashboard.
+    address: str = ""
     #: Folder that the service and all nodes share, at the same path.
     shared: Path | None = None
     #: Further settings of the backend, by name (`horae serve --with`).
@@ -81,8 +83,30 @@ def _slurm(options: BackendOptions) -> Backend:
     return reconciler(driver, shared, options)
 
 
+class CannotUseRay(UserError):
+    """Options with which the backend cannot work on a Ray cluster."""
+
+
+def _ray(options: BackendOptions) -> Backend:
+    from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
+    from horae.backends.ray.dashboard import Dashboard
+    from horae.backends.ray.driver import RayDriver
+    from horae.backends.ray.gang_job import RaySettings
+    from horae.backends.shared_folder import service_id
+
+    if not options.address or not options.shared:
+        raise CannotUseRay(
+            "The backend ray needs the dashboard and a shared folder: --address http://head:8265 --shared DIR."
+        )
+    options.check_settings(CLUSTER_SETTINGS)
+    shared, dashboard = options.shared.resolve(), Dashboard(options.address)
+    driver = RayDriver(RaySettings(service_id(shared), shared), dashboard)
+    # Nodes need not have the service's Python at the same path.
+    return reconciler(driver, shared, options, python="python3")
+
+
 #: What makes each backend, by name.
-BACKENDS: dict[str, BackendFactory] = {"local": _local, "slurm": _slurm}
+BACKENDS: dict[str, BackendFactory] = {"local": _local, "slurm": _slurm, "ray": _ray}
 
 
 class UnknownBackend(UserError):

@@ -115,15 +115,19 @@ def command(
         typer.Option(
             "--backend",
             metavar="NAME",
-            help="What runs the jobs: local, slurm, or one that an installed package offers.",
+            help="What runs the jobs: local, slurm, ray, or one that an installed package offers.",
         ),
     ] = None,
     partition: Annotated[
         str | None, typer.Option("--partition", metavar="NAME", help="Slurm partition, for Horae's jobs alone.")
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="URL", help="Dashboard of a Ray cluster, for Horae alone: http://head:8265."),
+    ] = None,
     shared: Annotated[
         Path | None,
-        typer.Option("--shared", metavar="DIR", help="Folder that this machine and all Slurm nodes have, same path."),
+        typer.Option("--shared", metavar="DIR", help="Folder that this machine and all nodes have, same path."),
     ] = None,
     url: Annotated[
         str | None,
@@ -171,6 +175,7 @@ def command(
         keep_s=read_span("--keep", keep) if keep is not None else None,
         backend=backend,
         partition=partition,
+        address=address,
         shared=shared,
         backend_settings=read_pairs("--with storage-away=5m", more or ()),
         url=url,

@@ -76,8 +76,10 @@ class ServeOptions:
     keep_s: float | None = None
     #: Name of what runs the jobs.
     backend: str | None = None
-    #: For the backend `slurm`: the partition, and a folder that the service and all nodes share.
+    #: For the backend `slurm`: the partition. For `ray`: the dashboard's address.
     partition: str | None = None
+    address: str | None = None
+    #: For both: a folder that the service and all nodes share.
     shared: Path | None = None
     #: Further settings of the backend, by name.
     backend_settings: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +115,8 @@ class Server:
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
         shared = Path(cluster["shared"]) if "shared" in cluster else None
         more = dict(asked.backend_settings or before.get("backend_settings", {}))
-        options = replace(options, partition=cluster.get("partition", ""), shared=shared, settings=more)
+        where = {name: cluster.get(name, "") for name in ("partition", "address")}
+        options = replace(options, shared=shared, settings=more, **where)
         if chosen == DEFAULT_BACKEND and not options.nodes:
             raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
@@ -307,9 +310,9 @@ def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) ->
 
 
 def _cluster_options(asked: ServeOptions, before: Mapping[str, Any]) -> dict[str, str]:
-    """Partition, shared folder and URL for jobs: as requested, or as at the last start; without those never given."""
+    """What a cluster's backend and its jobs have to know: as requested, or as at the last start."""
     shared = str(asked.shared.resolve()) if asked.shared else None
-    given = {"partition": asked.partition, "shared": shared, "url": asked.url}
+    given = {"partition": asked.partition, "address": asked.address, "shared": shared, "url": asked.url}
     found = {name: value or before.get(name) for name, value in given.items()}
     return {name: value for name, value in found.items() if value}
 
