@@ -115,8 +115,8 @@ class Server:
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
         shared = Path(cluster["shared"]) if "shared" in cluster else None
         more = dict(asked.backend_settings or before.get("backend_settings", {}))
-        where = {name: cluster.get(name, "") for name in ("partition", "address")}
-        options = replace(options, shared=shared, settings=more, **where)
+        partition, address = cluster.get("partition", ""), cluster.get("address", "")
+        options = replace(options, partition=partition, address=address, shared=shared, settings=more)
         if chosen == DEFAULT_BACKEND and not options.nodes:
             raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
