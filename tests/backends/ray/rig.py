@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import pytest
 
@@ -43,6 +44,9 @@ class RayRig(LocalRig):
         end_all_jobs(self.ray)
 
 
+Rig = TypeVar("Rig", bound=RayRig)
+
+
 def end_all_jobs(ray: RayCluster) -> None:
     """Stop all jobs of a Ray, and drop its records of them."""
 
@@ -76,10 +80,10 @@ def started(nodes: Sequence[MadeUpRayNode], packages: Sequence[Path] = ()) -> It
 
 
 @contextmanager
-def opened(ray: RayCluster) -> Iterator[RayRig]:
+def opened(ray: RayCluster, make: Callable[[Path, RayCluster], Rig]) -> Iterator[Rig]:
     """A backend on a Ray."""
     with TemporaryDirectory(prefix="horae-ray-") as name:
-        rig = RayRig(Path(name).resolve() / "shared", ray)
+        rig = make(Path(name).resolve() / "shared", ray)
         try:
             yield rig
         finally:

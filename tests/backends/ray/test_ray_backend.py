@@ -26,7 +26,7 @@ def ray() -> Iterator[RayCluster]:
 
 @pytest.fixture
 def rig(ray: RayCluster) -> Iterator[RayRig]:
-    with opened(ray) as made:
+    with opened(ray, RayRig) as made:
         yield made
 
 
