@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-slurm test test-long test-slurm torch slurm soak lint bench agreement docs clean
+.PHONY: demo demo-slurm test test-long test-slurm test-ray torch slurm ray soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -53,6 +53,16 @@ slurm: $(INSTALLED)
 	@$(BIN)/python -c 'import sys; from horae.testing.slurm_cluster import why_not; sys.exit(bool(why_not()))' || \
 		{ apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive \
 		$$($(BIN)/python -c 'from horae.testing.slurm_cluster import INSTALL; print(INSTALL)'); }
+
+## The tests that need a real Ray, as root: about twenty minutes, with a storm of kills in the end.
+test-ray: $(INSTALLED) ray
+	$(BIN)/pytest -p no:xdist -m engine tests/backends/ray tests/testing/test_ray_cluster.py tests/service/test_serve_ray.py \
+		tests/experiments/test_ray_study.py --deselect tests/backends/ray/test_ray_storm.py
+	HORAE_STORM=1 $(BIN)/pytest -p no:xdist tests/backends/ray/test_ray_storm.py
+
+## Ray, 400 MB, in an environment of its own in the user's cache folder; only these tests and demonstrations use it.
+ray: $(INSTALLED)
+	$(BIN)/python -m horae.testing.ray_cluster install
 
 ## 2,000 seeds of random workloads with every fault, new cases for all property tests, and 100 kills of a real service; `make test` and `make test-long` run a slice of it.
 soak: $(INSTALLED)

