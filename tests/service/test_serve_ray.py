@@ -19,13 +19,13 @@ from tests.backends.ray.rig import needs_ray, started
 from tests.backends.real import until
 from tests.service.live import eventually, submit
 
-#: counts to 150 in steps of 0.1 s, and goes on from its checkpoint if it is preempted; asks the service how it is.
+#: Counts to 200 in steps of 0.1 s, and goes on from its checkpoint if it is preempted; asks the service how it is.
 _COUNTS = """\
 cd $HORAE_CHECKPOINT_DIR
 step=$(cat count 2>/dev/null || echo 0)
-save() { echo $step > count; echo '{"step": '$step', "total": 150}' > saved.json; }
+save() { echo $step > count; echo '{"step": '$step', "total": 200}' > saved.json; }
 trap 'save; exit 75' USR1
-while [ $step -lt 150 ]; do sleep 0.1; step=$((step + 1)); done
+while [ $step -lt 200 ]; do sleep 0.1; step=$((step + 1)); done
 address=${HORAE_URL#http://}
 exec 3<>/dev/tcp/${address%:*}/${address#*:}
 printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3
@@ -57,6 +57,10 @@ def states(client: httpx.Client, jobs: list[str]) -> set[str]:
     return {client.get(f"/v1/jobs/{job}").json()["state"] for job in jobs}
 
 
+def attempts(client: httpx.Client, jobs: list[str]) -> list[int]:
+    return [client.get(f"/v1/jobs/{job}").json()["attempt"] for job in jobs]
+
+
 class TestOnRealRay:
     pytestmark = needs_ray
 
@@ -80,17 +84,17 @@ class TestOnRealRay:
             jobs = self._begin(asked)
             records, logs = self._end(ServeOptions(tmp_path / "state", port=port), jobs)
         assert max(record["attempt"] for record in records) > 1, "somebody was preempted"
-        assert logs == ["HTTP/1.1 200 OK\r\ncounted to 150\n"] * 2
+        assert logs == ["HTTP/1.1 200 OK\r\ncounted to 200\n"] * 2
 
     def _begin(self, asked: ServeOptions) -> list[str]:
-        """Submit two gangs of four GPUs, and wait until one runs."""
+        """Submit two gangs of all four GPUs, and wait until the second has taken its turn."""
         server = Server(asked)
         try:
             with self._client(server) as client:
                 eventually(lambda: [node["state"] for node in client.get("/v1/nodes").json()["nodes"]] == ["up", "up"])
                 job = {"run": _COUNTS, "resources": {"gpus": 4}, "checkpoint": {"grace": 10}}
                 jobs = submit(client, *({**job, "name": f"job{number}"} for number in range(2)))
-                until(lambda: "running" in states(client, jobs), "for a job to run", patience_s=60.0)
+                until(lambda: all(attempts(client, jobs)), "for both to begin", patience_s=90.0)
                 return jobs
         finally:
             server.close()

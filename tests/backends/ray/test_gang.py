@@ -36,6 +36,13 @@ def guard(folder: Path, *command: str, gpus: str = "0,1", parent: int | None = N
     return subprocess.Popen([sys.executable, "-I", "-S", gang.__file__, "guard", *words], start_new_session=True)
 
 
+def check_not_begun(folder: Path) -> None:
+    """Check for a while that a piece does not begin."""
+    for _ in range(10):
+        assert not (folder / "begun").exists()
+        time.sleep(0.03)
+
+
 def test_the_guard_ends_with_its_runner(folder: Path) -> None:
     assert guard(folder, "/bin/sh", "-c", "exit 75").wait(20) == 0
 
@@ -71,8 +78,7 @@ def test_gpus_are_free_when_the_last_process_of_the_piece_before_is_gone(folder:
     after = guard(folder, "/bin/sh", "-c", f"touch {folder}/begun", gpus="1,2")
     other = guard(folder, "/bin/sh", "-c", f"touch {folder}/other", gpus="3")
     assert other.wait(20) == 0
-    time.sleep(0.3)
-    assert not (folder / "begun").exists()
+    check_not_begun(folder)
     os.killpg(os.getpgid(runner), signal.SIGKILL)
     assert after.wait(20) == 0
     assert (folder / "begun").exists()
@@ -82,7 +88,7 @@ def test_a_piece_that_waits_for_gpus_leaves_when_it_is_stopped(folder: Path) -> 
     before = guard(folder, "/bin/bash", "-c", _RUNNER, str(folder))
     pid_in(folder / "pid")
     after = guard(folder, "/bin/sh", "-c", f"touch {folder}/begun")
-    time.sleep(0.2)
+    check_not_begun(folder)
     (folder / gang.STOP).touch()
     assert after.wait(20) == gang.STILL_USED
     (folder / gang.KILL).touch()
