@@ -39,7 +39,7 @@ INSTALL = "make ray"
 #: Longest path of a Unix socket on Linux, and what Ray adds to its folder's path for one, in bytes.
 _SOCKET_PATH, _RAYS_PART = 107, 66
 #: Seconds for a start or a stop, far more than it takes: a busy machine is no failure.
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 #: A node that hangs is noticed after 6 s instead of 33.
 _HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -110,6 +110,8 @@ class RayCluster:
         self._record = self.folder / "cluster.json"
         #: Processes that this process has started: they are waited for, so that they leave no zombies.
         self._children: list[subprocess.Popen[bytes]] = []
+        #: The last `ray start` of each node; it lives as long as the node.
+        self._starts: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -171,7 +173,7 @@ class RayCluster:
 
     def start_head(self) -> None:
         """Start the head with the dashboard, unless it runs, and wait until it answers."""
-        if self.process_of("gcs_server") is None:
+        if not self._runs(_HEAD):
             address = self._address(_HEAD)
             options = {
                 "port": _GCS_PORT,
@@ -190,7 +192,7 @@ class RayCluster:
 
     def start_node(self, name: str) -> None:
         """Start a node, unless it runs; `wait_for_nodes` waits for it."""
-        if self.process_of("raylet", name) is None:
+        if not self._runs(name):
             node = next(node for node in self.nodes if node.name == name)
             resources = json.dumps({f"accelerator_type:{node.gpu_type.upper()}": 1})
             options = {
@@ -214,8 +216,14 @@ class RayCluster:
         return [*living_nodes(found)] or [node.name for node in found if node.is_alive]
 
     def wait_for_nodes(self, *names: str) -> None:
-        """Wait until the nodes are alive."""
-        _until(lambda: self.answers() and {*names} <= {*self.living()}, f"the nodes {names}", self.folder / "log")
+        """Wait until the nodes are alive. On a busy machine Ray may give a start up: then it is tried again."""
+
+        def alive() -> bool:
+            for name in names:
+                self.start_node(name)
+            return self.answers() and {*names} <= {*self.living()}
+
+        _until(alive, f"the nodes {names}", self.folder / "log")
 
     def kill_node(self, name: str) -> None:
         """End the raylet of a node as `kill -9` does. Its workers end with it."""
@@ -245,7 +253,12 @@ class RayCluster:
 
     def _kill(self, program: str, name: str = _HEAD) -> None:
         self._signal(program, name, signal.SIGKILL)
-        _until(lambda: self.process_of(program, name) is None, f"the {program} of {name} to end", self.folder / "log")
+        _until(lambda: not self._runs(name), f"the processes of {name} to end", self.folder / "log")
+
+    def _runs(self, name: str) -> bool:
+        """Whether a node runs, or is about to start or to end."""
+        begun = self._starts.get(name)
+        return (begun is not None and begun.poll() is None) or self.process_of("raylet", name) is not None
 
     def _signal(self, program: str, name: str, number: signal.Signals) -> None:
         pid = self.process_of(program, name)
@@ -274,6 +287,7 @@ class RayCluster:
                 start_new_session=True,
             )
         self._children.append(child)
+        self._starts[name] = child
 
     def _read(self) -> dict[str, str]:
         found: dict[str, str] = json.loads(self._record.read_text(encoding="utf-8"))
@@ -297,12 +311,17 @@ def _words_of(pid: int) -> list[str]:
         return []
 
 
+def _last_words(log: Path) -> str:
+    """The end of what each node printed."""
+    return "; ".join(f"{path.name}: {path.read_text(errors='replace').strip()[-200:]}" for path in log.glob("*.out"))
+
+
 def _until(ready: Callable[[], object], what: str, log: Path) -> None:
     """Wait until something is so."""
     end = time.monotonic() + _PATIENCE_S
     while not ready():
         if time.monotonic() > end:
-            raise RayTrouble(f"Waited {_PATIENCE_S:g} s in vain for {what}. See {log}.")
+            raise RayTrouble(f"Waited {_PATIENCE_S:g} s in vain for {what}. See {log}: {_last_words(log)}")
         time.sleep(0.1)
 
 

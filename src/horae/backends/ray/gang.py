@@ -34,7 +34,7 @@ KILL, STOP, EXIT = "kill", "stop", "exit.json"
 _NODE = "HORAE_NODE"
 #: Seconds between two looks; for a GPU's lock; for pieces to be killed, less than the 3 s that Ray gives a driver; for
 #: the last word of a runner whose actor is gone.
-_LOOK_EVERY_S, _LOCK_S, _KILL_S, _LAST_WORD_S = 0.1, 60.0, 2.0, 2.0
+_LOOK_EVERY_S, _LOCK_S, _KILL_S, _LAST_WORD_S = 0.1, 600.0, 2.0, 2.0
 #: Constants of <sys/prctl.h>.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
