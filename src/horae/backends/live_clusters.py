@@ -1,4 +1,4 @@
-"""The nodes of a real cluster, read once through its driver, for simulations (`--cluster slurm:PARTITION`, `ray:URL`)."""
+"""The nodes of a real cluster, read once through its driver, for simulations (`--cluster slurm:PARTITION`)."""
 
 from __future__ import annotations
 
