@@ -84,7 +84,7 @@ def _source(folder: Path) -> Path:
     _run(["apt-get", *options, "source", "-qq", "--download-only", "kubernetes"], folder)
     archive = next(folder.glob("kubernetes_*.orig.tar.*"), None)
     if archive is None:
-        raise BuildTrouble("Debian's source package kubernetes was not found: is there a Debian line in the apt sources?")
+        raise BuildTrouble("Debian's source package kubernetes was not found: are there Debian sources for apt?")
     _run(["tar", "xf", archive.name], folder)
     return next(path for path in folder.glob("kubernetes-*") if path.is_dir())
 

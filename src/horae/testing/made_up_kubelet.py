@@ -34,7 +34,10 @@ GPU = "nvidia.com/gpu"
 #: Resources that a node can run out of.
 RESOURCES = ("cpu", "memory", GPU)
 #: The shim outlives the kubelet and records the exit. The pod's process leads a session of its own.
-SHIM = 'setsid "$@" >>log 2>&1 </dev/null & echo $! >pid.new; mv pid.new pid; wait $!; echo $? >exit.new; mv exit.new exit'
+SHIM = (
+    'setsid "$@" >>log 2>&1 </dev/null & echo $! >pid.new; mv pid.new pid; wait $!; echo $? >exit.new; mv exit.new exit'
+)
+NO_POD = '{"metadata": {}, "spec": {"containers": []}}'
 ROUND_S, BEGIN_S = 0.05, 2.0
 #: Kubelets never give a pod less time than this.
 LEAST_GRACE_S = 2.0
@@ -94,7 +97,9 @@ class Box:
 
     def pod(self) -> dict[str, Any]:
         """The pod as it was when it began."""
-        found: dict[str, Any] = json.loads(read(self.path / "pod.json") or '{"metadata": {}, "spec": {"containers": []}}')
+        found: dict[str, Any] = json.loads(
+            read(self.path / "pod.json") or '{"metadata": {}, "spec": {"containers": []}}'
+        )
         return found
 
     def gpus(self) -> list[int]:
@@ -103,7 +108,7 @@ class Box:
         return found
 
     def exit_code(self) -> int | None:
-        """The exit code; None while the process is there or was begun a moment ago; 137 if it vanished with its shim."""
+        """The exit code; None while the process is there, or about to be; 137 if it vanished with its shim."""
         if text := read(self.path / "exit"):
             return int(text)
         with contextlib.suppress(OSError, ValueError):
@@ -195,9 +200,14 @@ class Kubelet:
         """Say that the node is ready. The time of the transition changes only if it was not."""
         with self.ask("GET", f"/api/v1/nodes/{self.node}") as answer:
             conditions = json.load(answer)["status"].get("conditions", [])
-        before = next((entry for entry in conditions if entry["type"] == "Ready"), {})
+        before: dict[str, str] = next((entry for entry in conditions if entry["type"] == "Ready"), {})
         since = before["lastTransitionTime"] if before.get("status") == "True" else now()
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "KubeletReady",
+            "message": "kubelet is posting ready status",
+        }
         ready |= {"lastHeartbeatTime": now(), "lastTransitionTime": since}
         self.merge(f"/api/v1/nodes/{self.node}/status", {"status": {"conditions": [ready]}}, "strategic-merge-patch")
 
@@ -252,7 +262,10 @@ class Kubelet:
 
     def tend(self, uid: str, pod: dict[str, Any]) -> None:
         """Bring one pod forward: begin it, report its start, end it, report its end, let its object go."""
-        meta, path = pod["metadata"], f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        meta, path = (
+            pod["metadata"],
+            f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}",
+        )
         phase = self.reported.get(uid) or pod["status"].get("phase")
         leaving, grace_s = "deletionTimestamp" in meta, meta.get("deletionGracePeriodSeconds")
         box, over = Box(self.boxes / uid), phase in ("Succeeded", "Failed")
@@ -334,7 +347,7 @@ class Kubelet:
         kubelet = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802, the library calls it so
+            def do_GET(self) -> None:
                 kubelet.send_log(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
