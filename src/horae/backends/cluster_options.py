@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from horae.backends import BackendOptions
@@ -17,8 +18,10 @@ CLUSTER_SETTINGS = ("fence", "storage-away")
 _SHORTEST_S = 10.0
 
 
-def reconciler(driver: ClusterDriver, shared: Path, options: BackendOptions) -> Reconciler:
-    """The reconciler around a driver.
+def reconciler(
+    driver: ClusterDriver, shared: Path, options: BackendOptions, python: str = sys.executable
+) -> Reconciler:
+    """The reconciler around a driver. `python` runs the runner on the nodes.
 
     `fence` is a command that makes sure that nothing runs on a node. `storage-away` is how long the shared folder may
     be away before jobs are killed; a job of a node that is cut off runs elsewhere after half as long again.
@@ -27,7 +30,7 @@ def reconciler(driver: ClusterDriver, shared: Path, options: BackendOptions) -> 
     if limit is not None:
         limit_s = _span_s(limit)
         settings = ReconcilerSettings(beat_limit_s=limit_s, fence_s=FENCE_MARGIN * limit_s)
-    return Reconciler(driver, shared, options.secrets, settings, fence=options.settings.get("fence", ""))
+    return Reconciler(driver, shared, options.secrets, settings, python, options.settings.get("fence", ""))
 
 
 def _span_s(text: str) -> float:

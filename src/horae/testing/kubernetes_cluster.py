@@ -156,6 +156,8 @@ class KubernetesCluster:
             # There are no tokens for the accounts of pods, and nodes are ready as soon as their kubelets say so.
             "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition",
             "endpoint-reconciler-type": "none",
+            # Names of made-up nodes do not resolve.
+            "kubelet-preferred-address-types": "InternalIP",
             "max-requests-inflight": 2000,
         }
         words = [f"--{name}={value}" for name, value in options.items()]

@@ -37,7 +37,9 @@ from horae.backends.kubernetes.objects import (
     state_of,
 )
 from horae.backends.kubernetes.pods import KubernetesSettings, binding_of, pod_name, pod_of
-from horae.backends.kubernetes.rights import SEE_ALL_PODS, may
+from horae.backends.kubernetes.rights import SEE_ALL_PODS
+from horae.backends.kubernetes.shared_volume import SharedVolume
+from horae.backends.kubernetes.site_checks import may
 from horae.core.errors import UserError
 
 #: Seconds of a grace period that ends a pod at once. 0 would drop the pod while its processes may live on.
@@ -55,6 +57,8 @@ class BadKubernetesSettings(UserError):
 class KubernetesDriver(ClusterDriver):
     """A `ClusterDriver` for the nodes with GPUs of a Kubernetes cluster, with pods in one namespace."""
 
+    name = "kubernetes"
+
     def __init__(self, settings: KubernetesSettings, api: KubernetesApi) -> None:
         if not re.fullmatch(r"[a-z0-9]{1,16}", settings.service):
             raise BadKubernetesSettings(
@@ -66,16 +70,12 @@ class KubernetesDriver(ClusterDriver):
         self._nodes = Mirror(api, Node, read_node)
         self._foreign: Mirror[KubePod] | None = None
         self._sizes = NodeSizes()
-        #: Pods that could not be dropped because the API server was away.
-        self._undropped: set[str] = set()
 
     # --- looking
 
     def look(self) -> Look:
         """The nodes, and the pieces of this service, as they are now."""
         now_s = self._probe()
-        for name in sorted(self._undropped):
-            self._drop(name)
         nodes = {node.name: node for node in self._nodes.snapshot().values()}
         own = self._own.snapshot().values()
         self._give_up_stuck(own, now_s)
@@ -179,8 +179,11 @@ class KubernetesDriver(ClusterDriver):
         self._delete(pod_name(self._settings.service, piece))
 
     def forget(self, piece: PieceId) -> None:
-        """Let a pod's object go."""
-        self._drop(pod_name(self._settings.service, piece))
+        """Let a pod's object go. It stays until its kubelet has ended it, if that has not happened yet."""
+        name = pod_name(self._settings.service, piece)
+        pod = self._own.snapshot().get(f"{self._api.namespace}/{name}")
+        if pod and (pod.is_kept or pod.deleted_s is None):
+            self._drop(name)
 
     # --- single calls
 
@@ -211,10 +214,8 @@ class KubernetesDriver(ClusterDriver):
 
     def _drop(self, name: str) -> None:
         """Delete a pod, and take Horae's finalizer from it. Other finalizers stay."""
-        self._undropped.add(name)
         self._delete(name)
         self._patch(name, {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}})
-        self._undropped.discard(name)
 
 
 class NodeSizes:
@@ -249,6 +250,6 @@ def has_room(piece: Piece, node: KubeNode, pods: Iterable[KubePod]) -> bool:
     return taken + piece.gpus <= max(node.gpus, node.gpus_claimed)
 
 
-def settings_of_this_process(service: str, image: str, volume: Any) -> KubernetesSettings:
+def settings_of_this_process(service: str, image: str, volume: SharedVolume) -> KubernetesSettings:
     """Settings whose pods run as this process does: it owns the files on the shared folder."""
     return KubernetesSettings(service, image, volume, os.getuid(), os.getgid())

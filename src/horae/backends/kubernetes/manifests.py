@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable
 from typing import Any
 
 import yaml
 
-from horae.backends.kubernetes.pods import SharedVolume
 from horae.backends.kubernetes.rights import NEEDED, USEFUL, Right
+from horae.backends.kubernetes.shared_volume import SharedVolume
 
 NAME = "horae"
 PORT = 8642
+#: The journal has a claim of its own: a database does not belong on a file server.
+_STATE, _STATE_PATH = "horae-state", "/var/lib/horae"
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -52,15 +55,12 @@ def _role_binding(role_type: str, namespace: str) -> dict[str, Any]:
 
 
 def service_objects(namespace: str, image: str, volume: SharedVolume, storage: str) -> list[dict[str, Any]]:
-    """The shared folder, and the service with an address of its own. Journal and jobs are on the shared folder."""
+    """The service with an address of its own, its journal's folder, and the shared folder."""
     labels = {"app": NAME}
     meta = {"name": NAME, "namespace": namespace}
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": volume.claim, "namespace": namespace},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": storage}}},
-    }
+    claims = [_claim(_STATE, namespace, "ReadWriteOnce", "10Gi")]
+    if volume.claim:
+        claims.append(_claim(volume.claim, namespace, "ReadWriteMany", storage))
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -75,7 +75,13 @@ def service_objects(namespace: str, image: str, volume: SharedVolume, storage: s
     }
     ports = [{"port": PORT, "targetPort": PORT}]
     service = {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"selector": labels, "ports": ports}}
-    return [*([claim] if volume.claim else []), deployment, service]
+    return [*claims, deployment, service]
+
+
+def _claim(name: str, namespace: str, access: str, storage: str) -> dict[str, Any]:
+    spec = {"accessModes": [access], "resources": {"requests": {"storage": storage}}}
+    meta = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
 
 
 def _service_pod(namespace: str, image: str, volume: SharedVolume) -> dict[str, Any]:
@@ -89,20 +95,24 @@ def _service_pod(namespace: str, image: str, volume: SharedVolume) -> dict[str, 
         "image": image,
         "command": shlex.split(serve_command(namespace, image, volume)),
         "ports": [{"containerPort": PORT}],
-        "volumeMounts": [{"name": "shared", "mountPath": str(volume.path)}],
+        "volumeMounts": [
+            {"name": "shared", "mountPath": str(volume.path)},
+            {"name": "state", "mountPath": _STATE_PATH},
+        ],
     }
-    volumes = [{"name": "shared", **source}]
+    volumes = [{"name": "shared", **source}, {"name": "state", "persistentVolumeClaim": {"claimName": _STATE}}]
     return {"serviceAccountName": NAME, "containers": [container], "volumes": volumes}
 
 
 def serve_command(namespace: str, image: str, volume: SharedVolume) -> str:
     """The command that starts the service inside the cluster."""
     words = ["horae", "serve", "--backend", "kubernetes", "--namespace", namespace, "--image", image]
-    words += ["--volume", f"{volume.claim or 'host'}:{volume.path}", "--url", f"http://{NAME}.{namespace}:{PORT}"]
-    words += ["--state", str(volume.path / "state"), "--host", "0.0.0.0", "--port", str(PORT), "--allow-remote"]
+    words += ["--volume", str(volume), "--url", f"http://{NAME}.{namespace}:{PORT}"]
+    words += ["--state", _STATE_PATH, "--host", "0.0.0.0", "--port", str(PORT), "--allow-remote"]
     return shlex.join(words)
 
 
 def as_yaml(objects: Iterable[dict[str, Any]]) -> str:
     """Objects as one YAML document each."""
-    return yaml.safe_dump_all(list(objects), sort_keys=False)
+    # Through JSON, so that what occurs twice is written twice.
+    return str(yaml.safe_dump_all(json.loads(json.dumps(list(objects))), sort_keys=False))

@@ -47,6 +47,8 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 ENDED = ("Succeeded", "Failed")
 #: Seconds for which a node must be ready after a deletion, before a pod that never began there is over.
 NEVER_BEGAN_S = 30.0
+#: Seconds after which a pod that was never bound is given up: its service crashed between the two calls.
+NEVER_BOUND_S = 30.0
 #: Reasons of a failed pod with which the node or the cluster ended it: no fault of the job.
 _STOPPED = {"Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "DeadlineExceeded"}
 _UNITS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -97,6 +99,9 @@ class KubePod:
     #: The node that it is bound to; empty if it is not bound.
     node: str
     phase: str
+    created_s: float
+    #: Whether Horae's finalizer keeps it.
+    is_kept: bool
     #: When it was deleted, in seconds since 1970, and how long it has from then.
     deleted_s: float | None
     grace_s: int | None
@@ -187,6 +192,8 @@ def read_pod(content: Mapping[str, Any]) -> KubePod:
         piece=_piece(meta),
         node=spec.get("nodeName") or "",
         phase=status.get("phase") or "",
+        created_s=_seconds(meta.get("creationTimestamp")) or 0.0,
+        is_kept=FINALIZER in (meta.get("finalizers") or ()),
         # The API tells when the deletion will be over, not when it began.
         deleted_s=None if deleted_s is None else deleted_s - float(meta.get("deletionGracePeriodSeconds") or 0),
         grace_s=meta.get("deletionGracePeriodSeconds"),
@@ -251,7 +258,7 @@ def _stuck(waiting: Mapping[str, Any]) -> str:
 
 
 def state_of(pod: KubePod, node: KubeNode | None, now_s: float) -> PieceState | None:
-    """The state of a piece. None for a pod that is not bound yet: it runs nowhere, and may be submitted again.
+    """The state of a piece. None for a new pod that is not bound yet: it runs nowhere, and may be submitted again.
 
     Only a terminal phase says that a pod has ended. A deleted node, a pod deleted by force and a grace period of 0 do
     not: processes were seen to live on. A node that gives no sign of life is told as "ended": then the beat of the
@@ -260,7 +267,8 @@ def state_of(pod: KubePod, node: KubeNode | None, now_s: float) -> PieceState | 
     if pod.phase in ENDED:
         return PieceEnded(KILLED if pod.why.startswith("OOMKilled") else pod.code, pod.cause, pod.why)
     if not pod.node:
-        return None if pod.deleted_s is None else PieceEnded(None, EndCause.STOPPED, "deleted before it had a node")
+        is_over = pod.deleted_s is not None or now_s - pod.created_s > NEVER_BOUND_S
+        return PieceEnded(None, EndCause.STOPPED, "it was never bound to its node") if is_over else None
     if node is None or node.is_silent:
         return PieceEnded(None, EndCause.STOPPED, f"node {pod.node} gives no sign of life")
     if pod.deleted_s is not None and not pod.began and pod.grace_s == 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from lightkube.models.core_v1 import (
     Container,
@@ -39,7 +38,7 @@ from horae.backends.kubernetes.objects import (
     TOLERATED,
     KubeNode,
 )
-from horae.core.errors import UserError
+from horae.backends.kubernetes.shared_volume import SharedVolume
 
 SCHEDULER = "horae"
 #: Seconds from a pod's deletion to its end by force. The runner ends its job by the job's own grace period, which is
@@ -47,19 +46,6 @@ SCHEDULER = "horae"
 GRACE_S = 3600
 #: Taints by which Kubernetes deletes pods of a node that is cut off. Horae decides what becomes of them.
 _CUT_OFF = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-
-
-class BadVolume(UserError):
-    """A shared volume that cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedVolume:
-    """The shared folder as pods get it: a claim, or a folder that all nodes have. The path is the service's own."""
-
-    #: Name of a PersistentVolumeClaim; empty for a folder of the nodes.
-    claim: str
-    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +59,6 @@ class KubernetesSettings:
     #: Ids of the user and group that pods run as: those of the service, which owns the files.
     user: int
     group: int
-
-
-def read_volume(text: str) -> SharedVolume:
-    """A volume from `--volume`: `host:/path` for a folder of all nodes, else `claim:/path`."""
-    claim, _, path = text.partition(":")
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", claim) or not re.fullmatch(r"/[^:]+", path):
-        raise BadVolume(
-            f"{text!r} is no shared volume: write NAME:/mnt/horae with the name of a PersistentVolumeClaim, or "
-            "host:/mnt/horae for a folder that all nodes have."
-        )
-    return SharedVolume("" if claim == "host" else claim, Path(path))
 
 
 def pod_name(service: str, piece: PieceId) -> str:
