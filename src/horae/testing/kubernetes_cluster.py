@@ -347,9 +347,14 @@ class KubernetesCluster:
             "beat_s": 1.0,
         }
 
+    def living_pods(self, folder: str = "") -> list[int]:
+        """Processes of pods whose kubelet is in a folder, such as `node_folder`; of all pods by default."""
+        below = folder or str(self.folder)
+        return [pid for pid in process_ids() if pid != os.getpid() and self._is_pod(pid, below) and start_time(pid)]
+
     def _kill_pods(self, folder: str) -> int:
         """Kill the processes of pods whose kubelet is in a folder, and return their number."""
-        roots = [pid for pid in process_ids() if pid != os.getpid() and self._is_pod(pid, folder) and start_time(pid)]
+        roots = self.living_pods(folder)
         kill_all(with_descendants(roots))
         return len(roots)
 
