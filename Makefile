@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-slurm torch slurm soak lint bench agreement docs clean
+.PHONY: demo test test-long test-slurm test-kubernetes torch slurm kubernetes soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -48,6 +48,17 @@ slurm: $(INSTALLED)
 	@$(BIN)/python -c 'import sys; from horae.testing.slurm_cluster import why_not; sys.exit(bool(why_not()))' || \
 		{ apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive \
 		$$($(BIN)/python -c 'from horae.testing.slurm_cluster import INSTALL; print(INSTALL)'); }
+
+## The tests that need a real Kubernetes, the long ones included; `make kubernetes` builds it. Kubelets are ours.
+test-kubernetes: $(INSTALLED)
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile -m engine tests/backends/kubernetes tests/service/test_serve_kubernetes.py tests/testing/test_kubernetes_cluster.py
+
+## Kubernetes' API server, built from Debian's source package into the user's cache folder, as root, for those tests; minutes.
+kubernetes: $(INSTALLED)
+	@$(BIN)/python -c 'import sys; from horae.testing.kubernetes_cluster import why_not; sys.exit(bool(why_not()))' || \
+		{ apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive \
+		$$($(BIN)/python -c 'from horae.testing.kubernetes_build import INSTALL; print(INSTALL)') && \
+		$(BIN)/python -m horae.testing.kubernetes_cluster build; }
 
 ## 2,000 seeds of random workloads with every fault, new cases for all property tests, and 100 kills of a real service; `make test` and `make test-long` run a slice of it.
 soak: $(INSTALLED)

@@ -1,4 +1,4 @@
-"""The reconciler on a real Kubernetes of this machine: every promise of a backend. Kubelets are ours, pods processes."""
+"""The reconciler on a real Kubernetes of this machine: every promise of a backend. Pods are processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def told(rig: KubernetesRig, what: type[Event]) -> list[Event]:
 
 
 @pytest.mark.parametrize("check", BACKEND_CHECKS.values(), ids=BACKEND_CHECKS)
-def test_kubernetes_keeps_every_promise_of_a_backend(rig: KubernetesRig, check: Callable[[KubernetesRig], None]) -> None:
+def test_kubernetes_keeps_every_promise_of_a_backend(
+    rig: KubernetesRig, check: Callable[[KubernetesRig], None]
+) -> None:
     check(rig)
 
 

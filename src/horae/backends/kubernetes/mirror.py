@@ -60,10 +60,15 @@ class Mirror(Generic[Seen]):
         self._thread: threading.Thread | None = None
         self._looked_s = 0.0
 
+    @property
+    def is_awake(self) -> bool:
+        """Whether the mirror follows the server."""
+        return self._thread is not None and self._thread.is_alive()
+
     def snapshot(self) -> dict[str, Seen]:
         """All objects by key, as they are now; raises `OutOfSight` if that is not certain."""
         self._looked_s = time.monotonic()
-        if not self._thread or not self._thread.is_alive():
+        if not self.is_awake:
             self._thread = threading.Thread(target=self._follow, name="horae-kubernetes-watch", daemon=True)
             self._thread.start()
         if not self._in_sync.wait(SYNC_S):

@@ -180,7 +180,7 @@ def read_pod(content: Mapping[str, Any]) -> KubePod:
     meta, spec, status = content["metadata"], content.get("spec", {}), content.get("status", {})
     container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or []), {})
     ended = (container.get("state") or {}).get("terminated")
-    running = (container.get("state") or {}).get("running") or (container.get("lastState") or {}).get("terminated")
+    began = status.get("phase") == "Running" or "running" in (container.get("state") or {}) or ended is not None
     deleted_s = _seconds(meta.get("deletionTimestamp"))
     conditions: Iterable[Mapping[str, Any]] = status.get("conditions") or []
     scheduled_s = next((_seconds(each.get("lastTransitionTime")) for each in conditions if _is_scheduled(each)), None)
@@ -197,7 +197,7 @@ def read_pod(content: Mapping[str, Any]) -> KubePod:
         # The API tells when the deletion will be over, not when it began.
         deleted_s=None if deleted_s is None else deleted_s - float(meta.get("deletionGracePeriodSeconds") or 0),
         grace_s=meta.get("deletionGracePeriodSeconds"),
-        began=bool(ended or running),
+        began=began,
         code=int(ended["exitCode"]) if ended else None,
         cause=cause,
         why=why,
