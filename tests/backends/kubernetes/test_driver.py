@@ -281,12 +281,14 @@ class TestOnRealKubernetes:
         assert stage.wait_for(piece, PieceEnded).code == 75
         assert len(stage.begun()) == 1
 
-    def test_a_deleted_node_is_gone_and_its_piece_is_for_the_beat_to_judge(self, stage: Stage) -> None:
+    def test_a_deleted_node_is_lost_and_its_piece_is_for_the_beat_to_judge(self, stage: Stage) -> None:
         piece = stage.piece("k80")
         stage.run(piece)
+        stage.driver.look()
         stage.cluster.ask("DELETE", "/api/v1/nodes/k80")
         try:
-            look = until(lambda: "k80" not in (found := stage.driver.look()).nodes and found)
+            look = until(lambda: (found := stage.driver.look()).nodes["k80"].is_lost and found)
+            assert (look.nodes["k80"].gpus, look.nodes["k80"].is_open, look.nodes["k80"].why) == (4, False, "deleted")
             assert look.pieces == {piece.id: PieceEnded(None, EndCause.STOPPED, "node k80 gives no sign of life")}
             assert len(stage.cluster.living_pods(str(stage.cluster.node_folder("k80")))) > 0
         finally:

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from horae.backends.kubernetes import objects
 from horae.backends.protocol import Place
 from horae.backends.reconcile import Reconciler, ReconcilerSettings
 from horae.core.events import Event, JobFinished, JobStarted, JobStopped, LaunchFailed
@@ -103,6 +104,43 @@ def test_a_pod_deleted_by_force_counts_as_running_until_it_has_ended(rig: Kubern
     assert pods(rig.cluster)[name]["status"]["phase"] == "Running"
     until(lambda: told(rig, JobStopped), "for the end")
     assert rig.begun() == 1
+
+
+def test_a_pod_deleted_before_its_kubelet_looked_at_it_never_runs_and_its_job_does(
+    rig: KubernetesRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "NEVER_BEGAN_S", 1.0)
+    rig.cluster.freeze("v100")
+    try:
+        rig.start("runs")
+        (name,) = until(lambda: [name for name, pod in pods(rig.cluster).items() if pod["spec"].get("nodeName")])
+        rig.cluster.ask("DELETE", f"{PODS}/{name}")
+    finally:
+        rig.cluster.thaw("v100")
+    until(lambda: told(rig, JobStopped), "for the end")
+    assert pods(rig.cluster)[name]["status"]["phase"] == "Pending"
+    assert rig.begun() == 0
+
+
+@pytest.mark.long
+def test_a_node_deleted_while_its_kubelet_is_dead_ends_nobody(rig: KubernetesRig) -> None:
+    """Kubernetes deletes the pods of a node that is gone by force, though their processes live."""
+    rig.start("runs", node="k80")
+    rig.up()
+    (name,) = pods(rig.cluster)
+    rig.cluster.kill_node("k80")
+    rig.cluster.ask("DELETE", "/api/v1/nodes/k80")
+    try:
+        until(lambda: "deletionTimestamp" in pods(rig.cluster)[name]["metadata"], "for the deletion", patience_s=90.0)
+        assert pods(rig.cluster)[name]["metadata"]["deletionGracePeriodSeconds"] == 0
+        assert rig.quiet()
+        assert rig.cluster.living_pods(str(rig.cluster.node_folder("k80")))
+    finally:
+        rig.cluster.start_node("k80")
+        rig.cluster.wait_for_nodes("k80")
+    (event,) = until(lambda: told(rig, JobStopped), "for the end")
+    assert isinstance(event, JobStopped)
+    assert (event.work_done, rig.begun()) == (40.0, 1)
 
 
 def test_what_a_quota_forbids_is_a_failed_launch_with_its_words(rig: KubernetesRig) -> None:

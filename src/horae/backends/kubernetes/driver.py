@@ -1,7 +1,8 @@
 """`KubernetesDriver`: one pod for each piece, made and bound to its node by Horae.
 
-The driver decides nothing. Nodes and pods are mirrored (`mirror.py`), and each look asks the API server first whether
-it is there and can read its store, so that a look is never older than a broken watch takes to be noticed.
+The driver decides nothing, and remembers little: how many GPUs a node had, and nodes that were deleted. Nodes and pods
+are mirrored (`mirror.py`). Each look asks the API server first whether it is there and can read its store, so that a
+look is never older than a broken watch takes to be noticed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lightkube.resources.core_v1 import Node, Pod, PodBinding
@@ -57,8 +59,6 @@ class BadKubernetesSettings(UserError):
 class KubernetesDriver(ClusterDriver):
     """A `ClusterDriver` for the nodes with GPUs of a Kubernetes cluster, with pods in one namespace."""
 
-    name = "kubernetes"
-
     def __init__(self, settings: KubernetesSettings, api: KubernetesApi) -> None:
         if not re.fullmatch(r"[a-z0-9]{1,16}", settings.service):
             raise BadKubernetesSettings(
@@ -70,6 +70,8 @@ class KubernetesDriver(ClusterDriver):
         self._nodes = Mirror(api, Node, read_node)
         self._foreign: Mirror[KubePod] | None = None
         self._sizes = NodeSizes()
+        #: Nodes of the last look.
+        self._last_nodes: dict[str, KubeNode] = {}
 
     # --- looking
 
@@ -77,14 +79,21 @@ class KubernetesDriver(ClusterDriver):
         """The nodes, and the pieces of this service, as they are now."""
         now_s = self._probe()
         nodes = {node.name: node for node in self._nodes.snapshot().values()}
-        own = self._own.snapshot().values()
+        own = list(self._own.snapshot().values())
         self._give_up_stuck(own, now_s)
         states = ((pod.piece, state_of(pod, nodes.get(pod.node), now_s)) for pod in own)
+        self._last_nodes = {**self._deleted(nodes, own), **nodes}
         return Look(
-            nodes={name: seen_node(node, *self._sizes.believe(node)) for name, node in nodes.items()},
+            nodes={name: seen_node(node, *self._sizes.believe(node)) for name, node in self._last_nodes.items()},
             pieces={piece: state for piece, state in states if piece and state},
             foreign=foreign_by_node(self._others(), nodes),
         )
+
+    def _deleted(self, nodes: Mapping[str, KubeNode], own: Iterable[KubePod]) -> dict[str, KubeNode]:
+        """Nodes that were deleted while pods of this service may live there: lost, but not out of sight."""
+        held = {pod.node for pod in own if pod.holds_gpus} - {*nodes}
+        gone = {name: node for name, node in self._last_nodes.items() if name in held}
+        return {name: replace(node, is_lost=True, is_open=False, why="deleted") for name, node in gone.items()}
 
     def _probe(self) -> float:
         """Ask for one pod, which reads the store. Returns the API server's time."""
