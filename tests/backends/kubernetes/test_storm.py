@@ -74,12 +74,16 @@ class Site:
 
     def restart_api_server(self, away_s: float) -> None:
         """Kill the API server; afterwards the versions from before are out of date."""
-        version = self.kubernetes.ask("GET", "/api/v1/nodes")["metadata"]["resourceVersion"]
+        version = self._version()
+        until(lambda: int(self._version()) > int(version) + 4, "for beats of the nodes")
         self.kubernetes.kill(API_SERVER)
         time.sleep(away_s)
         self.kubernetes.start_api_server()
         until(lambda: self._is_gone(version), "for the old version to be out of date")
         self.faults += Counter({"API server": 1, "410": 1})
+
+    def _version(self) -> str:
+        return str(self.kubernetes.ask("GET", "/api/v1/nodes")["metadata"]["resourceVersion"])
 
     def _is_gone(self, version: str) -> bool:
         """Whether a watch from an old version is answered with 410."""
