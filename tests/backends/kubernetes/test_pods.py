@@ -49,7 +49,8 @@ def test_names_are_the_same_each_time_valid_and_of_one_piece_only() -> None:
 
 def test_labels_keep_within_what_kubernetes_takes() -> None:
     labels = made()["metadata"]["labels"]
-    assert labels == {"horae.dev/service": "s1", "horae.dev/job": "ann-train-7", "horae.dev/attempt": "3"}
+    job = {"horae.dev/job": "ann-train-7", "horae.dev/attempt": "3", "horae.dev/node": "v1.rack.example"}
+    assert labels == {"horae.dev/service": "s1", **job}
 
 
 def test_horae_places_the_pod_and_decides_what_becomes_of_it() -> None:

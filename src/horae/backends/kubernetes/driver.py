@@ -48,8 +48,9 @@ from horae.core.errors import UserError
 AT_ONCE_S = 1
 #: Seconds for which a node must show another number of GPUs before that is believed.
 NEW_SIZE_S = 30.0
-#: Seconds after which a pod that cannot start, for want of its image for example, is given up.
-STUCK_S = 60.0
+#: Seconds after which a pod is given up that cannot start, for want of its image for example, and one that does not
+#: start for no reason that is told: a large image takes its time.
+STUCK_S, SLOW_S = 60.0, 1800.0
 
 
 class BadKubernetesSettings(UserError):
@@ -116,11 +117,11 @@ class KubernetesDriver(ClusterDriver):
     def _give_up_stuck(self, pods: Iterable[KubePod], now_s: float) -> None:
         """Delete pods that cannot start, and note why: their attempts have failed."""
         for pod in pods:
-            waited_s = now_s - pod.bound_s if pod.bound_s is not None else 0.0
-            if pod.stuck and not pod.began and pod.deleted_s is None and waited_s > STUCK_S:
-                name = pod.key.partition("/")[2]
-                self._patch(name, {"metadata": {"annotations": {REFUSED_NOTE: pod.stuck}}})
-                self._delete(name)
+            if pod.phase == "Pending" and not pod.began and pod.deleted_s is None and pod.bound_s is not None:
+                if now_s - pod.bound_s > (STUCK_S if pod.stuck else SLOW_S):
+                    name, why = pod.key.partition("/")[2], pod.stuck or f"it did not start within {SLOW_S / 60:.0f} min"
+                    self._patch(name, {"metadata": {"annotations": {REFUSED_NOTE: why}}})
+                    self._delete(name)
 
     # --- acting
 

@@ -26,6 +26,7 @@ from horae.backends.protocol import KILLED
 
 #: Labels and annotations of Horae's pods. Labels are for people and selectors; annotations hold the names in full.
 SERVICE_LABEL, JOB_LABEL, ATTEMPT_LABEL = "horae.dev/service", "horae.dev/job", "horae.dev/attempt"
+NODE_LABEL = "horae.dev/node"
 JOB_NOTE, ATTEMPT_NOTE, NODE_NOTE = "horae.dev/job", "horae.dev/attempt", "horae.dev/node"
 #: Why Horae gave a pod up that could not start.
 REFUSED_NOTE = "horae.dev/refused"

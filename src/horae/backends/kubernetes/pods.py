@@ -33,6 +33,7 @@ from horae.backends.kubernetes.objects import (
     FINALIZER,
     JOB_LABEL,
     JOB_NOTE,
+    NODE_LABEL,
     NODE_NOTE,
     SERVICE_LABEL,
     TOLERATED,
@@ -107,6 +108,7 @@ def pod_of(settings: KubernetesSettings, piece: Piece, node: KubeNode, cpus_m: i
 
 def _meta(service: str, piece: PieceId) -> ObjectMeta:
     labels = {SERVICE_LABEL: service, JOB_LABEL: _slug(piece.job), ATTEMPT_LABEL: str(piece.attempt)}
+    labels[NODE_LABEL] = piece.node[:63].rstrip("-.")
     notes = {JOB_NOTE: piece.job, ATTEMPT_NOTE: str(piece.attempt), NODE_NOTE: piece.node}
     return ObjectMeta(name=pod_name(service, piece), labels=labels, annotations=notes, finalizers=[FINALIZER])
 
