@@ -23,9 +23,12 @@ from horae.backends.driver import (
 from horae.backends.kubernetes import driver as driver_module
 from horae.backends.kubernetes.driver import (
     NEW_SIZE_S,
+    SLOW_S,
+    STUCK_S,
     BadKubernetesSettings,
     KubernetesDriver,
     NodeSizes,
+    cannot_start,
     has_room,
     settings_of_this_process,
 )
@@ -407,6 +410,15 @@ def test_a_piece_has_room_unless_pods_that_have_not_ended_hold_the_gpus() -> Non
     assert has_room(piece, v1, [replace(holder, phase="Failed")])
     assert has_room(piece, v1, [replace(holder, node="v2")])
     assert has_room(replace(piece, id=PieceId("a-1", 2, "v1")), v1, [holder])
+
+
+def test_a_pod_may_wait_for_its_image_longer_than_for_one_that_is_not_there() -> None:
+    waiting = replace(read_pod(pod("Pending")), bound_s=0.0)
+    assert [cannot_start(waiting, after_s) for after_s in (STUCK_S + 1, SLOW_S + 1)] == [False, True]
+    stuck = replace(waiting, stuck="ErrImagePull")
+    assert [cannot_start(stuck, after_s) for after_s in (STUCK_S - 1, STUCK_S + 1)] == [False, True]
+    assert not cannot_start(replace(stuck, deleted_s=1.0), SLOW_S + 1)
+    assert not cannot_start(replace(stuck, phase="Running"), SLOW_S + 1)
 
 
 def test_an_id_that_cannot_be_a_label_is_refused() -> None:

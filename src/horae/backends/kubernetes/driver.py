@@ -116,12 +116,10 @@ class KubernetesDriver(ClusterDriver):
 
     def _give_up_stuck(self, pods: Iterable[KubePod], now_s: float) -> None:
         """Delete pods that cannot start, and note why: their attempts have failed."""
-        for pod in pods:
-            if pod.phase == "Pending" and not pod.began and pod.deleted_s is None and pod.bound_s is not None:
-                if now_s - pod.bound_s > (STUCK_S if pod.stuck else SLOW_S):
-                    name, why = pod.key.partition("/")[2], pod.stuck or f"it did not start within {SLOW_S / 60:.0f} min"
-                    self._patch(name, {"metadata": {"annotations": {REFUSED_NOTE: why}}})
-                    self._delete(name)
+        for pod in filter(lambda pod: cannot_start(pod, now_s), pods):
+            name, why = pod.key.partition("/")[2], pod.stuck or f"it did not start within {SLOW_S / 60:.0f} minutes"
+            self._patch(name, {"metadata": {"annotations": {REFUSED_NOTE: why}}})
+            self._delete(name)
 
     # --- acting
 
@@ -252,6 +250,13 @@ class NodeSizes:
             self._believed[node.name] = node.gpus
             return node.gpus, ""
         return believed, f"shows {node.gpus} GPUs instead of {believed}"
+
+
+def cannot_start(pod: KubePod, now_s: float) -> bool:
+    """Whether a pod has waited too long on its node to be started."""
+    waits = pod.phase == "Pending" and not pod.began and pod.deleted_s is None
+    limit_s = STUCK_S if pod.stuck else SLOW_S
+    return waits and pod.bound_s is not None and now_s - pod.bound_s > limit_s
 
 
 def has_room(piece: Piece, node: KubeNode, pods: Iterable[KubePod]) -> bool:
