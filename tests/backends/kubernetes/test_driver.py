@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightkube.config.kubeconfig import KubeConfig
 
 from horae.backends.driver import (
     EndCause,
@@ -21,6 +23,7 @@ from horae.backends.driver import (
     PieceState,
 )
 from horae.backends.kubernetes import driver as driver_module
+from horae.backends.kubernetes.api import KubernetesApi, load_config
 from horae.backends.kubernetes.driver import (
     NEW_SIZE_S,
     SLOW_S,
@@ -37,7 +40,7 @@ from horae.backends.kubernetes.pods import binding_of, pod_name, pod_of
 from horae.backends.kubernetes.shared_volume import SharedVolume
 from horae.backends.kubernetes.site_checks import check_rights
 from horae.testing.kubernetes_build import API_SERVER
-from horae.testing.kubernetes_cluster import ADMIN_USER, ETCD, NAMESPACE, KubernetesCluster
+from horae.testing.kubernetes_cluster import ADMIN_USER, ETCD, HORAE_USER, NAMESPACE, KubernetesCluster
 from tests.backends.kubernetes.made_objects import node, pod
 from tests.backends.kubernetes.stage import PODS, api_of, driver_of, needs_kubernetes, new_service, pods
 from tests.backends.real import until
@@ -118,6 +121,23 @@ class TestOnRealKubernetes:
         assert check_rights(api, claim).errors == (f"Namespace {NAMESPACE} has no PersistentVolumeClaim 'team'.",)
         api.namespace = "elsewhere"
         assert "may not create pods in namespace elsewhere" in check_rights(api, host).errors[0]
+
+    def test_the_account_of_a_pod_does_as_well_as_a_kubeconfig_file(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As Kubernetes mounts it into pods: token, namespace and certificate as files."""
+        config = json.loads(stage.cluster.kubeconfig(HORAE_USER).read_text())
+        server = config["clusters"][0]["cluster"]
+        (stage.folder / "token").write_text(config["users"][0]["user"]["token"])
+        (stage.folder / "namespace").write_text(NAMESPACE)
+        (stage.folder / "ca.crt").write_text(Path(server["certificate-authority"]).read_text())
+        host, _, port = server["server"].removeprefix("https://").partition(":")
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+        monkeypatch.setattr(KubeConfig, "from_env", lambda: KubeConfig.from_service_account(stage.folder))
+        api = KubernetesApi(load_config())
+        assert api.namespace == NAMESPACE
+        assert check_rights(api, SharedVolume("", Path("/mnt"))).errors == ()
 
     def test_submitted_again_and_again_a_piece_runs_once(self, stage: Stage) -> None:
         piece = stage.piece("v100")
