@@ -111,6 +111,7 @@ class TestOnRealKubernetes:
             image="none",
             volume=f"host:{shared.resolve()}",
             url="http://head:8642",
+            allow_plain_http=True,
         )
         with pytest.raises(CannotUseKubernetes, match="namespace"):
             Server(asked)
@@ -131,5 +132,5 @@ class TestOnRealKubernetes:
             server.close()
         assert max(record["attempt"] for record in records) > 1, "somebody was preempted"
         assert logs == ["counted to 80 at http://head:8642\n"] * 3
-        again = Server(ServeOptions(tmp_path / "state", port=0))
+        again = Server(ServeOptions(tmp_path / "state", port=0, allow_plain_http=True))
         again.close()

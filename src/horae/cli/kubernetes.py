@@ -29,6 +29,14 @@ def manifests(
     storage: Annotated[
         str, typer.Option("--storage", metavar="SIZE", help="Size of the shared folder's claim.")
     ] = "100Gi",
+    tls_secret: Annotated[
+        str,
+        typer.Option(
+            "--tls-secret",
+            metavar="NAME",
+            help="Serve HTTPS with tls.crt, tls.key and ca.crt of this Secret (default: plain HTTP in the cluster).",
+        ),
+    ] = "",
 ) -> None:
     """Print the rights that Horae needs, for `kubectl apply -f -`; with --image also the service and its folder.
 
@@ -40,5 +48,5 @@ def manifests(
 
     objects = rights_objects(namespace)
     if image:
-        objects += service_objects(namespace, image, read_volume(volume), storage)
+        objects += service_objects(namespace, image, read_volume(volume), storage, tls_secret)
     typer.echo(as_yaml(objects), nl=False)

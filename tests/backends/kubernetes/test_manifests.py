@@ -52,6 +52,16 @@ def test_the_service_runs_once_with_the_shared_folder_and_a_folder_of_its_own() 
     assert command[command.index("--url") + 1] == "http://horae.train:8642"
 
 
+def test_with_a_certificate_the_service_speaks_https_and_without_it_says_that_it_does_not() -> None:
+    for secret, word, url in (("horae-tls", "--tls-cert", "https"), ("", "--allow-plain-http", "http")):
+        made = service_objects("train", "horae:1", read_volume("team:/mnt/horae"), "1Ti", secret)
+        (pod,) = [each["spec"]["template"]["spec"] for each in made if each["kind"] == "Deployment"]
+        command = pod["containers"][0]["command"]
+        assert word in command
+        assert command[command.index("--url") + 1] == f"{url}://horae.train:8642"
+        assert ("tls" in [volume["name"] for volume in pod["volumes"]]) is bool(secret)
+
+
 def test_a_folder_of_the_nodes_needs_no_claim() -> None:
     claims = [made["metadata"]["name"] for made in _service("host:/data") if made["kind"] == "PersistentVolumeClaim"]
     assert claims == ["horae-state"]

@@ -78,6 +78,11 @@ def test_the_pod_runs_the_command_as_the_user_of_the_service() -> None:
     assert spec["automountServiceAccountToken"] is False
 
 
+def test_a_job_may_name_its_image() -> None:
+    images = [pod_of(SETTINGS, piece(image=name), v1(), 1, 1).to_dict()["spec"] for name in ("", "mine:2")]
+    assert [spec["containers"][0]["image"] for spec in images] == ["image:1", "mine:2"]
+
+
 @pytest.mark.parametrize(
     ("asked", "cpu", "memory"),
     [

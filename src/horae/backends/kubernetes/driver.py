@@ -60,6 +60,8 @@ class BadKubernetesSettings(UserError):
 class KubernetesDriver(ClusterDriver):
     """A `ClusterDriver` for the nodes with GPUs of a Kubernetes cluster, with pods in one namespace."""
 
+    honours = frozenset({"cpus_per_gpu", "memory_per_gpu", "image"})
+
     def __init__(self, settings: KubernetesSettings, api: KubernetesApi) -> None:
         if not re.fullmatch(r"[a-z0-9]{1,16}", settings.service):
             raise BadKubernetesSettings(

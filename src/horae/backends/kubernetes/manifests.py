@@ -19,6 +19,7 @@ NAME = "horae"
 PORT = 8642
 #: The journal has a claim of its own: a database does not belong on a file server.
 _STATE, _STATE_PATH = "horae-state", "/var/lib/horae"
+_TLS_PATH = "/etc/horae/tls"
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -54,8 +55,13 @@ def _role_binding(role_type: str, namespace: str) -> dict[str, Any]:
     }
 
 
-def service_objects(namespace: str, image: str, volume: SharedVolume, storage: str) -> list[dict[str, Any]]:
-    """The service with an address of its own, its journal's folder, and the shared folder."""
+def service_objects(
+    namespace: str, image: str, volume: SharedVolume, storage: str, tls_secret: str = ""
+) -> list[dict[str, Any]]:
+    """The service with an address of its own, its journal's folder, and the shared folder.
+
+    `tls_secret` names a Secret with tls.crt, tls.key and ca.crt. Without it, the service speaks plain HTTP.
+    """
     labels = {"app": NAME}
     meta = {"name": NAME, "namespace": namespace}
     claims = [_claim(_STATE, namespace, "ReadWriteOnce", "10Gi")]
@@ -70,7 +76,7 @@ def service_objects(namespace: str, image: str, volume: SharedVolume, storage: s
             "replicas": 1,
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": _service_pod(namespace, image, volume)},
+            "template": {"metadata": {"labels": labels}, "spec": _service_pod(namespace, image, volume, tls_secret)},
         },
     }
     ports = [{"port": PORT, "targetPort": PORT}]
@@ -84,31 +90,38 @@ def _claim(name: str, namespace: str, access: str, storage: str) -> dict[str, An
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
 
 
-def _service_pod(namespace: str, image: str, volume: SharedVolume) -> dict[str, Any]:
+def _service_pod(namespace: str, image: str, volume: SharedVolume, tls_secret: str) -> dict[str, Any]:
     source = (
         {"persistentVolumeClaim": {"claimName": volume.claim}}
         if volume.claim
         else {"hostPath": {"path": str(volume.path), "type": "Directory"}}
     )
+    mounts = {"shared": str(volume.path), "state": _STATE_PATH}
+    volumes: list[dict[str, Any]] = [
+        {"name": "shared", **source},
+        {"name": "state", "persistentVolumeClaim": {"claimName": _STATE}},
+    ]
+    if tls_secret:
+        mounts["tls"] = _TLS_PATH
+        volumes.append({"name": "tls", "secret": {"secretName": tls_secret}})
     container = {
         "name": NAME,
         "image": image,
-        "command": shlex.split(serve_command(namespace, image, volume)),
+        "command": shlex.split(serve_command(namespace, image, volume, bool(tls_secret))),
         "ports": [{"containerPort": PORT}],
-        "volumeMounts": [
-            {"name": "shared", "mountPath": str(volume.path)},
-            {"name": "state", "mountPath": _STATE_PATH},
-        ],
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
     }
-    volumes = [{"name": "shared", **source}, {"name": "state", "persistentVolumeClaim": {"claimName": _STATE}}]
     return {"serviceAccountName": NAME, "containers": [container], "volumes": volumes}
 
 
-def serve_command(namespace: str, image: str, volume: SharedVolume) -> str:
+def serve_command(namespace: str, image: str, volume: SharedVolume, tls: bool) -> str:
     """The command that starts the service inside the cluster."""
     words = ["horae", "serve", "--backend", "kubernetes", "--namespace", namespace, "--image", image]
-    words += ["--volume", str(volume), "--url", f"http://{NAME}.{namespace}:{PORT}"]
-    words += ["--state", _STATE_PATH, "--host", "0.0.0.0", "--port", str(PORT), "--allow-remote"]
+    words += ["--volume", str(volume), "--url", f"{'https' if tls else 'http'}://{NAME}.{namespace}:{PORT}"]
+    words += ["--state", _STATE_PATH, "--host", "0.0.0.0", "--port", str(PORT)]
+    files = {"cert": "tls.crt", "key": "tls.key", "ca": "ca.crt"}
+    encrypted = [word for option, file in files.items() for word in (f"--tls-{option}", f"{_TLS_PATH}/{file}")]
+    words += encrypted if tls else ["--allow-plain-http"]
     return shlex.join(words)
 
 

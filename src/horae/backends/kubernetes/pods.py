@@ -55,6 +55,7 @@ class KubernetesSettings:
 
     #: Short id of the service, unique in the cluster: [a-z0-9]{1,16}.
     service: str
+    #: Image of jobs that name none.
     image: str
     volume: SharedVolume
     #: Ids of the user and group that pods run as: those of the service, which owns the files.
@@ -78,7 +79,7 @@ def pod_of(settings: KubernetesSettings, piece: Piece, node: KubeNode, cpus_m: i
     resources = resources_of(piece, node, cpus_m, memory_mb)
     container = Container(
         name="runner",
-        image=settings.image,
+        image=piece.image or settings.image,
         command=list(piece.command),
         env=[EnvVar(name=NODE_VARIABLE, value=piece.id.node)],
         resources=resources,
