@@ -47,7 +47,7 @@ class StormSite:
             points=tuple(sorted(KUBERNETES_POINTS)),
             kinds=("train", "train", "plain", "shell", "pair", "gang", "uneven"),
             gpu_types=("v100", "p100"),
-            backlog=16,
+            backlog=20,
         )
         self.faults: Counter[str] = Counter()
 
