@@ -63,6 +63,8 @@ def test_changes_after_the_list_are_in_the_mirror() -> None:
     )
     server = Server([listed(5, named("a", 3))], [watch])
     assert server.seen() == {"a": "Failed", "c": "Pending"}
+    assert (found := server.mirror.get("train/a"))
+    assert (found.phase, server.mirror.get("train/b")) == ("Failed", None)
     assert server.since[:2] == ["5", "9"]
 
 

@@ -191,7 +191,7 @@ class KubernetesDriver(ClusterDriver):
     def forget(self, piece: PieceId) -> None:
         """Let a pod's object go. It stays until its kubelet has ended it, if that has not happened yet."""
         name = pod_name(self._settings.service, piece)
-        pod = self._own.snapshot().get(f"{self._api.namespace}/{name}")
+        pod = self._own.get(f"{self._api.namespace}/{name}")
         if pod and (pod.is_kept or pod.deleted_s is None):
             self._drop(name)
 

@@ -67,14 +67,23 @@ class Mirror(Generic[Seen]):
 
     def snapshot(self) -> dict[str, Seen]:
         """All objects by key, as they are now; raises `OutOfSight` if that is not certain."""
+        self._sync()
+        with self._lock:
+            return dict(self._found)
+
+    def get(self, key: str) -> Seen | None:
+        """One object, as it is now; None if it is gone."""
+        self._sync()
+        with self._lock:
+            return self._found.get(key)
+
+    def _sync(self) -> None:
         self._looked_s = time.monotonic()
         if not self.is_awake:
             self._thread = threading.Thread(target=self._follow, name="horae-kubernetes-watch", daemon=True)
             self._thread.start()
         if not self._in_sync.wait(SYNC_S):
             raise OutOfSight(self._why)
-        with self._lock:
-            return dict(self._found)
 
     def put(self, seen: Seen) -> None:
         """Note an object that this service has just written or read."""
