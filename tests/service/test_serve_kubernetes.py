@@ -18,11 +18,11 @@ from horae.backends.kubernetes.manifests import rights_objects
 from horae.cli.main import main
 from horae.core.errors import UserError
 from horae.service.server import ServeOptions, Server
-from horae.testing.kubernetes_cluster import HORAE_USER, NAMESPACE, KubernetesCluster, MadeUpKubeNode, why_not
+from horae.testing.kubernetes_cluster import HORAE_USER, NAMESPACE, KubernetesCluster, MadeUpKubeNode
+from tests.backends.kubernetes.stage import needs_kubernetes
 from tests.backends.real import until
 from tests.service.live import eventually, submit
 
-needs_kubernetes = [pytest.mark.engine, pytest.mark.skipif(bool(why_not()), reason=f"needs Kubernetes: {why_not()}")]
 
 #: Counts to 80 in steps of 0.1 s, and goes on from its checkpoint if it is preempted.
 _COUNTS = """\

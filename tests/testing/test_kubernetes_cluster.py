@@ -17,11 +17,11 @@ import pytest
 from horae.testing import kubernetes_build, kubernetes_cluster
 from horae.testing.daemons import Daemons, DaemonTrouble, kill_all, until, with_descendants
 from horae.testing.kubernetes_build import API_SERVER, CONTROLLERS, INSTALL, BuildTrouble, binaries, build
-from horae.testing.kubernetes_cluster import ADMIN_USER, ETCD, KubernetesCluster, KubernetesTrouble, main, why_not
+from horae.testing.kubernetes_cluster import ADMIN_USER, ETCD, KubernetesCluster, KubernetesTrouble, main
 from horae.testing.made_up_kubelet import amount, requests_of
+from tests.backends.kubernetes.stage import needs_kubernetes
 from tests.listening import listening
 
-needs_kubernetes = [pytest.mark.engine, pytest.mark.skipif(bool(why_not()), reason=f"needs Kubernetes: {why_not()}")]
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -113,24 +113,21 @@ class TestRealKubernetes:
         assert cluster.daemons.process("v1") == before, "what runs already is not started again"
         assert cluster.api_server_is_ready()
 
+    def test_it_is_a_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        folder = tmp_path / "kube"
+        try:
+            assert main(["start", str(folder)]) == 0
+            shown = capsys.readouterr().out
+            assert f"export KUBECONFIG={folder}/kubeconfig-{ADMIN_USER}" in shown
+            assert len(KubernetesCluster(folder).ask("GET", "/api/v1/nodes")["items"]) == 4
+        finally:
+            assert main(["stop", str(folder)]) == 0
+        daemons = Daemons(folder)
+        assert not any(daemons.process(name).is_alive() for name in daemons.names())
+
     def test_a_refusal_says_so(self, cluster: KubernetesCluster) -> None:
         with pytest.raises(KubernetesTrouble, match="failed with 404"):
             cluster.ask("GET", f"{PODS}/none")
-
-
-@pytest.mark.engine
-@pytest.mark.skipif(bool(why_not()), reason=f"needs Kubernetes: {why_not()}")
-def test_it_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "kube"
-    try:
-        assert main(["start", str(folder)]) == 0
-        shown = capsys.readouterr().out
-        assert f"export KUBECONFIG={folder}/kubeconfig-{ADMIN_USER}" in shown
-        assert len(KubernetesCluster(folder).ask("GET", "/api/v1/nodes")["items"]) == 4
-    finally:
-        assert main(["stop", str(folder)]) == 0
-    daemons = Daemons(folder)
-    assert not any(daemons.process(name).is_alive() for name in daemons.names())
 
 
 def test_without_kubernetes_it_says_what_builds_it(

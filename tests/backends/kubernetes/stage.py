@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,9 @@ from horae.testing.kubernetes_cluster import (
 )
 from tests.backends.real import until
 
-needs_kubernetes = [pytest.mark.engine, pytest.mark.skipif(bool(why_not()), reason=f"needs Kubernetes: {why_not()}")]
+#: These tests take minutes, so that `make test` leaves them out even where Kubernetes is built.
+_WHY_NOT = why_not() or ("" if os.environ.get("HORAE_KUBERNETES") else "only when asked, by `make test-kubernetes`")
+needs_kubernetes = [pytest.mark.engine, pytest.mark.skipif(bool(_WHY_NOT), reason=f"needs Kubernetes: {_WHY_NOT}")]
 
 #: The nodes of the contract of backends, and one more of the first type for gangs.
 NODES = (
