@@ -23,7 +23,6 @@ from tests.backends.kubernetes.stage import needs_kubernetes
 from tests.backends.real import until
 from tests.service.live import eventually, submit
 
-
 #: Counts to 80 in steps of 0.1 s, and goes on from its checkpoint if it is preempted.
 _COUNTS = """\
 cd $HORAE_CHECKPOINT_DIR
