@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-slurm test-kubernetes torch slurm kubernetes soak lint bench agreement docs clean
+.PHONY: demo demo-slurm test test-long test-slurm test-ray test-kubernetes torch slurm ray kubernetes soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -26,6 +26,11 @@ demo: $(INSTALLED)
 	@mkdir -p build
 	$(BIN)/horae demo --html build/demo.html
 
+## The same on a small real Slurm of four nodes with made-up GPUs, which is ended afterwards.
+demo-slurm: slurm
+	@mkdir -p build
+	$(BIN)/horae demo --on slurm --html build/demo-slurm.html
+
 ## The test suite; what could not run is listed with its reason. Then, alone, the gate: Horae is as fast as it was.
 test: $(INSTALLED)
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "not long" --ignore=tests/gate
@@ -33,21 +38,31 @@ test: $(INSTALLED)
 
 ## What takes long: a service that is killed again and again, the demo, real jobs against simulated ones, PyTorch.
 test-long: $(INSTALLED)
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m long
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m "long and not engine"
 
 ## PyTorch, for the tests that train with it; `make test-long` runs them where it is installed.
 torch: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 
-## The tests that need a real Slurm; `make test` runs them, too, where Slurm is installed.
+## The tests that need a real Slurm, with a storm of some ten minutes; `make test` runs the short ones, where Slurm is installed.
 test-slurm: $(INSTALLED)
-	$(BIN)/pytest -n $(TEST_WORKERS) -m engine tests/backends/slurm tests/testing/test_slurm_cluster.py
+	HORAE_STORM=1 $(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m engine tests/backends/slurm tests/testing/test_slurm_cluster.py
 
 ## Slurm from the packages of Debian or Ubuntu, as root, for those tests. They start daemons of their own.
 slurm: $(INSTALLED)
 	@$(BIN)/python -c 'import sys; from horae.testing.slurm_cluster import why_not; sys.exit(bool(why_not()))' || \
 		{ apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive \
 		$$($(BIN)/python -c 'from horae.testing.slurm_cluster import INSTALL; print(INSTALL)'); }
+
+## The tests that need a real Ray, as root: about twenty minutes, with a storm of kills in the end.
+test-ray: $(INSTALLED) ray
+	$(BIN)/pytest -p no:xdist -m engine tests/backends/ray tests/testing/test_ray_cluster.py tests/service/test_serve_ray.py \
+		tests/experiments/test_ray_study.py --deselect tests/backends/ray/test_ray_storm.py
+	HORAE_STORM=1 $(BIN)/pytest -p no:xdist tests/backends/ray/test_ray_storm.py
+
+## Ray, 400 MB, in an environment of its own in the user's cache folder; only these tests and demonstrations use it.
+ray: $(INSTALLED)
+	$(BIN)/python -m horae.testing.ray_cluster install
 
 ## The tests that need a real Kubernetes, the long ones included; `make kubernetes` builds it. Kubelets are ours.
 test-kubernetes: $(INSTALLED)

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "plugins": {"core", "policies"},
     "simulator": {"core", "solve", "policies", "placement", "plugins"},
     "service": {"core", "solve", "policies", "placement", "backends", "report", "simulator", "workload", "plugins"},
-    "experiments": {"core", "policies", "plugins", "simulator", "workload", "report", "service", "client"},
+    "experiments": {"core", "policies", "plugins", "simulator", "workload", "report", "service", "client", "backends"},
     "testing": {"core", "policies", "placement", "simulator", "workload", "backends"},
     "api": {"core", "policies", "plugins", "simulator", "workload", "report", "experiments", "client"},
     "cli": {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from horae.cli.main import main
-from horae.experiments import comparison, parallel
+from horae.experiments import parallel
 from horae.experiments.parallel import Advance, Batch, Outcome
 
 #: Five small jobs in the Tiresias format; the third is a gang of four.
@@ -56,8 +56,7 @@ def horae(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    for module in (comparison, parallel):
-        monkeypatch.setattr(module, "run_all", _run_here_or_all(module.run_all))
+    monkeypatch.setattr(parallel, "run_all", _run_here_or_all(parallel.run_all))
 
     def run(*words: object) -> Answer:
         code = main([str(word) for word in words])

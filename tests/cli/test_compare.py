@@ -9,7 +9,7 @@ import pytest
 
 from horae.cli.compare import DEFAULT_POLICIES, read_policies, split_policies
 from horae.core.errors import UserError
-from horae.experiments import comparison, parallel
+from horae.experiments import parallel
 from horae.policies import POLICIES
 from tests.cli.conftest import Horae
 
@@ -159,7 +159,7 @@ def test_jobs_that_did_not_finish_are_told_for_each_policy(
     def cut_short(*words: Any, **more: Any) -> list[parallel.Outcome]:
         return [replace(outcome, waiting={"2": "no room"}) for outcome in run_all(*words, **more)]
 
-    monkeypatch.setattr(comparison, "run_all", cut_short)
+    monkeypatch.setattr(parallel, "run_all", cut_short)
     answer = horae("compare", "--trace", trace, "--cluster", "1x4", "--policies", "srtf,las")
     assert answer.code == 0
     assert answer.err.splitlines() == [

@@ -45,6 +45,24 @@ class Probe:
         return sorted(self.seconds)[int(0.99 * (len(self.seconds) - 1))]
 
 
+def attempts_begun(marks: Path) -> set[tuple[str, int]]:
+    """Attempts that have begun, by their witnesses."""
+    path = marks / "lines"
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return {(line["job"], line["attempt"]) for line in lines if line["what"] == "begin"}
+
+
+def await_attempts(marks: Path, attempts: int, repeated: int, patience_s: float = 600.0) -> None:
+    """Wait until there were so many attempts, so many of them of jobs that had run before."""
+    end_s = time.monotonic() + patience_s
+    while time.monotonic() < end_s:
+        begun = attempts_begun(marks)
+        if len(begun) >= attempts and len(begun) - len({job for job, _ in begun}) >= repeated:
+            return
+        time.sleep(1.0)
+    raise AssertionError(f"only {len(begun)} attempts in {patience_s:g} s")
+
+
 def seconds_to_begin(service: Service, marks: Path) -> list[float]:
     """Seconds from the launch of each attempt of the last jobs to the first line of its witness, sorted."""
     begun: dict[tuple[str, int], float] = defaultdict(lambda: float("inf"))

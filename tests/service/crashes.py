@@ -290,7 +290,7 @@ def attempts_alive(state: Path) -> set[Attempt]:
     jobs = f"{state.resolve()}/jobs/"
     runners = [pid for pid, kind in processes_of(state).items() if kind == "runner"]
     folders = (word.removeprefix(jobs) for pid in runners for word in _command(pid) if word.startswith(jobs))
-    return {(job, int(number)) for job, _, number in (folder.partition("/") for folder in folders)}
+    return {(job, int(number)) for job, number, *_ in (folder.split("/") for folder in folders)}
 
 
 # --------------------------------------------------------------------- the storm

@@ -40,7 +40,7 @@ class Witness:
         self.write("begin")
 
     def gpus(self) -> list[str]:
-        """The GPUs that are this process's own."""
+        """The GPUs that are this process's own. Nodes of a made-up cluster share a machine: the node is named, too."""
         numbers = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
         mine = numbers if os.environ["LOCAL_WORLD_SIZE"] == "1" else [numbers[int(os.environ["LOCAL_RANK"])]]
         node = os.environ.get("HORAE_NODE", os.environ["HORAE_GPU_TYPE"])

@@ -18,7 +18,8 @@ from horae.core.errors import UserError
 from horae.core.history import History
 from horae.experiments import comparison
 from horae.experiments import replay as replays
-from horae.experiments.parallel import Batch, MeasuredJobs, Outcome, run_all, run_in_turn
+from horae.experiments.executors import executor_for
+from horae.experiments.parallel import Batch, MeasuredJobs, Outcome
 from horae.experiments.prices import with_prices
 from horae.experiments.sweep import Point, SweepPlan, SweepWindow, check_measure, choose_window
 from horae.experiments.sweep_axis import LOAD, RATE, SweepAxis, check_policies, check_values
@@ -172,7 +173,7 @@ def compare(
         chosen,
         list(seeds),
         measured,
-        workers=workers if workers > 1 else 0,
+        execute=executor_for(workers),
         keep_histories=True,
         advance=_silently,
     )
@@ -215,8 +216,7 @@ def sweep(
     )
     steps = tuple(variation.steps(base.cluster, None, None))
     plan = SweepPlan(variation, steps, tuple(chosen), drawn, window, base, tuple(seeds))
-    batch = Batch(plan.scenarios(), window.measured)
-    outcomes = run_all(batch, workers, _silently) if workers > 1 else run_in_turn(batch, _silently)
+    outcomes = executor_for(workers)(Batch(plan.scenarios(), window.measured), _silently)
     points = plan.points(outcomes)
     warn_of_ignored_speeds([(point.label, outcome.ignored_speeds) for point in points for outcome in point.outcomes])
     return Sweep(plan, points, "generated jobs" if drawn else "a trace")

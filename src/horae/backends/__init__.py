@@ -30,6 +30,8 @@ class BackendOptions:
     devices: Mapping[Node, tuple[int, ...]] = field(default_factory=dict)
     #: Partition of a Slurm cluster.
     partition: str = ""
+    #: Address of a Ray cluster's dashboard.
+    address: str = ""
     #: Folder that the service and all nodes share, at the same path.
     shared: Path | None = None
     #: For Kubernetes: context of the kubeconfig file, namespace and image of pods, and the shared folder as a volume.
@@ -86,6 +88,28 @@ def _slurm(options: BackendOptions) -> Backend:
     return reconciler(driver, shared, options)
 
 
+class CannotUseRay(UserError):
+    """Options with which the backend cannot work on a Ray cluster."""
+
+
+def _ray(options: BackendOptions) -> Backend:
+    from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
+    from horae.backends.ray.dashboard import Dashboard
+    from horae.backends.ray.driver import RayDriver
+    from horae.backends.ray.gang_job import RaySettings
+    from horae.backends.shared_folder import service_id
+
+    if not options.address or not options.shared:
+        raise CannotUseRay(
+            "The backend ray needs the dashboard and a shared folder: --address http://head:8265 --shared DIR."
+        )
+    options.check_settings(CLUSTER_SETTINGS)
+    shared, dashboard = options.shared.resolve(), Dashboard(options.address)
+    driver = RayDriver(RaySettings(service_id(shared), shared), dashboard)
+    # Nodes need not have the service's Python at the same path.
+    return reconciler(driver, shared, options, python="python3")
+
+
 class CannotUseKubernetes(UserError):
     """A Kubernetes cluster, or options, with which the backend cannot work."""
 
@@ -119,7 +143,7 @@ def _kubernetes(options: BackendOptions) -> Backend:
 
 
 #: What makes each backend, by name.
-BACKENDS: dict[str, BackendFactory] = {"local": _local, "slurm": _slurm, "kubernetes": _kubernetes}
+BACKENDS: dict[str, BackendFactory] = {"local": _local, "slurm": _slurm, "ray": _ray, "kubernetes": _kubernetes}
 
 
 class UnknownBackend(UserError):

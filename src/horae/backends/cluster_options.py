@@ -21,7 +21,7 @@ _SHORTEST_S = 10.0
 def reconciler(
     driver: ClusterDriver, shared: Path, options: BackendOptions, python: str = sys.executable
 ) -> Reconciler:
-    """The reconciler around a driver. `python` runs the runner on the nodes.
+    """The reconciler around a driver; `python` runs the runners on the nodes.
 
     `fence` is a command that makes sure that nothing runs on a node. `storage-away` is how long the shared folder may
     be away before jobs are killed; a job of a node that is cut off runs elsewhere after half as long again.

@@ -27,7 +27,7 @@ from urllib.parse import quote
 from horae.backends.driver import NODE_VARIABLE, PieceId, SeenNode
 from horae.backends.local import runner
 from horae.backends.local.attempt_folders import AttemptFolders, read_json, work_saved
-from horae.backends.local.runner_order import make_order, task_of
+from horae.backends.local.runner_order import make_order, master_variables, task_of
 from horae.backends.piece_files import CANNOT_RUN, PieceFiles
 from horae.backends.protocol import Attempt, Start
 from horae.backends.task import Task
@@ -168,8 +168,7 @@ class SharedFolder:
             **order["env"],
             **secrets,
             NODE_VARIABLE: ordered.nodes[group],
-            "MASTER_ADDR": nodes[ordered.nodes[0]].address,
-            "MASTER_PORT": str(master_port(min(order["seats"][0]), ordered.id[1])),
+            **master_variables(nodes[ordered.nodes[0]].address, master_port(min(order["seats"][0]), ordered.id[1])),
         }
         unread = {name: path for name, path in order["secrets"].items() if name not in secrets}
         return {**order, "env": env, "secrets": unread, "ranks": ranks, "take_over": _TAKEN_OVER}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,14 +64,14 @@ def command(
     skip_bad: options.SkipBadOption = False,
     measure_from: options.MeasureFromOption = 0,
     measure_to: options.MeasureToOption = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", min=1, help="Processes at once.  [default: one a core]")
-    ] = None,
+    workers: options.WorkersOption = None,
+    on: options.OnOption = None,
     html: options.HtmlOption = None,
     output: options.OutputOption = Output.TABLE,
 ) -> None:
     """Run several policies on the same jobs, in parallel processes, and show them side by side."""
     from horae.experiments.comparison import compare
+    from horae.experiments.executors import executor_on
     from horae.experiments.parallel import MeasuredJobs
     from horae.experiments.prices import with_prices
     from horae.simulator.scenario import Scenario
@@ -80,6 +79,7 @@ def command(
 
     # Whatever can be wrong is found before anything takes time.
     check_outputs([html], inputs=[trace, throughputs, queues, hours_from, cluster_file(cluster)])
+    execute = executor_on(on, workers)
     machines = parse_cluster(cluster)
     chosen = [with_prices(one, machines) for one in read_policies(policy or (), policies)]
     speeds = inputs.read_throughputs(throughputs)
@@ -97,7 +97,7 @@ def command(
             chosen,
             range(seed, seed + seeds),
             MeasuredJobs(measure_from, measure_to),
-            workers=workers or os.cpu_count() or 1,
+            execute=execute,
             keep_histories=html is not None,
             advance=advance,
         )

@@ -99,3 +99,14 @@ PerfettoOption = Annotated[
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots, all in one file.")
 ]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, help="Runs at once.  [default: one for each core]")
+]
+OnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="ray:URL",
+        help="Spread the runs over a Ray cluster whose nodes have the same Horae: ray:http://head:8265.",
+    ),
+]

@@ -115,15 +115,19 @@ def command(
         typer.Option(
             "--backend",
             metavar="NAME",
-            help="What runs the jobs: local, slurm, kubernetes, or one that an installed package offers.",
+            help="What runs the jobs: local, slurm, ray, kubernetes, or one that an installed package offers.",
         ),
     ] = None,
     partition: Annotated[
         str | None, typer.Option("--partition", metavar="NAME", help="Slurm partition, for Horae's jobs alone.")
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="URL", help="Dashboard of a Ray cluster, for Horae alone: http://head:8265."),
+    ] = None,
     shared: Annotated[
         Path | None,
-        typer.Option("--shared", metavar="DIR", help="Folder that this machine and all Slurm nodes have, same path."),
+        typer.Option("--shared", metavar="DIR", help="Folder that this machine and all nodes have, same path."),
     ] = None,
     context: Annotated[
         str | None,
@@ -190,6 +194,7 @@ def command(
         keep_s=read_span("--keep", keep) if keep is not None else None,
         backend=backend,
         partition=partition,
+        address=address,
         shared=shared,
         context=context,
         namespace=namespace,

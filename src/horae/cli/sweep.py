@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,9 +144,8 @@ def command(
         ),
     ] = None,
     restart_cost: options.RestartCostOption = 30.0,
-    workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", min=1, help="Processes at once.  [default: one a core]")
-    ] = None,
+    workers: options.WorkersOption = None,
+    on: options.OnOption = None,
     measure: Annotated[
         str,
         typer.Option("--measure", metavar="PATH", help="What --plot draws: a metric, such as rho.max or gpu_hours."),
@@ -164,7 +162,8 @@ def command(
     jobs are run to the end, or those in the middle of a long stream are measured, so that they see the cluster as
     it is on any day.
     """
-    from horae.experiments.parallel import Batch, run_all
+    from horae.experiments.executors import executor_on
+    from horae.experiments.parallel import Batch
     from horae.experiments.prices import with_prices
     from horae.experiments.sweep import SweepPlan, check_measure, choose_window
     from horae.simulator.scenario import Scenario
@@ -174,6 +173,7 @@ def command(
     # Whatever can be wrong is found before anything takes time.
     usual = EXPERIMENTS.get(generate, GAVEL)
     cluster, placement = cluster or usual.cluster, placement or usual.placement
+    execute = executor_on(on, workers)
     _check_plot(plot)
     check_measure(measure)
     check_outputs([plot, html], inputs=[throughputs, queues, cluster_file(cluster)])
@@ -192,7 +192,7 @@ def command(
     _tell_flat(plan)
     scenarios = plan.scenarios()
     with progress_bar(f"{len(scenarios)} runs", output) as advance:
-        outcomes = run_all(Batch(scenarios, window.measured), workers or os.cpu_count() or 1, advance)
+        outcomes = execute(Batch(scenarios, window.measured), advance)
     points, axis = plan.points(outcomes), plan.axis()
     panels = plan.panels(points, measure)
     _write_files(axis, panels, plan.about(generate), plot, html)

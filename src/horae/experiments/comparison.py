@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from horae.experiments.parallel import ALL_JOBS, Advance, Batch, MeasuredJobs, Outcome, run_all, run_in_turn
+from horae.experiments.parallel import ALL_JOBS, Advance, Batch, Executor, MeasuredJobs, Outcome
 from horae.report.confidence import interval_record, mean_record
 from horae.simulator.scenario import PolicyChoice, Scenario
 
@@ -17,20 +17,19 @@ def compare(
     seeds: Sequence[int],
     measured: MeasuredJobs = ALL_JOBS,
     *,
-    workers: int,
+    execute: Executor,
     keep_histories: bool,
     advance: Advance,
 ) -> list[list[Outcome]]:
     """Run every policy on every seed, everything else as in the base; gives the outcomes by policy.
 
-    Without workers the runs are made in this process. Histories are kept of the first seed, which the page shows.
+    Histories are kept of the first seed, which the page shows.
     """
     scenarios = [
         replace(base, policy=choice.policy, settings=choice.settings, seed=seed) for choice in chosen for seed in seeds
     ]
     histories = frozenset(range(0, len(scenarios), len(seeds))) if keep_histories else frozenset[int]()
-    batch = Batch(scenarios, measured, histories)
-    outcomes = run_all(batch, workers, advance) if workers else run_in_turn(batch, advance)
+    outcomes = execute(Batch(scenarios, measured, histories), advance)
     return [outcomes[first : first + len(seeds)] for first in range(0, len(outcomes), len(seeds))]
 
 

@@ -67,11 +67,15 @@ class Batch:
     histories: frozenset[int] = frozenset()
 
 
+#: Performs the runs of a batch somewhere, and returns their outcomes in the same order.
+Executor = Callable[[Batch, Advance], list[Outcome]]
+
+
 def run_in_turn(batch: Batch, advance: Advance) -> list[Outcome]:
     """Perform the runs in this process, one after the other."""
     count = len(batch.scenarios)
     return [
-        _perform(batch, number, lambda share, done=number: advance(done + share, count))  # type: ignore[misc]
+        perform(batch, number, lambda share, done=number: advance(done + share, count))  # type: ignore[misc]
         for number in range(count)
     ]
 
@@ -85,7 +89,7 @@ def run_all(batch: Batch, workers: int, advance: Advance) -> list[Outcome]:
     count = len(batch.scenarios)
     context = multiprocessing.get_context("spawn")
     done = context.RawArray(c_double, count)
-    pool = ProcessPoolExecutor(min(workers, count), context, _enter, (_packed(batch), done))
+    pool = ProcessPoolExecutor(min(workers, count), context, _enter, (packed(batch), done))
     try:
         with _without_interrupts(), _without_main_module():
             futures = [pool.submit(_perform_here, number) for number in range(count)]
@@ -102,7 +106,7 @@ def run_all(batch: Batch, workers: int, advance: Advance) -> list[Outcome]:
         pool.shutdown(cancel_futures=True)
 
 
-def _packed(batch: Batch) -> bytes:
+def packed(batch: Batch) -> bytes:
     """A batch for other processes, with the policies from outside that it names.
 
     Classes of a script or a notebook, which no other process can import, travel by value. What scenarios share,
@@ -113,12 +117,20 @@ def _packed(batch: Batch) -> bytes:
     named = {scenario.policy for scenario in batch.scenarios if isinstance(scenario.policy, str)}
     outside = {name: POLICIES[name] for name in named if name in POLICIES and not is_built_in(POLICIES[name])}
     try:
-        packed: bytes = cloudpickle.dumps((batch, outside))
+        content: bytes = cloudpickle.dumps((batch, outside))
     except Exception as error:
         raise UserError(
             f"A policy cannot be sent to worker processes ({type(error).__name__}: {error}): use workers=1."
         ) from error
-    return packed
+    return content
+
+
+def unpacked(content: bytes) -> Batch:
+    """The batch that `packed` made, with its policies from outside registered."""
+    batch: Batch
+    batch, outside = pickle.loads(content)
+    POLICIES.update(outside)
+    return batch
 
 
 @contextmanager
@@ -163,11 +175,10 @@ _batch: Batch
 _done: Any
 
 
-def _enter(packed: bytes, done: Any) -> None:
+def _enter(content: bytes, done: Any) -> None:
     """Begin a worker process."""
     global _batch, _done
-    (_batch, outside), _done = pickle.loads(packed), done
-    POLICIES.update(outside)
+    _batch, _done = unpacked(content), done
 
 
 def _perform_here(number: int) -> Outcome:
@@ -177,13 +188,13 @@ def _perform_here(number: int) -> Outcome:
         _done[number] = share
 
     try:
-        return _perform(_batch, number, advance)
+        return perform(_batch, number, advance)
     except UserError as error:
         # Errors with arguments of their own do not survive the way between processes; their sentence does.
         raise UserError(str(error)) from None
 
 
-def _perform(batch: Batch, number: int, advance: Callable[[float], None]) -> Outcome:
+def perform(batch: Batch, number: int, advance: Callable[[float], None]) -> Outcome:
     """Simulate and measure one run."""
     scenario = batch.scenarios[number]
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 DEFAULT_POLICY, DEFAULT_PLACEMENT, DEFAULT_BACKEND = "fifo-backfill", "best-effort", "local"
 #: Options that say which cluster runs the jobs, and how.
-_CLUSTER_TEXTS = ("partition", "context", "namespace", "image", "volume")
+_CLUSTER_TEXTS = ("partition", "address", "context", "namespace", "image", "volume")
 #: Settings of the default policy that its simulation leaves off: a large job is not passed by small ones for ever.
 DEFAULT_SETTINGS = {"reserve": "600"}
 #: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
@@ -78,8 +78,10 @@ class ServeOptions:
     keep_s: float | None = None
     #: Name of what runs the jobs.
     backend: str | None = None
-    #: For the backend `slurm`: the partition, and a folder that the service and all nodes share.
+    #: For the backend `slurm`: the partition. For `ray`: the dashboard's address.
     partition: str | None = None
+    address: str | None = None
+    #: For both: a folder that the service and all nodes share.
     shared: Path | None = None
     #: For the backend `kubernetes`: context of the kubeconfig file, namespace and image of pods, the shared volume.
     context: str | None = None

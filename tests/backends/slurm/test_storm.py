@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from horae.testing.slurm_cluster import PARTITION, SlurmCluster, SlurmTrouble, why_not
-from tests.service.cluster_storm import Probe, seconds_to_begin, summary
+from tests.service.cluster_storm import Probe, await_attempts, seconds_to_begin, summary
 from tests.service.crashes import Cluster, Storm, examine, service
 from tests.service.mortal import CLUSTER_POINTS
 
@@ -129,7 +129,7 @@ def make_slurm_suffer(site: Site, storm: Storm) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not LONG, reason="six minutes: `make test-slurm` runs it")
+@pytest.mark.skipif(not LONG, reason="takes ten minutes: `make test-slurm` runs it")
 def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,8 +138,7 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
         storm.begin()
         probe = Probe(running)
         make_slurm_suffer(site, storm)
-        while len(storm.submitter.acknowledged) < 60:
-            time.sleep(1)
+        await_attempts(storm.submitter.marks, attempts=160, repeated=90)
         storm.end()
         probe.stop()
         begin_s = seconds_to_begin(running, storm.submitter.marks)
@@ -153,7 +152,8 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
     assert (found.attempts >= 150, found.preemptions >= 80, found.over_nodes >= 20) == (True, True, True), found
     assert set(found.stops) <= {"preempted", "moved"}, "nobody is stopped because somebody was out of sight"
     assert found.failed_attempts == 0
-    assert begin_s[len(begin_s) // 2] < 2.0
+    # Alone on the machine, half of the launches take less than a second, and 99 % of the answers less than .2 s.
+    assert (begin_s[len(begin_s) // 2] < 5.0, probe.p99_s() < 1.0) == (True, True)
 
 
 def test_a_service_and_a_controller_that_die_with_jobs_running_lose_nothing(site: Site, tmp_path: Path) -> None:

@@ -79,8 +79,7 @@ def _environment(start: Start, folder: Path, checkpoint_dir: Path) -> dict[str, 
     return {
         **allowed(os.environ),
         **start.task.env,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        **master_variables("127.0.0.1", _free_port()),
         # NVML numbers GPUs by bus id; CUDA's default puts the fastest first.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "HORAE_JOB_ID": start.job,
@@ -89,14 +88,29 @@ def _environment(start: Start, folder: Path, checkpoint_dir: Path) -> dict[str, 
         "HORAE_CHECKPOINT_DIR": str(checkpoint_dir),
         "HORAE_GPU_TYPE": start.gpu_type,
         "HORAE_STOP_SIGNAL": start.task.stop_signal,
+        # torchrun keeps its workers out of its process group, and passes on what it is told to.
+        "PET_SIGNALS_TO_HANDLE": f"SIGTERM,SIGINT,SIGHUP,SIGQUIT,{start.task.stop_signal}",
         "HORAE_REPORT_AT": ",".join(f"{step:.15g}" for step in start.report_at),
         ATTEMPT_VARIABLE: str(folder),
         **start.env,
     }
 
 
+def master_variables(address: str, port: int) -> dict[str, str]:
+    """Where rank 0 listens, as PyTorch's processes and torchrun read it."""
+    return {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": str(port),
+    }
+
+
 def _ranks(places: tuple[Place, ...], devices: Mapping[str, tuple[int, ...]], each_gpu: bool) -> list[dict[str, str]]:
-    """Variables of each process, named as torchrun names them: one process per GPU, or one per node."""
+    """Variables of each process, named as torchrun names them: one process per GPU, or one per node.
+
+    A job with one process per node may be torchrun itself, which finds its options in `PET_...`.
+    """
     local_sizes = [len(place.gpus) if each_gpu else 1 for place in places]
     ranks = [(group, local) for group, size in enumerate(local_sizes) for local in range(size)]
     return [
@@ -107,9 +121,19 @@ def _ranks(places: tuple[Place, ...], devices: Mapping[str, tuple[int, ...]], ea
             "LOCAL_WORLD_SIZE": str(local_sizes[group]),
             "GROUP_RANK": str(group),
             "CUDA_VISIBLE_DEVICES": _visible(places[group], devices),
+            **({} if each_gpu else _torchrun_variables(places, group)),
         }
         for rank, (group, local) in enumerate(ranks)
     ]
+
+
+def _torchrun_variables(places: tuple[Place, ...], group: int) -> dict[str, str]:
+    """Options of torchrun on one node of a gang."""
+    return {
+        "PET_NNODES": str(len(places)),
+        "PET_NODE_RANK": str(group),
+        "PET_NPROC_PER_NODE": str(len(places[group].gpus)),
+    }
 
 
 def _visible(place: Place, devices: Mapping[str, tuple[int, ...]]) -> str:

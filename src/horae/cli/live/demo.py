@@ -26,15 +26,16 @@ from horae.cli.output_files import check_outputs
 from horae.client.address import Address
 from horae.client.journal import read_past
 from horae.client.service_client import ServiceClient, records_of, service_at
-from horae.core.errors import UserError
+from horae.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from horae.service.server import Server
+    from horae.testing.demo_clusters import DemoCluster
 
 #: Virtual GPUs for a machine without real GPUs, and the relative training speed on each type.
-VIRTUAL, SPEEDS = "v100:4,k80:4", "v100=1,k80=0.5"
+VIRTUAL, SPEEDS = "v100:4,k80:4", "v100=1,p100=0.7,k80=0.5"
 LEASE_S = 8
 STEP_MS = 25
 #: Seconds after which the demonstration has failed.
@@ -92,6 +93,14 @@ def command(
         Path | None,
         typer.Option("--state", metavar="DIR", help="State folder of the service (default: a new temporary folder)."),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="CLUSTER",
+            help="Start a small real cluster on this machine for it: slurm (default: local processes).",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Start a local service, train twelve small models of three teams under the policy themis, and report the fairness.
@@ -106,17 +115,21 @@ def command(
             f"{folder} already has the state of a service: name a new folder with --state, or leave it out."
         )
     with interruptible(f"the service and its jobs have ended, and what they wrote is in {folder}"):
-        _demonstrate(folder, html or folder / "demo.html", output)
+        _demonstrate(folder, html or folder / "demo.html", on, output)
 
 
-def _demonstrate(folder: Path, page: Path, output: Output) -> None:
-    with _serving(folder) as server, service_at(_address(server, _admin_token(server))) as client:
-        _print_line(output, f"Service at {server.url}, state in {folder}")
+def _demonstrate(folder: Path, page: Path, on: str | None, output: Output) -> None:
+    with (
+        _cluster(on, folder) as cluster,
+        _serving(folder, cluster) as server,
+        service_at(_address(server, _admin_token(server))) as client,
+    ):
+        _print_line(output, f"Service at {server.url}, on {cluster.words}, state in {folder}")
         with _cancelling_on_error(client):
             ids = _submit(client, server)
             _print_line(output, f"{len(ids)} jobs of 3 teams submitted; GPUs are leased for {LEASE_S} s at a time.")
             jobs = _watch(client, output)
-        losses = _check(jobs, ids, folder)
+        losses = _check(jobs, ids, cluster.jobs)
         journal = read_past(client)
     from horae.report.metrics.measure import measure
 
@@ -126,18 +139,43 @@ def _demonstrate(folder: Path, page: Path, output: Output) -> None:
 
 
 @contextmanager
-def _serving(folder: Path) -> Iterator[Server]:
-    """Run a service in this process."""
+def _cluster(name: str | None, folder: Path) -> Iterator[DemoCluster]:
+    """Where jobs run: this machine, or a cluster that is started for the demonstration."""
     from horae.backends.local.gpu_detection import find_gpus
+    from horae.testing.demo_clusters import DEMO_CLUSTERS, DemoCluster
+
+    if name is None:
+        yield DemoCluster({"gpus": None if find_gpus() else VIRTUAL}, folder / "jobs", "this machine")
+        return
+    if name not in DEMO_CLUSTERS:
+        there = ", ".join(DEMO_CLUSTERS)
+        raise DemoFailed(f"No cluster is called {name!r}.{did_you_mean(name, DEMO_CLUSTERS)} There are: {there}.")
+    # Sockets of cluster managers need a short path.
+    with tempfile.TemporaryDirectory(prefix="horae-") as place, DEMO_CLUSTERS[name](Path(place)) as made:
+        yield made
+
+
+@contextmanager
+def _serving(folder: Path, cluster: DemoCluster) -> Iterator[Server]:
+    """Run a service in this process."""
     from horae.service.server import ServeOptions, Server
 
-    gpus = None if find_gpus() else VIRTUAL
     settings = {"lease": str(LEASE_S)}
-    server = Server(ServeOptions(state=folder, port=0, gpus=gpus, policy="themis", settings=settings))
+    server = Server(ServeOptions(state=folder, port=0, policy="themis", settings=settings, **cluster.options))
     try:
+        _await_nodes(server)
         yield server
     finally:
         server.close()
+
+
+def _await_nodes(server: Server) -> None:
+    """Wait until nodes are in sight: a cluster is looked at by a thread of its own."""
+    until = time.monotonic() + STOP_S
+    while not any(server.daemon.status.node_up):
+        if time.monotonic() > until:
+            raise DemoFailed(f"No node came into sight: {server.daemon.backend.trouble or 'try again'}")
+        time.sleep(_POLL_S / 10)
 
 
 def _admin_token(server: Server) -> str:
@@ -295,7 +333,7 @@ def _check(
     failed = [job["id"] for job in jobs if job["state"] != "finished"]
     if failed:
         raise DemoFailed(f"{', '.join(failed)} did not finish: see the logs in {folder}.")
-    return {name: (_loss(folder / "jobs" / name / "checkpoint"), undisturbed(job)) for name, job in ids.items()}
+    return {name: (_loss(folder / name / "checkpoint"), undisturbed(job)) for name, job in ids.items()}
 
 
 def _loss(folder: Path) -> float:

@@ -1,0 +1,59 @@
+"""A service on a real Ray that is killed with its jobs running, while parts of Ray die and freeze.
+
+Nothing may run twice, no step may be lost. HORAE_STORM=1 runs it (`make test-ray`): eight minutes, with figures.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from horae.testing.ray_cluster import NODES
+from tests.backends.ray.rig import needs_ray, started
+from tests.backends.ray.storm import RaySite, make_ray_suffer
+from tests.service.cluster_storm import Probe, seconds_to_begin, summary
+from tests.service.crashes import Storm, examine, service
+
+pytestmark = [
+    *needs_ray,
+    pytest.mark.long,
+    pytest.mark.skipif(not os.environ.get("HORAE_STORM"), reason="eight minutes: `make test-ray` runs it"),
+]
+
+SEED = int(os.environ.get("HORAE_SEED", "1"))
+
+
+@pytest.fixture
+def site() -> Iterator[RaySite]:
+    with TemporaryDirectory(prefix="horae-ray-") as name, started(NODES) as ray:
+        yield RaySite(Path(name).resolve() / "shared", ray, SEED)
+
+
+def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
+    site: RaySite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with service(tmp_path, "time-slice", ("quantum=6",), site.cluster) as running:
+        site.ray.let_in(running.port)
+        storm = Storm(running, SEED, long=(300, 600))
+        storm.begin()
+        probe = Probe(running)
+        make_ray_suffer(site, storm)
+        while len(storm.submitter.acknowledged) < 30:
+            time.sleep(1)
+        storm.end()
+        probe.stop()
+        begin_s = seconds_to_begin(running, storm.submitter.marks)
+        found = examine(storm)
+        assert not site.jobs_left()
+    with capsys.disabled():
+        print(f"\n{summary(found, probe, begin_s)}")  # noqa: T201
+    assert found.daemon_kills >= 5
+    assert found.acknowledged >= 30
+    assert (found.attempts >= 60, found.preemptions >= 25, found.over_nodes >= 10) == (True, True, True), found
+    assert found.failed_attempts == 0
+    assert probe.p99_s() < 0.2
