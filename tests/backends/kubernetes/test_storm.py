@@ -41,7 +41,7 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
     site: StormSite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with service(tmp_path, "time-slice", ("quantum=3",), site.cluster) as running:
-        storm = Storm(running, SEED, long=(300, 500))
+        storm = Storm(running, SEED, long=(400, 900))
         storm.begin()
         probe = Probe(running)
         make_kubernetes_suffer(site, storm)
