@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-slurm test test-long test-slurm test-ray torch slurm ray soak lint bench agreement docs clean
+.PHONY: demo demo-slurm demo-kubernetes test test-long test-slurm test-ray test-kubernetes torch slurm ray kubernetes soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -30,6 +30,11 @@ demo: $(INSTALLED)
 demo-slurm: slurm
 	@mkdir -p build
 	$(BIN)/horae demo --on slurm --html build/demo-slurm.html
+
+## The same on a small real Kubernetes, whose kubelets are ours: pods are processes. It is built on first use, in minutes.
+demo-kubernetes: kubernetes
+	@mkdir -p build
+	$(BIN)/horae demo --on kubernetes --html build/demo-kubernetes.html
 
 ## The test suite; what could not run is listed with its reason. Then, alone, the gate: Horae is as fast as it was.
 test: $(INSTALLED)
@@ -63,6 +68,17 @@ test-ray: $(INSTALLED) ray
 ## Ray, 400 MB, in an environment of its own in the user's cache folder; only these tests and demonstrations use it.
 ray: $(INSTALLED)
 	$(BIN)/python -m horae.testing.ray_cluster install
+
+## The tests that need a real Kubernetes, the long ones included; `make kubernetes` builds it. Kubelets are ours.
+test-kubernetes: $(INSTALLED)
+	HORAE_KUBERNETES=1 HORAE_STORM=1 $(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile -m engine tests/backends/kubernetes tests/service/test_serve_kubernetes.py tests/testing/test_kubernetes_cluster.py
+
+## Kubernetes' API server, built from Debian's source package into the user's cache folder, as root, for those tests; minutes.
+kubernetes: $(INSTALLED)
+	@$(BIN)/python -c 'import sys; from horae.testing.kubernetes_cluster import why_not; sys.exit(bool(why_not()))' || \
+		{ apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive \
+		$$($(BIN)/python -c 'from horae.testing.kubernetes_build import INSTALL; print(INSTALL)') && \
+		$(BIN)/python -m horae.testing.kubernetes_cluster build; }
 
 ## 2,000 seeds of random workloads with every fault, new cases for all property tests, and 100 kills of a real service; `make test` and `make test-long` run a slice of it.
 soak: $(INSTALLED)

@@ -19,6 +19,7 @@ GLOSSARY = DOCS / "reference" / "glossary.md"
 CLEAN = (
     "api",
     "backends",
+    "backends/kubernetes",
     "backends/local",
     "backends/slurm",
     "client",

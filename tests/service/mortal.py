@@ -20,7 +20,8 @@ CHECKPOINT_EVERY = 150
 #: then orders once more what has begun long ago.
 READY_S = 15.0
 
-#: Class, or module, and function, by the name of the point: of all services, with local jobs, and with a cluster.
+#: Class, or module, and function, by the name of the point: of all services, with local jobs, with any cluster,
+#: and with Kubernetes.
 _ALL_POINTS = {
     "append": ("horae.service.store.store.Store", "append"),
     "checkpoint": ("horae.service.store.store.Store", "save_checkpoint"),
@@ -48,7 +49,14 @@ CLUSTER_POINTS = {
     "submitted": ("horae.backends.reconcile.Reconciler", "submit"),
     "concluded": ("horae.backends.reconcile.Reconciler", "conclude"),
 }
-POINTS = LOCAL_POINTS | CLUSTER_POINTS
+KUBERNETES_POINTS = {
+    **CLUSTER_POINTS,
+    "pod made": ("horae.backends.kubernetes.driver.KubernetesDriver", "_create"),
+    "pod bound": ("horae.backends.kubernetes.driver.KubernetesDriver", "_bind"),
+    "pod deleted": ("horae.backends.kubernetes.driver.KubernetesDriver", "_delete"),
+    "pod dropped": ("horae.backends.kubernetes.driver.KubernetesDriver", "_drop"),
+}
+POINTS = LOCAL_POINTS | KUBERNETES_POINTS
 
 
 def mortal(function: Callable[..., Any], call: int, when: str) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from horae.backends.local.processes import Process, environment_of, process_ids
 from horae.testing import slurm_cluster
 from horae.testing.slurm_cluster import INSTALL, SlurmCluster, SlurmTrouble, main, why_not
 from tests.backends.real import until
+from tests.listening import listening
 
 needs_slurm = [pytest.mark.engine, pytest.mark.skipif(bool(why_not()), reason=f"needs Slurm: {why_not()}")]
 
@@ -21,18 +22,6 @@ def processes_of(cluster: SlurmCluster) -> list[int]:
     """Living processes that know the cluster: daemons, steps and jobs."""
     mine = f"SLURM_CONF={cluster.conf}"
     return [pid for pid in process_ids() if mine in environment_of(pid) and Process.of(pid).start_time]
-
-
-def listening() -> dict[int, set[str]]:
-    """Addresses, in hexadecimal, that somebody on this machine listens on, by port."""
-    found: dict[int, set[str]] = {}
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            _, local, _, state = line.split()[:4]
-            if state == "0A":
-                address, port = local.split(":")
-                found.setdefault(int(port, 16), set()).add(address)
-    return found
 
 
 class TestRealSlurm:

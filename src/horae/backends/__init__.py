@@ -34,6 +34,11 @@ class BackendOptions:
     address: str = ""
     #: Folder that the service and all nodes share, at the same path.
     shared: Path | None = None
+    #: For Kubernetes: context of the kubeconfig file, namespace and image of pods, and the shared folder as a volume.
+    context: str = ""
+    namespace: str = ""
+    image: str = ""
+    volume: str = ""
     #: Further settings of the backend, by name (`horae serve --with`).
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,8 +110,40 @@ def _ray(options: BackendOptions) -> Backend:
     return reconciler(driver, shared, options, python="python3")
 
 
+class CannotUseKubernetes(UserError):
+    """A Kubernetes cluster, or options, with which the backend cannot work."""
+
+
+def _kubernetes(options: BackendOptions) -> Backend:
+    from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
+    from horae.backends.driver import OutOfSight
+
+    if not options.image or not options.volume:
+        raise CannotUseKubernetes(
+            "The backend kubernetes needs an image and a shared folder: --image IMAGE --volume CLAIM:/mnt/horae."
+        )
+    options.check_settings((*CLUSTER_SETTINGS, "python"))
+    # The library that it needs may be missing, and says so.
+    from horae.backends.kubernetes.api import KubernetesApi, load_config
+    from horae.backends.kubernetes.driver import KubernetesDriver, settings_of_this_process
+    from horae.backends.kubernetes.shared_volume import read_volume
+    from horae.backends.kubernetes.site_checks import check_rights
+    from horae.backends.shared_folder import service_id
+
+    volume = read_volume(options.volume)
+    shared = (options.shared or volume.path).resolve()
+    if not shared.is_relative_to(volume.path):
+        raise CannotUseKubernetes(f"The shared folder {shared} is not on the volume {volume.path}, and pods miss it.")
+    api = KubernetesApi(load_config(options.context), options.namespace)
+    with suppress(OutOfSight):  # an API server that is away must not keep the service from starting
+        if errors := check_rights(api, volume).errors:
+            raise CannotUseKubernetes(errors[0])
+    driver = KubernetesDriver(settings_of_this_process(service_id(shared), options.image, volume), api)
+    return reconciler(driver, shared, options, options.settings.get("python", "python3"))
+
+
 #: What makes each backend, by name.
-BACKENDS: dict[str, BackendFactory] = {"local": _local, "slurm": _slurm, "ray": _ray}
+BACKENDS: dict[str, BackendFactory] = {"local": _local, "slurm": _slurm, "ray": _ray, "kubernetes": _kubernetes}
 
 
 class UnknownBackend(UserError):

@@ -115,7 +115,7 @@ def command(
         typer.Option(
             "--backend",
             metavar="NAME",
-            help="What runs the jobs: local, slurm, ray, or one that an installed package offers.",
+            help="What runs the jobs: local, slurm, ray, kubernetes, or one that an installed package offers.",
         ),
     ] = None,
     partition: Annotated[
@@ -129,6 +129,24 @@ def command(
         Path | None,
         typer.Option("--shared", metavar="DIR", help="Folder that this machine and all nodes have, same path."),
     ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option("--context", metavar="NAME", help="Kubernetes: context of the kubeconfig file."),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", metavar="NAME", help="Kubernetes: namespace of the jobs' pods.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="IMAGE", help="Kubernetes: image of the jobs' pods, with Python.")
+    ] = None,
+    volume: Annotated[
+        str | None,
+        typer.Option(
+            "--volume",
+            metavar="CLAIM:PATH",
+            help="Kubernetes: the shared folder, same path here and in pods: claim:/mnt/horae, host:/mnt/horae.",
+        ),
+    ] = None,
     url: Annotated[
         str | None,
         typer.Option("--url", metavar="URL", help="Where jobs on other machines reach the service: https://head:8642."),
@@ -138,7 +156,8 @@ def command(
         typer.Option(
             "--with",
             metavar="KEY=VALUE",
-            help="Further settings of a cluster: fence=COMMAND, storage-away=TIME; Slurm's account, qos; repeatable.",
+            help="Further settings of a cluster: fence=COMMAND, storage-away=TIME; Slurm's account, qos; "
+            "python=PATH in Kubernetes' image; repeatable.",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
@@ -177,6 +196,10 @@ def command(
         partition=partition,
         address=address,
         shared=shared,
+        context=context,
+        namespace=namespace,
+        image=image,
+        volume=volume,
         backend_settings=read_pairs("--with storage-away=5m", more or ()),
         url=url,
     )

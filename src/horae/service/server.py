@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from horae.service.tls import Tls
 
 DEFAULT_POLICY, DEFAULT_PLACEMENT, DEFAULT_BACKEND = "fifo-backfill", "best-effort", "local"
+#: Options that say which cluster runs the jobs, and how.
+_CLUSTER_TEXTS = ("partition", "address", "context", "namespace", "image", "volume")
 #: Settings of the default policy that its simulation leaves off: a large job is not passed by small ones for ever.
 DEFAULT_SETTINGS = {"reserve": "600"}
 #: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
@@ -81,6 +83,11 @@ class ServeOptions:
     address: str | None = None
     #: For both: a folder that the service and all nodes share.
     shared: Path | None = None
+    #: For the backend `kubernetes`: context of the kubeconfig file, namespace and image of pods, the shared volume.
+    context: str | None = None
+    namespace: str | None = None
+    image: str | None = None
+    volume: str | None = None
     #: Further settings of the backend, by name.
     backend_settings: Mapping[str, str] = field(default_factory=dict)
     #: URL at which jobs reach the service, if it is not the address that the service listens at.
@@ -115,8 +122,8 @@ class Server:
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
         shared = Path(cluster["shared"]) if "shared" in cluster else None
         more = dict(asked.backend_settings or before.get("backend_settings", {}))
-        partition, address = cluster.get("partition", ""), cluster.get("address", "")
-        options = replace(options, partition=partition, address=address, shared=shared, settings=more)
+        texts: dict[str, Any] = {name: cluster.get(name, "") for name in _CLUSTER_TEXTS}
+        options = replace(options, **texts, shared=shared, settings=more)
         if chosen == DEFAULT_BACKEND and not options.nodes:
             raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
@@ -310,9 +317,9 @@ def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) ->
 
 
 def _cluster_options(asked: ServeOptions, before: Mapping[str, Any]) -> dict[str, str]:
-    """What a cluster's backend and its jobs have to know: as requested, or as at the last start."""
+    """What was said of the cluster, and the URL for jobs: as requested, or as at the last start, if ever given."""
     shared = str(asked.shared.resolve()) if asked.shared else None
-    given = {"partition": asked.partition, "address": asked.address, "shared": shared, "url": asked.url}
+    given = {name: getattr(asked, name) for name in (*_CLUSTER_TEXTS, "url")} | {"shared": shared}
     found = {name: value or before.get(name) for name, value in given.items()}
     return {name: value for name, value in found.items() if value}
 

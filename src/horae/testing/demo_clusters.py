@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +38,21 @@ def _slurm(folder: Path) -> Iterator[DemoCluster]:
 
 
 @contextmanager
+def _kubernetes(folder: Path) -> Iterator[DemoCluster]:
+    from horae.backends.kubernetes.manifests import rights_objects
+    from horae.testing.kubernetes_cluster import KUBE_NODES, NAMESPACE, KubernetesCluster
+
+    shared, nodes = (folder / "shared").resolve(), [replace(node, gpus=_GPUS) for node in KUBE_NODES]
+    shared.mkdir(mode=0o700)
+    options = {"backend": "kubernetes", "namespace": NAMESPACE, "image": "none", "volume": f"host:{shared}"}
+    words = f"a Kubernetes of {len(nodes)} nodes, whose pods are processes"
+    with KubernetesCluster(folder / "kubernetes", nodes, controllers=True) as cluster:
+        cluster.create(rights_objects(NAMESPACE))
+        with _environment({"KUBECONFIG": str(cluster.kubeconfig())}, "KUBECONFIG"):
+            yield DemoCluster({**options, "backend_settings": {"python": sys.executable}}, shared / "jobs", words)
+
+
+@contextmanager
 def _environment(values: Mapping[str, str], *names: str) -> Iterator[None]:
     """Give this process some variables for a while."""
     before = {name: os.environ.get(name) for name in names}
@@ -52,4 +68,7 @@ def _environment(values: Mapping[str, str], *names: str) -> Iterator[None]:
 
 
 #: What starts each kind of cluster in a folder.
-DEMO_CLUSTERS: dict[str, Callable[[Path], AbstractContextManager[DemoCluster]]] = {"slurm": _slurm}
+DEMO_CLUSTERS: dict[str, Callable[[Path], AbstractContextManager[DemoCluster]]] = {
+    "slurm": _slurm,
+    "kubernetes": _kubernetes,
+}

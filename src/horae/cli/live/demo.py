@@ -98,7 +98,7 @@ def command(
         typer.Option(
             "--on",
             metavar="CLUSTER",
-            help="Start a small real cluster on this machine for it: slurm (default: local processes).",
+            help="Start a small real cluster on this machine for it: slurm, kubernetes (default: local processes).",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,

@@ -1,0 +1,135 @@
+"""`horae serve --backend kubernetes` on a real API server. Tests cli/kubernetes.py, too. Pods are processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import pytest
+import yaml
+
+from horae.backends import BackendOptions, CannotUseKubernetes, open_backend
+from horae.backends.kubernetes.api import BadKubeConfig
+from horae.backends.kubernetes.manifests import rights_objects
+from horae.cli.main import main
+from horae.core.errors import UserError
+from horae.service.server import ServeOptions, Server
+from horae.testing.kubernetes_cluster import HORAE_USER, NAMESPACE, KubernetesCluster, MadeUpKubeNode
+from tests.backends.kubernetes.stage import needs_kubernetes
+from tests.backends.real import until
+from tests.service.live import eventually, submit
+
+#: Counts to 80 in steps of 0.1 s, and goes on from its checkpoint if it is preempted.
+_COUNTS = """\
+cd $HORAE_CHECKPOINT_DIR
+step=$(cat count 2>/dev/null || echo 0)
+save() { echo $step > count; echo '{"step": '$step', "total": 80}' > saved.json; }
+trap 'save; exit 75' USR1
+while [ $step -lt 80 ]; do sleep 0.1; step=$((step + 1)); done
+save; echo counted to $step at $HORAE_URL
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "--image IMAGE --volume CLAIM:/mnt/horae"),
+        ({"image": "i", "volume": "claim"}, "is no shared volume"),
+        ({"image": "i", "volume": "host:/mnt/a", "shared": Path("/mnt/b")}, "is not on the volume"),
+        ({"image": "i", "volume": "host:/mnt/a", "settings": {"pithon": "x"}}, "Did you mean 'python'"),
+    ],
+)
+def test_options_that_cannot_work_are_told(tmp_path: Path, options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        open_backend("kubernetes", BackendOptions(tmp_path, **options))  # type: ignore[arg-type]
+
+
+def test_without_a_kubeconfig_it_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(BadKubeConfig, match="Set KUBECONFIG"):
+        open_backend("kubernetes", BackendOptions(tmp_path, image="i", volume=f"host:{tmp_path}"))
+
+
+def test_without_its_library_it_says_what_to_install(tmp_path: Path) -> None:
+    """In a process of its own, where the library cannot be imported."""
+    program = (
+        "import sys; sys.modules['lightkube'] = None\n"
+        "from pathlib import Path; from horae.backends import BackendOptions, open_backend\n"
+        "from horae.core.errors import UserError\n"
+        "try: open_backend('kubernetes', BackendOptions(Path(), image='i', volume='host:/mnt'))\n"
+        "except UserError as why: print(why)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert "pip install 'horae[kubernetes]'" in ran.stdout
+
+
+def test_the_library_is_not_loaded_before_it_is_needed() -> None:
+    program = "import sys, horae.cli.main, horae.backends, horae.cli.serve; print('lightkube' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout == "False\n"
+
+
+def test_manifests_are_printed_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kubernetes", "manifests", "--namespace", "train"]) == 0
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == rights_objects("train")
+    assert main(["kubernetes", "manifests", "--image", "horae:1", "--volume", "team:/mnt/horae"]) == 0
+    kinds = [made["kind"] for made in yaml.safe_load_all(capsys.readouterr().out)]
+    assert kinds[-2:] == ["Deployment", "Service"]
+
+
+def states(client: httpx.Client, jobs: list[str]) -> set[str]:
+    return {client.get(f"/v1/jobs/{job}").json()["state"] for job in jobs}
+
+
+class TestOnRealKubernetes:
+    pytestmark = needs_kubernetes
+
+    @pytest.fixture
+    def cluster(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesCluster]:
+        nodes = [MadeUpKubeNode("v1", "Tesla-V100-SXM2-16GB", "rack-0")]
+        with TemporaryDirectory(prefix="horae-kube-") as name, KubernetesCluster(Path(name) / "k", nodes) as made:
+            monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(HORAE_USER)))
+            yield made
+
+    def test_without_rights_it_says_so_and_with_them_three_jobs_take_turns(
+        self, cluster: KubernetesCluster, tmp_path: Path
+    ) -> None:
+        shared = cluster.folder.parent / "shared"
+        shared.mkdir()
+        asked = ServeOptions(
+            tmp_path / "state",
+            port=0,
+            policy="time-slice",
+            settings={"quantum": "2"},
+            backend="kubernetes",
+            namespace=NAMESPACE,
+            image="none",
+            volume=f"host:{shared.resolve()}",
+            url="http://head:8642",
+            allow_plain_http=True,
+        )
+        with pytest.raises(CannotUseKubernetes, match="namespace"):
+            Server(asked)
+        cluster.create(rights_objects(NAMESPACE))
+        server = Server(asked)
+        try:
+            token = server.token_file.read_text().strip()
+            headers = {"Authorization": f"Bearer {token}"}
+            with httpx.Client(base_url=server.url, headers=headers, timeout=20, trust_env=False) as client:
+                eventually(lambda: [node["state"] for node in client.get("/v1/nodes").json()["nodes"]] == ["up"])
+                job = {"run": _COUNTS, "resources": {"gpus": 4}, "checkpoint": {"grace": 10}}
+                jobs = submit(client, *({**job, "name": f"job{number}"} for number in range(3)))
+                until(lambda: states(client, jobs) == {"finished"}, "for the jobs to finish", patience_s=120.0)
+                records = [client.get(f"/v1/jobs/{each}").json() for each in jobs]
+                logs = [client.get(f"/v1/jobs/{each}/logs").text for each in jobs]
+                until(lambda: not cluster.ask("GET", "/api/v1/pods")["items"], "for all pods to be forgotten")
+        finally:
+            server.close()
+        assert max(record["attempt"] for record in records) > 1, "somebody was preempted"
+        assert logs == ["counted to 80 at http://head:8642\n"] * 3
+        again = Server(ServeOptions(tmp_path / "state", port=0, allow_plain_http=True))
+        again.close()
