@@ -42,13 +42,13 @@ class BackendOptions:
     #: Further settings of the backend, by name (`horae serve --with`).
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    def check_settings(self, known: Collection[str]) -> None:
+    def check_settings(self, names: Collection[str]) -> None:
         """Refuse settings that the backend does not know."""
         for name in self.settings:
-            if name not in known:
+            if name not in names:
                 raise UserError(
-                    f"--with {name}=... is not known to this backend.{did_you_mean(name, known)} "
-                    f"There are: {', '.join(known) or 'none'}."
+                    f"--with {name}=... is not known to this backend.{did_you_mean(name, names)} "
+                    f"There are: {', '.join(names) or 'none'}."
                 )
 
 

@@ -109,11 +109,11 @@ class AttemptRound:
             self._end_without_order()
             return
         words = {node: self._last_word(node) for node in self._ordered.nodes}
-        said = {node: word for node, word in words.items() if word}
-        if len(said) == len(words):
-            self._finish(said)
+        last_words = {node: word for node, word in words.items() if word}
+        if len(last_words) == len(words):
+            self._finish(last_words)
             return
-        failed = self._first_failure(said)
+        failed = self._first_failure(last_words)
         if self._followed.stopping or failed:
             self._tell_to_end(failed, [node for node, word in words.items() if not word])
         else:
