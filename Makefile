@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-slurm demo-kubernetes test test-long test-slurm test-ray test-kubernetes torch slurm ray kubernetes soak lint bench agreement docs clean
+.PHONY: demo demo-slurm demo-ray demo-kubernetes test test-long test-slurm test-ray test-kubernetes torch slurm ray kubernetes soak lint bench agreement docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -30,6 +30,11 @@ demo: $(INSTALLED)
 demo-slurm: slurm
 	@mkdir -p build
 	$(BIN)/horae demo --on slurm --html build/demo-slurm.html
+
+## The same on a small real Ray of four nodes with made-up GPUs, as root, which is ended afterwards.
+demo-ray: ray
+	@mkdir -p build
+	$(BIN)/horae demo --on ray --html build/demo-ray.html
 
 ## The same on a small real Kubernetes, whose kubelets are ours: pods are processes. It is built on first use, in minutes.
 demo-kubernetes: kubernetes

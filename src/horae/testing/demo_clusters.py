@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -38,6 +39,28 @@ def _slurm(folder: Path) -> Iterator[DemoCluster]:
 
 
 @contextmanager
+def _ray(folder: Path) -> Iterator[DemoCluster]:
+    from horae.testing.ray_cluster import MadeUpRayNode, RayCluster
+
+    shared = folder / "shared"
+    nodes = [
+        MadeUpRayNode(name, kind, _GPUS)
+        for name, kind in (("v1", "v100"), ("v2", "v100"), ("p1", "p100"), ("p2", "p100"))
+    ]
+    with RayCluster(folder / "ray", nodes) as ray:
+        port = _free_port()
+        ray.let_in(port)
+        url = f"http://127.0.0.1:{port}"
+        options = {"backend": "ray", "address": ray.address, "shared": shared, "port": port, "url": url}
+        yield DemoCluster(options, shared / "jobs", f"a Ray of {len(nodes)} nodes")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
 def _kubernetes(folder: Path) -> Iterator[DemoCluster]:
     from horae.backends.kubernetes.manifests import rights_objects
     from horae.testing.kubernetes_cluster import KUBE_NODES, NAMESPACE, KubernetesCluster
@@ -70,5 +93,6 @@ def _environment(values: Mapping[str, str], *names: str) -> Iterator[None]:
 #: What starts each kind of cluster in a folder.
 DEMO_CLUSTERS: dict[str, Callable[[Path], AbstractContextManager[DemoCluster]]] = {
     "slurm": _slurm,
+    "ray": _ray,
     "kubernetes": _kubernetes,
 }

@@ -98,7 +98,7 @@ def command(
         typer.Option(
             "--on",
             metavar="CLUSTER",
-            help="Start a small real cluster on this machine for it: slurm, kubernetes (default: local processes).",
+            help="Start a small real cluster on this machine for it: slurm, ray or kubernetes.",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
@@ -161,7 +161,7 @@ def _serving(folder: Path, cluster: DemoCluster) -> Iterator[Server]:
     from horae.service.server import ServeOptions, Server
 
     settings = {"lease": str(LEASE_S)}
-    server = Server(ServeOptions(state=folder, port=0, policy="themis", settings=settings, **cluster.options))
+    server = Server(ServeOptions(state=folder, policy="themis", settings=settings, **{"port": 0, **cluster.options}))
     try:
         _await_nodes(server)
         yield server
