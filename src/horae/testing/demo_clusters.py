@@ -43,10 +43,8 @@ def _ray(folder: Path) -> Iterator[DemoCluster]:
     from horae.testing.ray_cluster import MadeUpRayNode, RayCluster
 
     shared = folder / "shared"
-    nodes = [
-        MadeUpRayNode(name, kind, _GPUS)
-        for name, kind in (("v1", "v100"), ("v2", "v100"), ("p1", "p100"), ("p2", "p100"))
-    ]
+    types = {"v1": "v100", "v2": "v100", "p1": "p100", "p2": "p100"}
+    nodes = [MadeUpRayNode(name, gpu_type, _GPUS) for name, gpu_type in types.items()]
     with RayCluster(folder / "ray", nodes) as ray:
         port = _free_port()
         ray.let_in(port)
