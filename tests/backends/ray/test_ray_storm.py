@@ -15,7 +15,7 @@ import pytest
 
 from horae.testing.ray_cluster import NODES
 from tests.backends.ray.rig import needs_ray, started
-from tests.backends.ray.storm import RaySite, make_ray_suffer
+from tests.backends.ray.storm import RaySite, launches, make_ray_suffer
 from tests.service.cluster_storm import Probe, seconds_to_begin, summary
 from tests.service.crashes import Storm, examine, service
 
@@ -25,6 +25,8 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("HORAE_STORM"), reason="twelve minutes: `make test-ray` runs it"),
 ]
 
+#: Seconds for which jobs are submitted after the last blow, at most.
+_LOAD_S = 900.0
 SEED = int(os.environ.get("HORAE_SEED", "1"))
 
 
@@ -43,7 +45,9 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
         storm.begin()
         probe = Probe(running)
         make_ray_suffer(site, storm)
-        while len(storm.submitter.acknowledged) < 30:
+        limit_s = time.monotonic() + _LOAD_S
+        while launches(storm) < (62, 0) or launches(storm)[1] < 32:
+            assert time.monotonic() < limit_s, f"launches, and those after a preemption: {launches(storm)}"
             time.sleep(1)
         storm.end()
         probe.stop()
