@@ -1,4 +1,8 @@
-"""The reconciler on a cluster that is blind, slow, forgetful or too eager. Tests backends/reconcile.py."""
+"""The reconciler on a cluster that is blind, slow, forgetful or too eager.
+
+Tests backends/reconcile.py, backends/attempt_round.py, backends/shared_folder.py, backends/piece_files.py and
+backends/fence.py.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.conformance.recorder import FREE, Line
 #: How far numbers behind a sentence may be from those recorded, relative to them.
 TOLERANCE = 1e-9
 #: Fields that events got after runs were recorded, and what they mean there: stored formats grow by addition.
-ADDED: dict[str, Line] = {"NodeDraining": {"by": ""}}
+ADDED: dict[str, Line] = {"NodeDraining": {"by": ""}, "JobSubmitted": {"spec": {"notice_s": None}}}
 #: Characters of a value that a message shows.
 _SHOWN = 300
 
@@ -59,10 +59,16 @@ def _same(old: Any, new: Any, tolerance: float) -> bool:
 def _compared(line: Line) -> Line:
     """A line without what is free to change, and with the fields that were added since it was recorded."""
     if "event" in line:
-        return {**line, "event": {**ADDED.get(line["event"]["kind"], {}), **line["event"]}}
+        return {**line, "event": _filled(line["event"], ADDED.get(line["event"]["kind"], {}))}
     if "decided" not in line:
         return line
     return {**line, "decided": {key: value for key, value in line["decided"].items() if key not in FREE}}
+
+
+def _filled(record: Line, added: Line) -> Line:
+    """A record with the fields that it lacks, and the records in it likewise."""
+    inner = {key: _filled(record[key], value) for key, value in added.items() if isinstance(value, dict)}
+    return {**added, **record, **inner}
 
 
 def _when(line: Line) -> str:

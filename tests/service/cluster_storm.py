@@ -45,6 +45,11 @@ class Probe:
         return sorted(self.seconds)[int(0.99 * (len(self.seconds) - 1))]
 
 
+def let_pass(seconds: float) -> None:
+    """Let a storm go on for a while."""
+    time.sleep(seconds)
+
+
 def attempts_begun(marks: Path) -> set[tuple[str, int]]:
     """Attempts that have begun, by their witnesses."""
     path = marks / "lines"

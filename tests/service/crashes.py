@@ -70,6 +70,8 @@ class Cluster:
     gpu_types: tuple[str, ...] = ("v100", "k80")
     #: Jobs that wait or run are kept at about so many: they want more GPUs than there are.
     backlog: int = 10
+    #: Steps of most jobs: where launches take longer, jobs should, too.
+    short: tuple[int, int] = SHORT
 
 
 class Service:
@@ -235,7 +237,8 @@ class Submitter:
         A gang of 8 GPUs fills two nodes of four; an uneven one of 6 has a process for each GPU.
         """
         kind = kind or self._random.choice(self._service.cluster.kinds)
-        steps = steps or self._random.randint(*self._random.choice((SHORT, SHORT, self._long)))
+        short = self._service.cluster.short
+        steps = steps or self._random.randint(*self._random.choice((short, short, self._long)))
         how = "train" if kind == "train" else "plain"
         words = [sys.executable, "-S" if kind != "train" else "-u", str(HERE / "witness.py")]
         words += [str(self.marks), how, str(steps), str(STEP_S)]

@@ -461,6 +461,7 @@ def test_a_node_is_drained_and_comes_back(alone: Live) -> None:
         "node": "v100",
         "gpu_type": "v100",
         "gpus": 4,
+        "rack": "rack-0",
         "used": 1,
         "state": "up",
         "why": "",

@@ -96,6 +96,7 @@ def test_a_history_has_every_attempt_as_it_was(turns: SteppedService) -> None:
     assert (history.start_s.tolist(), history.end_s.tolist()) == ([1.0, 6.5], [23.0, 26.0])
     assert history.finished.all()
     assert calibrate(history).costs["a-1"] == Costs(start_s=1.0, restore_s=1.0, checkpoint_s=0.5, finish_s=0.0)
+    assert np.isnan(history.leave.notice_s).all(), "who reports nothing does not say how long it worked on"
 
 
 def test_what_still_runs_is_cut_at_the_end(turns: SteppedService) -> None:
@@ -135,7 +136,8 @@ def test_speeds_come_from_reports_on_the_way_and_the_rest_of_the_time_was_spent_
     assert history.rates.tolist() == [[10.0]]
     known = calibrate(history)
     assert dict(known.speeds_of(job, 1)) == {"v100": 10.0}
-    assert known.costs[job] == Costs(start_s=1.0, restore_s=0.0, checkpoint_s=0.0, finish_s=pytest.approx(2.0))
+    # Nobody was ever stopped: to come back takes as long as to start, and to stop as long as to leave.
+    assert known.costs[job] == Costs(1.0, restore_s=1.0, checkpoint_s=pytest.approx(2.0), finish_s=pytest.approx(2.0))
 
 
 def test_a_job_that_reports_nothing_was_as_fast_as_its_work_over_its_time(turns: SteppedService) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
+import trustme
 
 from horae.backends import BackendOptions, CannotUseSlurm, open_backend
 from horae.core.cluster import BadCluster, Node
@@ -16,6 +19,17 @@ from horae.testing.slurm_cluster import PARTITION, MadeUpNode, SlurmCluster, why
 from horae.workload.clusters import parse_cluster
 from tests.backends.real import until
 from tests.service.live import eventually, submit
+
+#: A training script of three steps, and where it finds horae_train.
+_TRAINS = """
+import horae_train
+run, steps = horae_train.Run(total=3), []
+for step in run:
+    steps.append(step)
+    run.report(0.5)
+print(steps)
+"""
+_PACKAGE = Path(__file__).parents[2] / "packages" / "horae-train" / "src"
 
 needs_slurm = [pytest.mark.engine, pytest.mark.skipif(bool(why_not()), reason=f"needs Slurm: {why_not()}")]
 
@@ -82,6 +96,38 @@ class TestOnRealSlurm:
             server.close()
         assert max(record["attempt"] for record in records) > 1, "somebody was preempted"
         assert logs == ["counted to 80 at http://head:8642\n"] * 3
+
+    def test_a_job_on_a_node_reports_over_tls(self, slurm: SlurmCluster, tmp_path: Path) -> None:
+        ca = trustme.CA()
+        ca.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "cert.pem")
+        ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+        asked = ServeOptions(
+            tmp_path / "state",
+            port=0,
+            tls_cert=tmp_path / "cert.pem",
+            tls_ca=tmp_path / "ca.pem",
+            backend="slurm",
+            partition=PARTITION,
+            shared=slurm.folder.parent / "shared",
+        )
+        server = Server(asked)
+        try:
+            token = server.token_file.read_text().strip()
+            headers, trusted = {"Authorization": f"Bearer {token}"}, ssl.create_default_context(cafile=server.ca)
+            with httpx.Client(
+                base_url=server.url, headers=headers, timeout=20, trust_env=False, verify=trusted
+            ) as client:
+                eventually(lambda: [node["state"] for node in client.get("/v1/nodes").json()["nodes"]] == ["up"])
+                run = ["env", f"PYTHONPATH={_PACKAGE}", sys.executable, "-c", _TRAINS]
+                jobs = submit(client, {"run": run, "estimate": {"steps": 3}})
+                until(lambda: states(client, jobs) == {"finished"}, "for the job to finish", patience_s=60.0)
+                log = client.get(f"/v1/jobs/{jobs[0]}/logs").text
+                events = client.get(f"/v1/jobs/{jobs[0]}").json()
+        finally:
+            server.close()
+        assert server.url.startswith("https://")
+        assert log == "[0, 1, 2]\n", "every report got through"
+        assert events["loss"] == 0.5, "and told the loss"
 
     def test_a_partition_is_read_as_a_cluster(self, slurm: SlurmCluster, tmp_path: Path) -> None:
         cluster = parse_cluster(f"slurm:{PARTITION}")

@@ -1,4 +1,7 @@
-"""Clusters and queues are read as written, and a slip is answered with what to write instead."""
+"""Clusters and queues are read as written, and a slip is answered with what to write instead.
+
+Tests workload/clusters.py and backends/live_clusters.py.
+"""
 
 from __future__ import annotations
 
@@ -266,7 +269,7 @@ def test_a_cluster_manager_is_asked_for_its_nodes(monkeypatch: pytest.MonkeyPatc
     [
         ("slurm:gpu", True, "slurm:gpu cannot be read. The controller does not answer."),
         ("slurm:gpu", False, "has no nodes with GPUs that are up"),
-        ("slrum:gpu", False, "or name a YAML or CSV file, or slurm:PARTITION."),
+        ("slrum:gpu", False, "or name a YAML or CSV file, or slurm:PARTITION, or ray:URL."),
     ],
 )
 def test_a_cluster_manager_that_shows_nothing_is_told_so(

@@ -31,6 +31,8 @@ class FakeJob:
     ready_s: float = 0.0
     #: Seconds from the stop request until the job is gone.
     stop_s: float = 0.0
+    #: Seconds from the end of the work until the job is gone.
+    exit_s: float = 0.0
     #: Reason why the launch fails; empty if it succeeds.
     launch_fails: str = ""
 
@@ -135,7 +137,8 @@ class FakeBackend:
             return
         ready_at_s = world.now_s + script.ready_s
         left = 1.0 - world.saved.get(start.job, 0.0) / start.task.work
-        world.running[attempt] = _RunningAttempt(start, script, ready_at_s, ready_at_s + script.lasts_s * left)
+        end_at_s = ready_at_s + script.lasts_s * left + script.exit_s
+        world.running[attempt] = _RunningAttempt(start, script, ready_at_s, end_at_s)
         world.started.append(attempt)
 
     def _stop(self, job: str, attempt: int) -> None:
@@ -181,7 +184,7 @@ class FakeBackend:
         """The end event of an attempt. Only an attempt that will run again saves its work."""
         job, work = attempt[0], run.start.task.work
         saved = self.world.saved.get(job, 0.0)
-        done = saved + max(run.end_at_s - run.ready_at_s, 0.0) / run.script.lasts_s * work
+        done = min(saved + max(run.end_at_s - run.ready_at_s, 0.0) / run.script.lasts_s * work, work)
         early = run.stop_requested and done < work * (1.0 - 1e-9)
         code = RUN_AGAIN if early else run.script.exit_code
         if code == 0:

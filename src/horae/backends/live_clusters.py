@@ -18,8 +18,16 @@ def _slurm(partition: str) -> ClusterDriver:
     return SlurmDriver(SlurmSettings("reader", partition, Path("/")), SlurmCommands())
 
 
+def _ray(address: str) -> ClusterDriver:
+    from horae.backends.ray.dashboard import Dashboard
+    from horae.backends.ray.driver import RayDriver
+    from horae.backends.ray.gang_job import RaySettings
+
+    return RayDriver(RaySettings("reader", Path("/")), Dashboard(address))
+
+
 #: Makes a driver that will only look, by cluster manager, from what is written after the colon.
-READERS: dict[str, Callable[[str], ClusterDriver]] = {"slurm": _slurm}
+READERS: dict[str, Callable[[str], ClusterDriver]] = {"slurm": _slurm, "ray": _ray}
 
 
 def read_nodes(engine: str, part: str) -> tuple[Node, ...]:

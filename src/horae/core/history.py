@@ -51,6 +51,16 @@ class Attempts:
 
 
 @dataclass(frozen=True)
+class LeaveTimes:
+    """How jobs left their GPUs, measured from reports, by job; NaN where that was not observed."""
+
+    #: Seconds from the last work to the end, of jobs that finished.
+    finish_s: NDArray[np.float64]
+    #: Seconds for which a job worked on after a stop was ordered.
+    notice_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class History:
     """A finished (or interrupted) run. Job columns follow the order of submission.
 
@@ -75,6 +85,8 @@ class History:
     relaxed: tuple[str, ...] = ()
     #: Whether each job was given up by its app (its state is cancelled); None where no app gives up trials.
     given_up: NDArray[np.bool_] | None = None
+    #: How jobs of a live run left their GPUs; None for simulated runs.
+    leave: LeaveTimes | None = None
 
     @property
     def submit_s(self) -> NDArray[np.float64]:

@@ -34,7 +34,16 @@ class BadJob(UserError):
 
 
 #: Fields of a job that hold seconds, or None.
-_DURATIONS = ("checkpoint_s", "restore_s", "start_s", "finish_s", "checkpoint_every_s", "min_runtime_s", "deadline_s")
+_DURATIONS = (
+    "checkpoint_s",
+    "restore_s",
+    "start_s",
+    "finish_s",
+    "notice_s",
+    "checkpoint_every_s",
+    "min_runtime_s",
+    "deadline_s",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,8 @@ class JobSpec:
     start_s: float | None = None
     #: Seconds from the last work to the end of the process, such as saving the result; None is 0.
     finish_s: float | None = None
+    #: Seconds of `checkpoint_s` for which the job works on, before it hears of the stop request; None is 0.
+    notice_s: float | None = None
     #: Seconds between the job's own checkpoints. A lost node costs the work since the last; with 0 it costs nothing.
     checkpoint_every_s: float = 0.0
     #: Whether the job goes on from its checkpoint after a stop; if not, it begins anew. Only the simulator reads it.

@@ -261,6 +261,10 @@ class World:
         spec = self._table.specs[process.row]
         return bool(spec.finish_s) and process.done(now_s) >= spec.work
 
+    def _done_before(self, heard_s: float, process: _Process, now_s: float) -> bool:
+        """Whether a process has done its work before it hears of a stop."""
+        return heard_s > now_s and process.done(heard_s) >= self._table.specs[process.row].work
+
     def _set_speed(self, process: _Process, neighbour: _Process | None, now_s: float) -> None:
         if self._leaving(process, now_s):
             return
@@ -275,13 +279,14 @@ class World:
         process = truth.process if truth else None
         if truth is None or process is None or process.attempt != stop.attempt:
             return
-        if process.alive and self._leaving(process, now_s):
+        heard_s = now_s + (truth.spec.notice_s or 0.0)
+        if process.alive and (self._leaving(process, now_s) or self._done_before(heard_s, process, now_s)):
             return
         save_s = 0.0
         if process.alive:
             if truth.spec.resumable:
-                truth.saved = min(truth.spec.work, process.done(now_s))
-            save_s = truth.spec.checkpoint_s or 0.0
+                truth.saved = min(truth.spec.work, process.done(heard_s))
+            save_s = max(truth.spec.checkpoint_s or 0.0, truth.spec.notice_s or 0.0)
         process.alive, truth.process = False, None
         self._rest(process, now_s)
         self._void += 1

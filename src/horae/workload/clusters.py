@@ -34,10 +34,10 @@ _GROUP = re.compile(
     r"(?:(?P<type>[A-Za-z0-9_.-]+):)?(?P<nodes>\d{1,12})x(?P<gpus>\d{1,12})(?:/(?P<rack>\d{1,12}))?",
     re.IGNORECASE | re.ASCII,
 )
-_ENGINE = re.compile(r"(?P<engine>[a-z][a-z0-9-]*):(?P<part>[^\s:,/\\]+)")
+_ENGINE = re.compile(r"(?P<engine>[a-z][a-z0-9-]*):(?P<part>[^\s:,/\\]+|https?://[^\s,]+)")
 _HOW_TO = (
     "write nodes x GPUs such as 15x4, v100:2x4,k80:24x1 or 48x4/12 (12 nodes a rack), or name a YAML or CSV file, or "
-    "slurm:PARTITION"
+    "slurm:PARTITION, or ray:URL"
 )
 
 

@@ -13,6 +13,8 @@ from horae.backends.ray import gang
 from horae.backends.ray.dashboard import Dashboard
 from horae.backends.ray.driver import BadRaySettings, RayDriver
 from horae.backends.ray.gang_job import RaySettings
+from horae.core.cluster import Node
+from horae.workload.clusters import parse_cluster
 from tests.backends.ray.fake_dashboard import FakeDashboard, job_entry, node_entry, serving, state_of
 
 PIECE = Piece(PieceId("a-1", 1, "v1"), "v100", 2, ("true",))
@@ -55,6 +57,11 @@ def test_a_look_has_nodes_own_pieces_and_work_of_others(fake: FakeDashboard, dri
     assert [*look.nodes] == ["v1", "v2"]
     assert look.pieces == {PieceId("a-1", 1, "v1"): PieceRunning(), PieceId("a-1", 1, "v2"): PieceRunning()}
     assert look.foreign == {"v1": ("Ray actor PieceActor of job 03000000",)}
+
+
+def test_a_ray_cluster_is_read_for_simulations(fake: FakeDashboard) -> None:
+    fake.replies["GET /api/v0/nodes"] = state_of(node_entry("v1"), node_entry("v2", "DEAD"), node_entry("head", gpus=0))
+    assert parse_cluster(f"ray:{fake.address}").nodes == (Node("v1", "v100", 4, "rack-0"),)
 
 
 def test_without_the_state_api_nodes_come_from_the_summary(fake: FakeDashboard, driver: RayDriver) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from horae.testing.slurm_cluster import PARTITION, SlurmCluster, SlurmTrouble, why_not
-from tests.service.cluster_storm import Probe, await_attempts, seconds_to_begin, summary
+from tests.service.cluster_storm import Probe, await_attempts, let_pass, seconds_to_begin, summary
 from tests.service.crashes import Cluster, Storm, examine, service
 from tests.service.mortal import CLUSTER_POINTS
 
@@ -103,7 +102,7 @@ def make_slurm_suffer(site: Site, storm: Storm) -> None:
     storm.kill_daemons(3, inside=0.8)
     storm.come_up()
     storm.submitter.submit([storm.submitter.job() for _ in range(6)])
-    time.sleep(0.5)
+    let_pass(0.5)
     slurm.kill_controller()  # forgets what it took in the last seconds
     storm.kill_daemons(1)
     slurm.start_controller()
@@ -111,20 +110,20 @@ def make_slurm_suffer(site: Site, storm: Storm) -> None:
     slurm.freeze("p1")
     storm.kill_daemons(2)
     storm.come_up()
-    time.sleep(20)
+    let_pass(20)
     slurm.thaw("p1")
-    time.sleep(40)
+    let_pass(40)
     slurm.start_node("v2")
     slurm.kill_node("p2")
     slurm.kill_controller()
     storm.kill_daemons(2)
     storm.come_up()
-    time.sleep(95)
+    let_pass(95)
     slurm.start_controller()
     slurm.start_node("p2")
     storm.kill_daemons(2, inside=1.0)
     slurm.kill_controller()
-    time.sleep(3)
+    let_pass(3)
     slurm.start_controller()
 
 
@@ -163,11 +162,11 @@ def test_a_service_and_a_controller_that_die_with_jobs_running_lose_nothing(site
         storm.begin()
         site.lie("fails", 1)
         site.lie("twice", 1)
-        time.sleep(4)
+        let_pass(4)
         site.slurm.kill_controller()
         storm.kill_daemons(1)
         storm.come_up()
-        time.sleep(2)
+        let_pass(2)
         site.slurm.start_controller()
         storm.kill_daemons(1, inside=1.0)
         storm.end()

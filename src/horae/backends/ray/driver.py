@@ -56,6 +56,8 @@ class BadRaySettings(UserError):
 class RayDriver(ClusterDriver):
     """A `ClusterDriver` for a whole Ray cluster."""
 
+    honours = frozenset({"cpus_per_gpu", "memory_per_gpu"})
+
     def __init__(self, settings: RaySettings, dashboard: Dashboard) -> None:
         if not re.fullmatch(r"[a-z0-9]{1,16}", settings.service):
             raise BadRaySettings(f"{settings.service!r} cannot be the id of a service: use 1 to 16 of a-z and 0-9.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isnan, nan
+from statistics import median
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from horae.core.arrays import Floats
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobProgressed, JobsRetired, JobStarted, JobStopped
-from horae.core.history import Attempts, History, Recorder
+from horae.core.history import Attempts, History, LeaveTimes, Recorder
 from horae.core.job import JobSpec
 from horae.core.run_history import history_of
 from horae.service.initial_settings import InitialSettings
@@ -40,7 +41,8 @@ def read_history(
     if until_s is not None:
         engine.advance(until_s)
     history = history_of(engine, recorder, engine.jobs.rates[: len(engine.jobs)].copy(), engine.policy_settings)
-    return replace(history, rates=_observed_rates(history, meter.speeds(history)))
+    rates = _observed_rates(history, meter.speeds(history))
+    return replace(history, rates=rates, leave=meter.leave_times(history, rates))
 
 
 def restricted_to_jobs(record: Decided, rows: Container[str], gpus: int) -> Decided:
@@ -78,6 +80,9 @@ class _AttemptTrack:
     last: _Point | None = None
     stop_s: float | None = None
     ended: _Point | None = None
+    #: When the processes were gone, and whether the job had finished then.
+    gone_s: float | None = None
+    finished: bool = False
 
     def report(self, point: _Point) -> None:
         """Add a progress report."""
@@ -94,12 +99,33 @@ class _AttemptTrack:
     def end(self, at_s: float, done: float) -> None:
         """Set the end. A stopped attempt worked until its stop request."""
         self.ended = (at_s if self.stop_s is None else self.stop_s, done)
+        self.gone_s = at_s
 
     def finish(self, at_s: float, work: float) -> None:
         """Set the end with all work done. An attempt without a start event worked since its launch."""
         self.begin(-inf)
         assert self.begun is not None
         self.end(max(at_s, self.begun[0] + _LEAST_WORK_S), work)
+        self.finished = True
+
+    def finish_s(self, rate: float) -> float:
+        """Seconds from the last work to the end at this speed; NaN if it did not finish, or reported too little."""
+        if not self.finished or not self.ended or not self.gone_s or not self.first or not self.last:
+            return nan
+        return max(0.0, self.gone_s - self._done_s(self.ended[1], rate))
+
+    def notice_s(self, rate: float) -> float:
+        """Seconds of work after the stop request at this speed; NaN if it was not stopped, or reported too little."""
+        if self.finished or self.stop_s is None or not self.ended or not self.gone_s or not self.first or not self.last:
+            return nan
+        if self.ended[1] < self.last[1]:
+            return nan  # it did not save what it had done
+        return min(max(0.0, self._done_s(self.ended[1], rate) - self.stop_s), self.gone_s - self.stop_s)
+
+    def _done_s(self, work: float, rate: float) -> float:
+        """When this work was done, judged from the last report."""
+        assert self.last
+        return self.last[0] + (work - self.last[1]) / rate
 
     def measured(self) -> _Point:
         """Seconds and work done: between two reports if possible, else from begin to end; zeros if unknown."""
@@ -148,6 +174,18 @@ class _SpeedMeter:
             scale = float(jobs.rates[row, gpu_type]) / rate_here if rate_here > 0 else 1.0
             self._tracks[launch.job, launch.attempt] = _AttemptTrack(gpu_type, (record.at_s, launch.work_done), scale)
 
+    def leave_times(self, history: History, rates: Floats) -> LeaveTimes:
+        """How jobs left their GPUs, given their speeds: medians over the attempts of each job."""
+        rows = {job.id: row for row, job in enumerate(history.jobs)}
+        finish_s: list[list[float]] = [[] for _ in history.jobs]
+        notice_s: list[list[float]] = [[] for _ in history.jobs]
+        for (job, _), track in self._tracks.items():
+            rate = float(rates[rows[job], track.gpu_type]) / track.scale
+            if rate > 0:
+                finish_s[rows[job]].append(track.finish_s(rate))
+                notice_s[rows[job]].append(track.notice_s(rate))
+        return LeaveTimes(_medians(finish_s), _medians(notice_s))
+
     def speeds(self, history: History) -> Floats:
         """Work per second of each job on each GPU type; NaN where it was not measured."""
         rows = {job.id: row for row, job in enumerate(history.jobs)}
@@ -159,6 +197,12 @@ class _SpeedMeter:
                 spent_s[rows[job], track.gpu_type] += seconds
                 done[rows[job], track.gpu_type] += work
         return np.where(done > 0, _ratio(done, spent_s), np.nan)
+
+
+def _medians(values: Sequence[Sequence[float]]) -> Floats:
+    """The median of each list, without NaN; NaN for lists without values."""
+    seen = [[value for value in some if not isnan(value)] for some in values]
+    return np.array([median(some) if some else nan for some in seen])
 
 
 def _observed_rates(history: History, measured: Floats) -> Floats:

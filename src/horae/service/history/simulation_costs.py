@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan, nan
 from statistics import median
 
 import numpy as np
@@ -14,18 +15,35 @@ from horae.core.job import JobSpec
 from horae.core.states import ENDED, State
 from horae.service.history.journal_history import rows_by_class_and_size, worked_by_type
 
-#: Cost in seconds of a step that was never observed.
-_NO_TIME = 0.0
-
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds from first launch to work, from a later launch to work, from stop request to exit, from work to exit."""
+    """Seconds from first launch to work, from a later launch to work, from stop request to exit, from work to exit.
+
+    Each includes what the backend takes to start processes, to pass a stop on, and to notice an end.
+    """
 
     start_s: float
     restore_s: float
     checkpoint_s: float
     finish_s: float
+    #: Seconds of `checkpoint_s` in which the job works on, since it has not heard of the stop.
+    notice_s: float = 0.0
+
+    def filled(self, overall: Costs) -> Costs:
+        """These costs, with those of all jobs where NaN says that they were not observed.
+
+        If no job was ever restored, that is taken to last as long as a start: processes must come up, too. If no job
+        was ever stopped, that is taken to last as long as the end of a job that has done its work.
+        """
+        start_s, finish_s = _first_seen(self.start_s, overall.start_s), _first_seen(self.finish_s, overall.finish_s)
+        return Costs(
+            start_s,
+            _first_seen(self.restore_s, overall.restore_s, start_s),
+            _first_seen(self.checkpoint_s, overall.checkpoint_s, finish_s),
+            finish_s,
+            _first_seen(self.notice_s, overall.notice_s),
+        )
 
 
 @dataclass(frozen=True)
@@ -55,24 +73,26 @@ class Calibration:
             restore_s=cost.restore_s,
             checkpoint_s=cost.checkpoint_s,
             finish_s=cost.finish_s,
+            notice_s=cost.notice_s,
         )
 
 
 def calibrate(history: History) -> Calibration:
     """Measure costs and speeds in a history."""
     worked_s = worked_by_type(history)
-    overall = _costs(history, worked_s, range(len(history.jobs)), Costs(_NO_TIME, _NO_TIME, _NO_TIME, _NO_TIME))
+    overall = _costs(history, worked_s, range(len(history.jobs)))
     by_size, by_class = rows_by_class_and_size(history.jobs), dict[str, list[int]]()
     for (name, _), rows in by_size.items():
         by_class.setdefault(name, []).extend(rows)
     return Calibration(
-        {name: _costs(history, worked_s, rows, overall) for name, rows in by_class.items()},
-        overall,
+        {name: _costs(history, worked_s, rows).filled(overall) for name, rows in by_class.items()},
+        overall.filled(overall),
         {key: _speeds(history, worked_s, rows) for key, rows in by_size.items()},
     )
 
 
-def _costs(history: History, worked_s: Floats, rows: Sequence[int], default: Costs) -> Costs:
+def _costs(history: History, worked_s: Floats, rows: Sequence[int]) -> Costs:
+    """Medians over these jobs; NaN for what was not observed."""
     attempts = history.attempts
     of_rows = np.isin(attempts.job, list(rows))
     # The first attempt of a job that came to work shows the cost of a start; later attempts restore a checkpoint.
@@ -81,11 +101,16 @@ def _costs(history: History, worked_s: Floats, rows: Sequence[int], default: Cos
     first[worked[np.unique(attempts.job[worked], return_index=True)[1]]] = True
     loading_s = attempts.work_s - attempts.begin_s
     saving_s = attempts.end_s - attempts.stop_s
+    finish_s, notice_s = _finish_overhead_s(history, worked_s), np.full(len(history.jobs), np.nan)
+    if history.leave:
+        finish_s = np.where(np.isnan(finish_s), history.leave.finish_s, finish_s)
+        notice_s = history.leave.notice_s
     return Costs(
-        _median_or(loading_s[of_rows & first], default.start_s),
-        _median_or(loading_s[of_rows & ~first], default.restore_s),
-        _median_or(saving_s[of_rows & attempts.preempted], default.checkpoint_s),
-        _median_or(_finish_overhead_s(history, worked_s)[list(rows)], default.finish_s),
+        _median(loading_s[of_rows & first]),
+        _median(loading_s[of_rows & ~first]),
+        _median(saving_s[of_rows & attempts.preempted]),
+        _median(finish_s[list(rows)]),
+        _median(notice_s[list(rows)]),
     )
 
 
@@ -108,10 +133,16 @@ def _finish_overhead_s(history: History, worked_s: Floats) -> Floats:
     return overhead_s
 
 
-def _median_or(values: Floats, default: float) -> float:
+def _median(values: Floats) -> float:
+    """The median; NaN if there are no values."""
     seen = values[~np.isnan(values)]
     # To the microsecond, so that simultaneous events do not become successive by rounding.
-    return round(float(median(seen.tolist())), 6) if len(seen) else default
+    return round(float(median(seen.tolist())), 6) if len(seen) else nan
+
+
+def _first_seen(*values: float) -> float:
+    """The first value that is not NaN; 0 if there is none."""
+    return next((value for value in values if not isnan(value)), 0.0)
 
 
 def _speeds(history: History, worked_s: Floats, rows: Iterable[int]) -> dict[str, float]:

@@ -132,6 +132,7 @@ COLUMNS = (
     TraceColumn("restore_s", "restore_s", number, "Float64"),
     TraceColumn("start_s", "start_s", number, "Float64"),
     TraceColumn("finish_s", "finish_s", number, "Float64"),
+    TraceColumn("notice_s", "notice_s", number, "Float64"),
     TraceColumn("checkpoint_every_s", "checkpoint_every_s", number, "Float64"),
     TraceColumn("resumable", "resumable", _yes_or_no, write=lambda value: str(bool(value)).lower()),
     TraceColumn("min_runtime_s", "min_runtime_s", number, "Float64"),
