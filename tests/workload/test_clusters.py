@@ -269,7 +269,7 @@ def test_a_cluster_manager_is_asked_for_its_nodes(monkeypatch: pytest.MonkeyPatc
     [
         ("slurm:gpu", True, "slurm:gpu cannot be read. The controller does not answer."),
         ("slurm:gpu", False, "has no nodes with GPUs that are up"),
-        ("slrum:gpu", False, "or name a YAML or CSV file, or slurm:PARTITION, or ray:URL."),
+        ("slrum:gpu", False, "or name a YAML or CSV file, or slurm:PARTITION, ray:URL or kubernetes:CONTEXT."),
     ],
 )
 def test_a_cluster_manager_that_shows_nothing_is_told_so(

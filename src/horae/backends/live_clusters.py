@@ -26,8 +26,17 @@ def _ray(address: str) -> ClusterDriver:
     return RayDriver(RaySettings("reader", Path("/")), Dashboard(address))
 
 
+def _kubernetes(context: str) -> ClusterDriver:
+    from horae.backends.kubernetes.api import KubernetesApi, load_config
+    from horae.backends.kubernetes.driver import KubernetesDriver, settings_of_this_process
+    from horae.backends.kubernetes.shared_volume import SharedVolume
+
+    settings = settings_of_this_process("reader", "none", SharedVolume("", Path("/")))
+    return KubernetesDriver(settings, KubernetesApi(load_config(context)))
+
+
 #: Makes a driver that will only look, by cluster manager, from what is written after the colon.
-READERS: dict[str, Callable[[str], ClusterDriver]] = {"slurm": _slurm, "ray": _ray}
+READERS: dict[str, Callable[[str], ClusterDriver]] = {"slurm": _slurm, "ray": _ray, "kubernetes": _kubernetes}
 
 
 def read_nodes(engine: str, part: str) -> tuple[Node, ...]:

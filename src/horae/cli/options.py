@@ -12,7 +12,7 @@ from horae.cli.output import Output
 
 CLUSTER_HELP = (
     "15x4, v100:2x4,p100:4x4/2 (type:nodes x GPUs/nodes a rack), a YAML file, a Tiresias cluster CSV, or "
-    "slurm:PARTITION, or ray:URL."
+    "slurm:PARTITION, ray:URL or kubernetes:CONTEXT."
 )
 
 

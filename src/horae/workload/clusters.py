@@ -37,7 +37,7 @@ _GROUP = re.compile(
 _ENGINE = re.compile(r"(?P<engine>[a-z][a-z0-9-]*):(?P<part>[^\s:,/\\]+|https?://[^\s,]+)")
 _HOW_TO = (
     "write nodes x GPUs such as 15x4, v100:2x4,k80:24x1 or 48x4/12 (12 nodes a rack), or name a YAML or CSV file, or "
-    "slurm:PARTITION, or ray:URL"
+    "slurm:PARTITION, ray:URL or kubernetes:CONTEXT"
 )
 
 

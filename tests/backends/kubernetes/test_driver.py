@@ -23,7 +23,7 @@ from horae.backends.driver import (
     PieceState,
 )
 from horae.backends.kubernetes import driver as driver_module
-from horae.backends.kubernetes.api import KubernetesApi, load_config
+from horae.backends.kubernetes.api import BadKubeConfig, KubernetesApi, load_config
 from horae.backends.kubernetes.driver import (
     NEW_SIZE_S,
     SLOW_S,
@@ -41,6 +41,7 @@ from horae.backends.kubernetes.shared_volume import SharedVolume
 from horae.backends.kubernetes.site_checks import check_rights
 from horae.testing.kubernetes_build import API_SERVER
 from horae.testing.kubernetes_cluster import ADMIN_USER, ETCD, HORAE_USER, NAMESPACE, KubernetesCluster
+from horae.workload.clusters import parse_cluster
 from tests.backends.kubernetes.made_objects import node, pod
 from tests.backends.kubernetes.stage import PODS, api_of, driver_of, needs_kubernetes, new_service, pods
 from tests.backends.real import until
@@ -138,6 +139,13 @@ class TestOnRealKubernetes:
         api = KubernetesApi(load_config())
         assert api.namespace == NAMESPACE
         assert check_rights(api, SharedVolume("", Path("/mnt"))).errors == ()
+
+    def test_simulations_can_have_its_nodes(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("KUBECONFIG", str(stage.cluster.kubeconfig(HORAE_USER)))
+        found = {(node.name, node.gpu_type, node.gpus) for node in parse_cluster("kubernetes:made-up").nodes}
+        assert found == {("v100", "v100", 4), ("k80", "k80", 4)}
+        with pytest.raises(BadKubeConfig, match="'elsewhere' not found"):
+            parse_cluster("kubernetes:elsewhere")
 
     def test_submitted_again_and_again_a_piece_runs_once(self, stage: Stage) -> None:
         piece = stage.piece("v100")

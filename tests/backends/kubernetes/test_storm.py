@@ -40,12 +40,12 @@ def site(tmp_path: Path) -> Iterator[StormSite]:
 def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
     site: StormSite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with service(tmp_path, "time-slice", ("quantum=3",), site.cluster) as running:
+    with service(tmp_path, "time-slice", ("quantum=2",), site.cluster) as running:
         storm = Storm(running, SEED, long=(400, 900))
         storm.begin()
         probe = Probe(running)
         make_kubernetes_suffer(site, storm)
-        until(lambda: len(storm.submitter.acknowledged) >= 60, "for 60 jobs", patience_s=300.0)
+        until(lambda: len(storm.submitter.acknowledged) >= 80, "for 80 jobs", patience_s=400.0)
         storm.end()
         probe.stop()
         begin_s = seconds_to_begin(running, storm.submitter.marks)
@@ -54,9 +54,10 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
     with capsys.disabled():
         print(f"\n{summary(found, probe, begin_s)}\n{dict(site.faults)}; foreign: {dict(site.foreign_ends())}")  # noqa: T201
     assert found.daemon_kills >= 10
-    assert found.acknowledged >= 60
+    assert found.acknowledged >= 80
     assert (found.attempts >= 150, found.preemptions >= 80, found.over_nodes >= 20) == (True, True, True), found
-    assert set(found.stops) <= {"preempted", "moved"}, "nobody is stopped because somebody was out of sight"
+    # A stray has ended in the journal, and a service that was killed has not forgotten it yet.
+    assert set(found.stops) <= {"preempted", "moved", "stray"}, "nobody is stopped because somebody was out of sight"
     assert found.failed_attempts == 0
     assert site.foreign_ends()["Succeeded"] == 1, "somebody's pod was left alone"
     assert begin_s[len(begin_s) // 2] < 2.0
