@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from horae.backends.fake import FakeBackend
+from horae.backends import BACKENDS
+from horae.backends.fake import FakeBackend, FakeWorld
 from horae.backends.found_jobs import FindsJobs, FoundJob, TakenJob
+from horae.core.cluster import Node
 from horae.core.states import State
 from horae.service.job_file import BadJobFile
 from horae.service.job_taker import JobTaker
+from horae.service.listening import CannotServe
+from horae.service.server import ServeOptions, Server
 from tests.service.stepped_service import SteppedService
 
 
@@ -38,6 +42,10 @@ class Finder:
 
 class FindingBackend(FakeBackend, Finder):
     """A backend that finds jobs."""
+
+    def __init__(self, nodes: Sequence[Node], world: FakeWorld | None = None) -> None:
+        FakeBackend.__init__(self, nodes, world)
+        Finder.__init__(self)
 
 
 def found(key: str = "17@noon", user: str = "ann", **document: Any) -> FoundJob:
@@ -102,6 +110,19 @@ def test_nothing_is_told_again_while_nothing_changes(tmp_path: Path) -> None:
     finder.taken = {}
     taker._follow()
     assert finder.taken == {}
+
+
+def test_such_a_service_keeps_jobs_on_as_few_nodes_as_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BACKENDS, "finding", lambda options: FindingBackend([Node("v1", "v100", 2)]))
+    with pytest.raises(CannotServe, match="use --placement consolidated"):
+        Server(ServeOptions(tmp_path / "a", port=0, backend="finding", placement="anywhere"))
+    server = Server(ServeOptions(tmp_path / "b", port=0, backend="finding"))
+    try:
+        assert server.daemon.initial_settings.placement == "consolidated"
+    finally:
+        server.close()
 
 
 def test_jobs_for_such_a_backend_are_not_submitted_to_the_service(

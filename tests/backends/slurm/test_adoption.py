@@ -81,6 +81,7 @@ def test_users_cancel_hold_and_release_in_slurm_and_in_horae(rig: AdoptionRig) -
     rig.wait_for(runs, "CANCELLED")
 
 
+@pytest.mark.long
 def test_a_job_that_dies_of_the_notice_or_is_deaf_to_it_runs_again(rig: AdoptionRig) -> None:
     rig.serve()
     dies = rig.sbatch("--gres=gpu:v100:4", script="sleep 600")
@@ -102,6 +103,7 @@ def test_a_job_that_cannot_run_is_told_so_in_slurm(rig: AdoptionRig) -> None:
     assert rig.jobs() == {}
 
 
+@pytest.mark.long
 def test_blind_at_a_restart_nobody_is_stopped(rig: AdoptionRig) -> None:
     rig.serve()
     job = rig.sbatch("--gres=gpu:4", script=SAVES)
@@ -121,6 +123,7 @@ def test_blind_at_a_restart_nobody_is_stopped(rig: AdoptionRig) -> None:
     assert (rig.queue()[job].state, rig.queue()[job].restarts) == ("RUNNING", 0)
 
 
+@pytest.mark.long
 def test_another_service_is_refused_and_what_it_would_take_is_said(rig: AdoptionRig) -> None:
     rig.serve()
     second = rig.horae(

@@ -229,6 +229,13 @@ class TestForgottenByAKilledController:
     def test_a_job_that_finished_never_runs_again(self) -> None:
         assert see_to(attempt(outcome=FINISHED), shown(), State.FINISHED, moment()).steps == [JobStep.CANCEL]
 
+    def test_a_job_that_its_user_puts_back_after_its_end_is_another_job(self) -> None:
+        job = attempt(outcome=FINISHED)
+        see_to(job, shown("COMPLETED"), State.FINISHED, moment())
+        again = shown("PENDING", "job requeued in held state", restarts=1, eligible="N/A")
+        assert see_to(job, again, State.FINISHED, moment()).steps == []
+        assert not job.matches(again)
+
     def test_an_attempt_of_a_forgotten_job_ends_after_the_fence(self) -> None:
         job = attempt(begun=True)
         see_to(job, None, State.RUNNING, moment(1000, 5))

@@ -58,7 +58,9 @@ class AdoptedJob:
     submitted: str = ""
     #: Restarts when the job was last seen. A controller that was killed may count some of them again.
     seen_restarts: int = 0
-    #: Whether Slurm has given the id to another job since.
+    #: Restarts when Slurm showed the job as ended; -1 if it never has.
+    ended_restarts: int = -1
+    #: Whether the id means another job now: given out again by Slurm, or put back by its user after its end.
     replaced: bool = False
     #: Horae's id of the job; empty until the service has taken it in.
     job: str = ""
@@ -137,6 +139,8 @@ class AdoptedJob:
     def see(self, seen: QueuedJob) -> None:
         """Note the restarts. If there are fewer than at the launch, a killed controller has forgotten some."""
         self.seen_restarts = seen.restarts
+        if seen.is_ended:
+            self.ended_restarts = seen.restarts
         if self.is_active and seen.restarts < self.restarts:
             self.restarts, self.doubtful = seen.restarts, True
 

@@ -128,6 +128,8 @@ def _see_idle(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment,
     if seen.is_ended:
         if state is not None and state not in ENDED:
             todo.events.append(cancelled(job))
+    elif state in ENDED and 0 <= job.ended_restarts < seen.restarts:
+        job.replaced = True  # its user runs it once more: that is another job
     elif state in ENDED:
         _cancel(job, at, todo)
     elif seen.is_waiting:
