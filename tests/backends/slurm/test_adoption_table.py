@@ -89,6 +89,7 @@ def test_a_controller_that_is_killed_right_after_launches_and_ends_loses_nothing
     """It comes back with an older state: jobs wait that ran, and run that have ended; ids and restarts are older."""
     rig.serve()
     users = {rig.witness(USERS[k % 2], STEPS, gpus=4 if k % 4 else 2): USERS[k % 2] for k in range(8)}
+    wait_for_saved_state(rig)  # a controller forgets jobs of its last seconds altogether
     for _ in range(2):
         until(partial(is_longer, rig, len(rig.lines())), "for a launch or an end", patience_s=120)
         rig.slurm.kill_controller()
