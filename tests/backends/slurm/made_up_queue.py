@@ -24,6 +24,9 @@ class MadeUpQueue(SlurmCommands):
         self.details: dict[str, str] = {}
         self.nodes: dict[str, str] = {}
         self.changes: list[tuple[str, ...]] = []
+        #: A word in commands that are refused, and the commands that were.
+        self.refuses = ""
+        self.refused: list[tuple[str, ...]] = []
         self.dead = False
         #: Clear it, and every command hangs.
         self.answering = threading.Event()
@@ -67,6 +70,9 @@ class MadeUpQueue(SlurmCommands):
     def change(self, *command: str) -> None:
         if self.dead:
             raise OutOfSight("scontrol failed")
+        if self.refuses and self.refuses in command:
+            self.refused.append(command)
+            raise ChangeRefused("not now")
         self.changes.append(command)
         match command:
             case ["scontrol", "update", job, *words]:

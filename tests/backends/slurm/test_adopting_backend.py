@@ -15,6 +15,7 @@ from horae.backends.slurm.adoption_steps import AdoptionSettings
 from horae.core.events import (
     Event,
     JobCancelled,
+    JobFailed,
     JobFinished,
     JobStarted,
     JobStopped,
@@ -27,7 +28,7 @@ from tests.backends.slurm.adopted import KEY, SUBMITTED
 from tests.backends.slurm.made_up_queue import MadeUpQueue, seconds
 
 JOB = "train.17-1"
-QUICK = AdoptionSettings(look_every_s=0.02, look_soon_s=0.01, missing_s=0.1, settle_s=0.1)
+QUICK = AdoptionSettings(look_every_s=0.02, look_soon_s=0.01, missing_s=0.1, settle_s=0.1, end_again_s=0.05)
 
 
 class Stage:
@@ -256,6 +257,16 @@ def test_an_operator_who_is_sure_ends_the_attempts_of_a_node(stage: Stage) -> No
     stage.backend.gone("v1")
     assert stage.until_told(JobStopped).attempt == 1
     assert ("scontrol", "requeuehold", "17") in stage.queue.changes
+
+
+def test_a_job_that_slurm_will_not_put_back_has_failed_after_some_tries(stage: Stage) -> None:
+    stage.run()
+    stage.queue.refuses = "requeuehold"
+    stage.queue.set("17", state="FAILED", code=75, hosts=())
+    assert stage.until_told(JobFailed).exit_code == 75
+    assert [change for change in stage.queue.refused if "requeuehold" in change] == [
+        ("scontrol", "requeuehold", "17")
+    ] * 3
 
 
 def test_the_log_says_where_the_output_is(stage: Stage) -> None:

@@ -87,6 +87,11 @@ class TestLaunch:
         see_to(job, shown(), State.LAUNCHING, moment(1062))
         assert job.outcome == f"{LAUNCH_FAILED}Slurm did not start it: Resources"
 
+    def test_a_launch_that_failed_on_the_node_is_tried_again_later(self) -> None:
+        job = attempt()
+        see_to(job, shown("PENDING", "launch failed requeued held", restarts=1), State.LAUNCHING, moment())
+        assert job.outcome == f"{LAUNCH_FAILED}Slurm says: launch failed requeued held"
+
     def test_a_run_is_told_once(self) -> None:
         job = attempt()
         assert see_to(job, shown("RUNNING"), State.LAUNCHING, moment()).events == [JobStarted(0.0, "a.17-1", 1, 60.0)]
@@ -290,6 +295,10 @@ class TestIdentity:
         (found,) = AdoptionRecords(tmp_path).jobs.values()
         assert found == job
         assert found.nodes == ("v1",)
+        written = next((tmp_path / "adopted").iterdir()).stat().st_mtime_ns
+        job.run_s += 1
+        records.save(job)
+        assert next((tmp_path / "adopted").iterdir()).stat().st_mtime_ns == written, "not at each look"
         records.drop(job)
         assert AdoptionRecords(tmp_path).jobs == {}
 

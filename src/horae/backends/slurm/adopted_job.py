@@ -30,6 +30,8 @@ class Timers:
     first_notice_s: float | None = None
     last_notice_s: float = -math.inf
     last_end_s: float = -math.inf
+    #: How often in a row Slurm has refused to put the job back.
+    refusals: int = 0
     missing_s: float | None = None
     refused_s: float = -math.inf
 
@@ -180,9 +182,9 @@ class AdoptionRecords:
         self._written = {key: job.stored() for key, job in self.jobs.items()}
 
     def save(self, job: AdoptedJob) -> None:
-        """Write a record, if it has changed."""
+        """Write a record, if it has changed. The run time alone, which grows with each look, is no change."""
         record = job.stored()
-        if self._written.get(job.key) != record:
+        if self._written.get(job.key, {}) | {"run_s": job.run_s} != record:
             runner.write_atomically(str(self._folder), _file_name(job.key), record)
             self._written[job.key] = record
         self.jobs[job.key] = job

@@ -46,6 +46,8 @@ _NEW_IN_A_ROUND = 50
 _TELL_AGAIN_S = 5.0
 
 
+#: Refusals in a row after which a job cannot be put back; one may only mean that it is ending just now.
+_REFUSALS = 3
 #: Seconds to wait at the end for a command that hangs. Nothing is lost: what was begun is on record.
 _LEAVE_S = 5.0
 
@@ -406,7 +408,8 @@ class AdoptingBackend(Backend):
                 return self._change(job, "scancel", number)
             case JobStep.PUT_BACK:
                 done = self._change(job, "scontrol", "requeuehold", number)
-                job.not_put_back = not done
+                job.timers.refusals = 0 if done else job.timers.refusals + 1
+                job.not_put_back = job.timers.refusals >= _REFUSALS
                 return done
 
     def _change(self, job: AdoptedJob, *command: str) -> bool:

@@ -201,7 +201,8 @@ def _see_put_back(job: AdoptedJob, seen: QueuedJob, at: Moment, todo: Todo) -> N
         return
     if seen.code == RUN_AGAIN:
         job.saved_s += job.run_s
-    job.outcome = STOPPED
+    failed = "launch failed" in seen.reason and not job.stopping
+    job.outcome = f"{LAUNCH_FAILED}Slurm says: {seen.reason}" if failed else STOPPED
 
 
 def _see_end(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
