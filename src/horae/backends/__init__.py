@@ -92,7 +92,7 @@ def _slurm(options: BackendOptions) -> Backend:
         service_id(shared), options.partition, shared, more.get("account", ""), more.get("qos", "")
     )
     commands = SlurmCommands()
-    flag = PartitionFlag(commands, options.partition, settings.service)
+    flag = PartitionFlag(commands, options.partition, settings.service, settings.account, settings.qos)
     driver = SlurmDriver(settings, commands, flag)
     with suppress(OutOfSight):  # a controller that is away must not keep the service from starting
         if errors := driver.check_site().errors:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class AdoptionRig:
         asks = {"HORAE_TOKEN_FILE": str(self.state / "token")}
         asks |= {"HORAE_URL": json.loads(address.read_text())["url"]} if address.exists() else {}
         command = [sys.executable, "-m", "horae", *words]
-        return subprocess.run(command, env=self.environment() | asks, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env=self.environment() | asks, capture_output=True, text=True, timeout=240)
 
     # --- the service
 
@@ -65,7 +65,7 @@ class AdoptionRig:
                 stdout=log,
                 stderr=log,
             )
-        until(lambda: self._is_up() or self._has_ended(), "for the service", patience_s=120)
+        until(lambda: self._is_up() or self._has_ended(), "for the service", patience_s=240)
         assert not self._has_ended(), (self.folder / "serve.log").read_text()
 
     def _is_up(self) -> bool:
@@ -128,10 +128,10 @@ class AdoptionRig:
             job.id: job for job in read_queue(self.slurm.run("squeue", "-h", "-r", "--states=all", "-O", QUEUE_FORMAT))
         }
 
-    def wait_for(self, job: str, *states: str, patience_s: float = 60.0) -> QueuedJob:
+    def wait_for(self, job: str, *states: str) -> QueuedJob:
         """Wait until Slurm shows a job in one of these states."""
-        found: QueuedJob = until(
-            lambda: (seen := self.queue().get(job)) and seen.state in states and seen, f"for {job}", patience_s
+        found: QueuedJob = patiently(
+            lambda: (seen := self.queue().get(job)) and seen.state in states and seen, f"for {job}"
         )
         return found
 
@@ -156,6 +156,11 @@ def prepare(folder: Path) -> SlurmCluster:
     cluster.folder.mkdir()
     install(cluster.folder, PARTITION)
     return cluster
+
+
+def patiently(look: Callable[[], Any], what: str = "") -> Any:
+    """Wait until something is true. Services start, and Slurm schedules, in seconds: on a busy machine in many."""
+    return until(look, what, patience_s=180.0)
 
 
 def until_quiet(rig: AdoptionRig, patience_s: float) -> None:

@@ -16,8 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from horae.testing.slurm_cluster import PARTITION, why_not
-from tests.backends.real import until
-from tests.backends.slurm.adoption_rig import USERS, AdoptionRig, prepare
+from tests.backends.slurm.adoption_rig import USERS, AdoptionRig, patiently, prepare
 
 pytestmark = [
     pytest.mark.engine,
@@ -53,7 +52,7 @@ def test_a_job_is_held_ordered_and_run_as_its_user(rig: AdoptionRig) -> None:
     rig.serve()
     assert rig.wait_for(early, "COMPLETED").user == ANN
     assert (rig.marks / "who").read_text() == f"{ANN}\n"
-    job = until(lambda: (found := rig.jobs().get(early)) and found["state"] == "finished" and found, "for its end")
+    job = patiently(lambda: (found := rig.jobs().get(early)) and found["state"] == "finished" and found, "for its end")
     assert (job["id"], job["user"], job["queue"], job["attempt"]) == (f"early-bird.{early}-1", ANN, "vision", 1)
     assert rig.queue()[by_cpu].state == "RUNNING", "a job without GPUs is Slurm's"
     assert rig.queue()[others].state == "RUNNING"
@@ -67,15 +66,15 @@ def test_users_cancel_hold_and_release_in_slurm_and_in_horae(rig: AdoptionRig) -
     held = rig.sbatch("--gres=gpu:v100:1", "--hold", script="true")
     for job in (runs, cancelled):
         rig.wait_for(job, "RUNNING")
-    until(lambda: rig.jobs().get(held, {}).get("state") == "held", "for the hold")
+    patiently(lambda: rig.jobs().get(held, {}).get("state") == "held", "for the hold")
     rig.as_user(ANN, "scontrol", "release", held)
     rig.wait_for(held, "COMPLETED")
     rig.as_user(BOB, "scancel", cancelled)
-    until(lambda: rig.jobs()[cancelled]["state"] == "cancelled", "for the cancellation")
+    patiently(lambda: rig.jobs()[cancelled]["state"] == "cancelled", "for the cancellation")
     events = rig.get(f"/v1/jobs/{rig.jobs()[cancelled]['id']}/events")
     assert f"slurm: {BOB}" in str(events)
     rig.as_user(ANN, "scontrol", "hold", runs)
-    until(lambda: rig.jobs()[runs]["state"] == "held", "for the hold of a running job")
+    patiently(lambda: rig.jobs()[runs]["state"] == "held", "for the hold of a running job")
     assert rig.queue()[runs].is_held
     rig.post("/v1/jobs/cancel", {"ids": [rig.jobs()[runs]["id"]]})
     rig.wait_for(runs, "CANCELLED")
@@ -91,14 +90,14 @@ def test_a_job_that_dies_of_the_notice_or_is_deaf_to_it_runs_again(rig: Adoption
     for node in {rig.queue()[job].hosts[0] for job in (dies, deaf)}:
         rig.post(f"/v1/nodes/{node}/drain", {"evict": True})
     for job in (dies, deaf):
-        until(partial(is_moved, rig, job), "for the move")
+        patiently(partial(is_moved, rig, job), "for the move")
         assert rig.jobs()[job]["attempt"] == 2
 
 
 def test_a_job_that_cannot_run_is_told_so_in_slurm(rig: AdoptionRig) -> None:
     rig.serve()
     large = rig.sbatch("--gres=gpu:v100:4", "--nodes=2", "--comment=horae: steps=many", script="true")
-    until(lambda: "steps=many in the comment is no number" in rig.slurm.run("scontrol", "show", "job", large))
+    patiently(lambda: "steps=many in the comment is no number" in rig.slurm.run("scontrol", "show", "job", large))
     rig.wait_for(large, "COMPLETED")
     assert rig.jobs() == {}
 
@@ -108,17 +107,17 @@ def test_blind_at_a_restart_nobody_is_stopped(rig: AdoptionRig) -> None:
     rig.serve()
     job = rig.sbatch("--gres=gpu:4", script=SAVES)
     rig.wait_for(job, "RUNNING")
-    until(lambda: rig.jobs()[job]["state"] == "running", "for its start")
+    patiently(lambda: rig.jobs()[job]["state"] == "running", "for its start")
     saved = rig.slurm.folder / "state" / "job_state"
     began_s = time.time()
-    until(lambda: saved.stat().st_mtime > began_s, "for Slurm to save its jobs")
+    patiently(lambda: saved.stat().st_mtime > began_s, "for Slurm to save its jobs")
     rig.end(signal.SIGKILL)
     rig.slurm.kill_controller()
     rig.serve()
-    until(lambda: "out of sight" in rig.get("/v1/nodes")["trouble"], "for the trouble")
+    patiently(lambda: "out of sight" in rig.get("/v1/nodes")["trouble"], "for the trouble")
     assert rig.jobs()[job]["state"] == "running"
     rig.slurm.start_controller()
-    until(lambda: not rig.get("/v1/nodes")["trouble"], "for sight")
+    patiently(lambda: not rig.get("/v1/nodes")["trouble"], "for sight")
     assert (rig.jobs()[job]["state"], rig.jobs()[job]["attempt"]) == ("running", 1)
     assert (rig.queue()[job].state, rig.queue()[job].restarts) == ("RUNNING", 0)
 
@@ -143,8 +142,8 @@ def test_after_uninstalling_jobs_are_plain_slurms(rig: AdoptionRig) -> None:
         rig.wait_for(job, "RUNNING")
     asked = rig.sbatch("--gres=gpu:4", "--nodelist=p2", script="true")
     held = rig.sbatch("--gres=gpu:4", "--hold", script="true")
-    until(lambda: rig.jobs().get(held, {}).get("state") == "held" and asked in rig.jobs(), "for the jobs")
-    until(lambda: rig.queue()[asked].is_postponed, "for Horae's order")
+    patiently(lambda: rig.jobs().get(held, {}).get("state") == "held" and asked in rig.jobs(), "for the jobs")
+    patiently(lambda: rig.queue()[asked].is_postponed, "for Horae's order")
     refused = rig.horae("slurm", "uninstall", "--partition", PARTITION, "--state", str(rig.state))
     assert "still runs" in refused.stderr
     rig.end()

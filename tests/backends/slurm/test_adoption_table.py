@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from horae.testing.slurm_cluster import why_not
-from tests.backends.real import until
 from tests.backends.slurm.adopted_witness import chain
-from tests.backends.slurm.adoption_rig import PYTHON, USERS, AdoptionRig, prepare, until_quiet
+from tests.backends.slurm.adoption_rig import PYTHON, USERS, AdoptionRig, patiently, prepare, until_quiet
 
 pytestmark = [
     pytest.mark.engine,
@@ -46,7 +45,7 @@ def preemptions(rig: AdoptionRig) -> int:
 
 
 def wait_for_preemptions(rig: AdoptionRig, count: int) -> None:
-    until(lambda: preemptions(rig) >= count, f"for {count} preemptions", patience_s=180)
+    patiently(lambda: preemptions(rig) >= count, f"for {count} preemptions")
 
 
 def is_longer(rig: AdoptionRig, count: int) -> bool:
@@ -56,7 +55,7 @@ def is_longer(rig: AdoptionRig, count: int) -> bool:
 def wait_for_saved_state(rig: AdoptionRig) -> None:
     """Wait until Slurm has saved what it did so far: a killed controller forgets the last seconds."""
     saved, began_s = rig.slurm.folder / "state" / "job_state", time.time()
-    until(lambda: saved.stat().st_mtime > began_s, "for Slurm to save its state")
+    patiently(lambda: saved.stat().st_mtime > began_s, "for Slurm to save its state")
 
 
 def made_by(steps: int) -> str:
@@ -91,10 +90,10 @@ def test_a_controller_that_is_killed_right_after_launches_and_ends_loses_nothing
     users = {rig.witness(USERS[k % 2], STEPS, gpus=4 if k % 4 else 2): USERS[k % 2] for k in range(8)}
     wait_for_saved_state(rig)  # a controller forgets jobs of its last seconds altogether
     for _ in range(2):
-        until(partial(is_longer, rig, len(rig.lines())), "for a launch or an end", patience_s=120)
+        patiently(partial(is_longer, rig, len(rig.lines())), "for a launch or an end")
         rig.slurm.kill_controller()
         rig.slurm.start_controller()
-    until_quiet(rig, 240)
+    until_quiet(rig, 480)
     check_witnesses(rig.lines(), users)
     jobs = rig.jobs()
     assert {job: (record["user"], record["state"]) for job, record in jobs.items()} == {
@@ -107,16 +106,16 @@ def test_a_job_of_a_node_that_died_waits_until_its_processes_are_gone(rig: Adopt
     rig.serve()
     job = rig.witness(USERS[0], steps=1500, gpus=4)
     (node,) = rig.wait_for(job, "RUNNING").hosts
-    until(rig.lines, "for its begin")
+    patiently(rig.lines, "for its begin")
     rig.slurm.kill_node(node)
-    until(lambda: rig.queue()[job].restarts == 1, "for Slurm to give the node up", patience_s=120)
+    patiently(lambda: rig.queue()[job].restarts == 1, "for Slurm to give the node up")
     end_s = time.monotonic() + 5
     while time.monotonic() < end_s:
         assert rig.jobs()[job]["attempt"] == 1, "its processes still live there"
         time.sleep(0.5)
     rig.slurm.start_node(node)
-    until(lambda: rig.jobs()[job]["attempt"] == 2, "for its next attempt", patience_s=120)
-    until(lambda: len(rig.lines()) == 2, "for its begin")
+    patiently(lambda: rig.jobs()[job]["attempt"] == 2, "for its next attempt")
+    patiently(lambda: len(rig.lines()) == 2, "for its begin")
     assert [line["what"] for line in rig.lines()] == ["begin", "begin"]
 
 
@@ -138,7 +137,7 @@ def test_twenty_jobs_of_two_users_survive_preemptions_and_crashes(
             rig.slurm.kill_controller()
             rig.slurm.start_controller()
         rig.serve()
-    until_quiet(rig, 300)
+    until_quiet(rig, 600)
     seconds = time.monotonic() - began_s
     jobs, queue = rig.jobs(), rig.queue()
     check_witnesses(rig.lines(), users)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from horae.backends.driver import PiecesRefused
 from horae.backends.slurm.commands import SlurmCommands
 from horae.backends.slurm.partition_flag import PartitionFlag, PartitionTaken, read_flags
 
@@ -69,6 +70,19 @@ def test_of_two_flags_at_once_the_older_one_stays() -> None:
     assert "(s1, on a" in PartitionFlag(queue, "gpu", "s2").check()
     assert PartitionFlag(queue, "gpu", "s1").check() == ""
     assert list(queue.jobs) == [4]
+
+
+def test_a_site_that_refuses_the_flag_does_without(caplog: pytest.LogCaptureFixture) -> None:
+    class Refusing(FlagQueue):
+        def submit(self, options: list[str], script: str) -> None:
+            raise PiecesRefused("Invalid account")
+
+    flag = PartitionFlag(Refusing(), "gpu", "s1")
+    flag.raise_flag()
+    assert flag.check() == ""
+    assert [record.getMessage() for record in caplog.records] == [
+        "Other services will not see that partition gpu is taken: Slurm refused the flag, a held job (Invalid account)."
+    ]
 
 
 def test_other_jobs_are_no_flags() -> None:

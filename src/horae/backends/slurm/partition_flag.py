@@ -7,14 +7,18 @@ another one's stands, does nothing any more.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from horae.backends.driver import PiecesRefused
 from horae.backends.slurm.commands import ChangeRefused, SlurmCommands
 from horae.backends.slurm.queue_listing import FAR
 from horae.core.errors import UserError
+
+_LOG = logging.getLogger(__name__)
 
 _PREFIX = "horae-service-"
 #: `squeue -o`: the name may hold any character, so it comes last.
@@ -61,9 +65,11 @@ def lower_flags(commands: SlurmCommands, partition: str) -> None:
 class PartitionFlag:
     """The flag of one service on one partition."""
 
-    def __init__(self, commands: SlurmCommands, partition: str, service: str) -> None:
+    def __init__(self, commands: SlurmCommands, partition: str, service: str, account: str = "", qos: str = "") -> None:
         self._commands, self._partition, self._service = commands, partition, service
+        self._account, self._qos = account, qos
         self._numbers: set[int] = set()
+        self._is_refused = False
 
     def raise_flag(self) -> None:
         """Set the flag; raises `PartitionTaken` if an older flag of another service stands."""
@@ -74,7 +80,7 @@ class PartitionFlag:
         """Keep the flag up; returns a sentence if the partition is another service's, else an empty text."""
         flags = self._flags()
         if not self._own(flags) and not flags:
-            self._commands.submit(self._options(), "#!/bin/sh\nexit 0\n")
+            self._submit()
             flags = self._flags()
         own = self._own(flags)
         others = [flag for flag in flags if flag not in own and (not own or flag.number < own[0].number)]
@@ -82,6 +88,19 @@ class PartitionFlag:
             with suppress(ChangeRefused):
                 self._commands.change("scancel", "--quiet", str(flag.number))
         return self._sentence(others[0]) if others else ""
+
+    def _submit(self) -> None:
+        """Submit the flag. A site that takes no such job has to do without."""
+        try:
+            self._commands.submit(self._options(), "#!/bin/sh\nexit 0\n")
+        except PiecesRefused as why:
+            if not self._is_refused:
+                _LOG.warning(
+                    "Other services will not see that partition %s is taken: Slurm refused the flag, a held job (%s).",
+                    self._partition,
+                    why,
+                )
+            self._is_refused = True
 
     def is_flag(self, job: str) -> bool:
         """Whether a Slurm job is a flag that was seen."""
@@ -98,7 +117,9 @@ class PartitionFlag:
     def _options(self) -> list[str]:
         name = f"{_PREFIX}{self._service}@{socket.gethostname()}"
         comment = "Horae manages this partition. This job never runs, and is to stay."
+        accounting = [f"--{name}={value}" for name, value in (("account", self._account), ("qos", self._qos)) if value]
         return [
+            *accounting,
             "--parsable",
             "--quiet",
             "--hold",
