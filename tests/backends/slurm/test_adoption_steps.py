@@ -27,6 +27,7 @@ class TestWaiting:
 
     def test_a_users_hold_and_release_are_told(self) -> None:
         job = adopted(from_plugin=True)
+        see_to(job, shown(), State.WAITING, moment())
         assert see_to(job, shown(reason="JobHeldUser"), State.WAITING, moment()).events == [JobHeld(0.0, "a.17-1", BY)]
         assert see_to(job, shown(reason="JobHeldUser"), State.HELD, moment()).events == []
         assert see_to(job, shown(), State.HELD, moment()).events == [JobReleased(0.0, "a.17-1", BY)]
@@ -226,6 +227,12 @@ class TestForgottenByAKilledController:
         job = attempt(from_plugin=True)
         seen = shown(reason="JobHeldUser", eligible="N/A")
         assert see_to(job, seen, State.LAUNCHING, moment()).steps == [JobStep.LAUNCH, JobStep.RELEASE]
+
+    def test_the_plugins_hold_comes_back_with_a_controller_that_forgot_its_release(self) -> None:
+        job = adopted(from_plugin=True, unheld_boot="before")
+        assert see_to(job, shown(reason="JobHeldUser"), State.WAITING, moment()).steps == [JobStep.RELEASE]
+        held = adopted(from_plugin=True, unheld_boot="before", user_hold=True)
+        assert see_to(held, shown(reason="JobHeldUser"), State.HELD, moment()).steps == []
 
     def test_a_run_that_the_controller_believes_in_after_its_end_is_stopped(self) -> None:
         job = attempt(outcome=STOPPED, seen_restarts=1)

@@ -52,6 +52,8 @@ class AdoptedJob:
     requeue: bool = True
     #: Whether the plugin held the job when it was submitted.
     from_plugin: bool = False
+    #: Boot time of the controller that last showed the job without a hold; another one may have forgotten the release.
+    unheld_boot: str = ""
     #: Nodes that the user asked for by name, for the day on which Horae leaves.
     asked_nodes: str = ""
     output: str = ""

@@ -305,7 +305,7 @@ class AdoptingBackend(Backend):
         self._answering_s = {
             host.name: self._answering_s.get(host.name, now_s) for host in hosts.values() if host.answers
         }
-        return Moment(now_s, self._controller_s, dict(self._answering_s), self._settings)
+        return Moment(now_s, self._controller_s, dict(self._answering_s), self._settings, boot)
 
     def _queue(self) -> list[QueuedJob]:
         """Jobs of the partition, ended ones included, and known jobs that were moved elsewhere."""

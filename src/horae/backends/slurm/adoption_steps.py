@@ -71,6 +71,8 @@ class Moment:
     #: Hosts that answer, and since when.
     answering_s: Mapping[str, float]
     settings: AdoptionSettings = field(default_factory=AdoptionSettings)
+    #: When the controller was started, in its own words.
+    boot: str = "first"
 
     def answers(self, hosts: tuple[str, ...]) -> bool:
         """Whether all hosts answer now."""
@@ -98,6 +100,8 @@ def see_to(job: AdoptedJob, seen: QueuedJob | None, state: State | None, at: Mom
         return todo
     job.timers.missing_s = None
     job.see(seen)
+    if not seen.is_held:
+        job.unheld_boot = at.boot
     if not job.is_active:
         _see_idle(job, seen, state, at, todo)
         return todo
@@ -133,17 +137,17 @@ def _see_idle(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment,
     elif state in ENDED:
         _cancel(job, at, todo)
     elif seen.is_waiting:
-        _keep_waiting(job, seen, state, todo)
+        _keep_waiting(job, seen, state, at, todo)
     elif seen.state != "COMPLETING":
         # It runs though Horae did not let it: released by hand, or by Slurm after a failure.
         _stop_run(job, seen, state, at, todo)
 
 
-def _keep_waiting(job: AdoptedJob, seen: QueuedJob, state: State | None, todo: Todo) -> None:
+def _keep_waiting(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
     """Postpone a job, and tell whether its user holds it."""
     if not seen.is_postponed:
         todo.steps.append(JobStep.POSTPONE)
-    if seen.is_held and not job.user_hold and _is_own_hold(job, seen):
+    if seen.is_held and not job.user_hold and _is_own_hold(job, seen, at):
         todo.steps.append(JobStep.RELEASE)
     elif seen.is_held:
         _tell_hold(job, state, todo)
@@ -151,12 +155,12 @@ def _keep_waiting(job: AdoptedJob, seen: QueuedJob, state: State | None, todo: T
         _tell_release(job, state, todo)
 
 
-def _is_own_hold(job: AdoptedJob, seen: QueuedJob) -> bool:
+def _is_own_hold(job: AdoptedJob, seen: QueuedJob, at: Moment) -> bool:
     """Whether a hold is of the plugin or of Slurm itself, not of the user.
 
-    The plugin's hold is older than the postponement, which a later hold does not undo.
+    The plugin's hold is there until the job is first seen without it; a killed controller may bring it back.
     """
-    return seen.was_put_back or (job.from_plugin and not seen.is_postponed)
+    return seen.was_put_back or (job.from_plugin and job.unheld_boot != at.boot)
 
 
 def _tell_hold(job: AdoptedJob, state: State | None, todo: Todo) -> None:
@@ -247,7 +251,7 @@ def _see_unbegun(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Mome
             job.outcome = f"{LAUNCH_FAILED}{job.gave_up}" if job.gave_up and not job.stopping else STOPPED
         else:
             todo.steps.append(JobStep.POSTPONE)
-    elif seen.is_held and (job.user_hold or not _is_own_hold(job, seen)):
+    elif seen.is_held and (job.user_hold or not _is_own_hold(job, seen, at)):
         _tell_hold(job, state, todo)
     elif seen.is_postponed or seen.is_held or job.timers.launched_s is None:
         job.timers.launched_s = job.timers.launched_s or at.now_s
