@@ -154,7 +154,7 @@ class TestOnRealSlurm:
                 job = {"run": ["sleep", "60"], "resources": resources}
                 said = client.post("/v1/jobs", json=[job]).json()
                 assert not [note for note in said["notes"] if "ignores" in note]
-                asked = until(lambda: slurm.run("squeue", "-h", "-o", "%C %m").split(), "for the Slurm job")
+                asked = until(lambda: slurm.run("squeue", "-h", "-t", "R", "-o", "%C %m").split(), "for the Slurm job")
                 assert client.post("/v1/jobs", json=[{**job, "resources": {"image": "train:1"}}]).status_code == 400
                 client.post(f"/v1/jobs/{said['ids'][0]}/cancel")
                 until(lambda: states(client, said["ids"]) == {"cancelled"}, "for the end")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from horae.core.cluster import Node
 from horae.core.errors import UserError, did_you_mean
 from horae.plugins.installed import BACKENDS_GROUP, add_installed
+
+_LOG = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from horae.backends.protocol import Backend
@@ -34,6 +37,8 @@ class BackendOptions:
     address: str = ""
     #: Folder that the service and all nodes share, at the same path.
     shared: Path | None = None
+    #: Partition of a Slurm cluster whose users go on with `sbatch`.
+    adopt: str = ""
     #: For Kubernetes: context of the kubeconfig file, namespace and image of pods, and the shared folder as a volume.
     context: str = ""
     namespace: str = ""
@@ -69,23 +74,54 @@ class CannotUseSlurm(UserError):
 def _slurm(options: BackendOptions) -> Backend:
     from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
     from horae.backends.driver import OutOfSight
+    from horae.backends.folder_owner import claim_folder
     from horae.backends.shared_folder import service_id
     from horae.backends.slurm.batch_job import SlurmSettings
     from horae.backends.slurm.commands import SlurmCommands
     from horae.backends.slurm.driver import SlurmDriver
+    from horae.backends.slurm.partition_flag import PartitionFlag
 
+    if options.adopt:
+        return _adopting(options)
     if not options.partition or not options.shared:
         raise CannotUseSlurm("The backend slurm needs a partition and a shared folder: --partition gpu --shared DIR.")
     options.check_settings((*CLUSTER_SETTINGS, "account", "qos"))
     shared, more = options.shared.resolve(), options.settings
+    claim_folder(shared, options.state)
     settings = SlurmSettings(
         service_id(shared), options.partition, shared, more.get("account", ""), more.get("qos", "")
     )
-    driver = SlurmDriver(settings, SlurmCommands())
+    commands = SlurmCommands()
+    flag = PartitionFlag(commands, options.partition, settings.service, settings.account, settings.qos)
+    driver = SlurmDriver(settings, commands, flag)
     with suppress(OutOfSight):  # a controller that is away must not keep the service from starting
         if errors := driver.check_site().errors:
             raise CannotUseSlurm(errors[0])
+        flag.raise_flag()
     return reconciler(driver, shared, options)
+
+
+def _adopting(options: BackendOptions) -> Backend:
+    from horae.backends.driver import OutOfSight
+    from horae.backends.shared_folder import service_id
+    from horae.backends.slurm.adoption import AdoptingBackend
+    from horae.backends.slurm.adoption_checks import check_adoption
+    from horae.backends.slurm.commands import SlurmCommands
+    from horae.backends.slurm.partition_flag import PartitionFlag
+
+    if options.partition and options.partition != options.adopt:
+        raise CannotUseSlurm("A service adopts one partition: give --adopt alone, without --partition.")
+    options.check_settings(("fence",))
+    commands = SlurmCommands()
+    flag = PartitionFlag(commands, options.adopt, service_id(options.state))
+    with suppress(OutOfSight):
+        report = check_adoption(commands, options.adopt)
+        if report.errors:
+            raise CannotUseSlurm(report.errors[0])
+        flag.raise_flag()
+        for sentence in report.warnings:
+            _LOG.warning(sentence)
+    return AdoptingBackend(options.state, options.adopt, commands, flag, fence=options.settings.get("fence", ""))
 
 
 class CannotUseRay(UserError):

@@ -42,6 +42,8 @@ class Task:
     memory_mb_per_gpu: int | None = None
     #: Container image; empty means none.
     image: str = ""
+    #: Key of the job in the cluster manager that its user gave it to; empty if it was submitted to the service.
+    found_as: str = ""
 
     def work_done(self, step: float, total: float | None) -> float:
         """Work done in the engine's unit: `work` times the share of steps done, or `step` if the total is unknown."""

@@ -71,6 +71,7 @@ class _Commands(LazyGroup):
         "demo": LazyCommand(
             "horae.cli.live.demo:command", "A service, a dozen real training jobs, and how fair it was."
         ),
+        "slurm": LazyCommand("horae.cli.slurm:app", "Let Horae order the jobs of a Slurm partition; give them back."),
         "settings": LazyCommand("horae.cli.live.settings:app", "Show or change the policy and the queues."),
         "token": LazyCommand("horae.cli.live.token:app", "Make, list and revoke tokens (admins only)."),
     }

@@ -121,6 +121,10 @@ def command(
     partition: Annotated[
         str | None, typer.Option("--partition", metavar="NAME", help="Slurm partition, for Horae's jobs alone.")
     ] = None,
+    adopt: Annotated[
+        str | None,
+        typer.Option("--adopt", metavar="PARTITION", help="Order the jobs that users give to this Slurm partition."),
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option("--address", metavar="URL", help="Dashboard of a Ray cluster, for Horae alone: http://head:8265."),
@@ -194,6 +198,7 @@ def command(
         keep_s=read_span("--keep", keep) if keep is not None else None,
         backend=backend,
         partition=partition,
+        adopt=adopt,
         address=address,
         shared=shared,
         context=context,
@@ -276,7 +281,9 @@ def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[
         if is_default
         else [f"export HORAE_URL={record['url']}{ca} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
     )
-    steps = [*where, "horae submit -- python train.py", "horae queue", "horae token create NAME"]
+    submit = server.daemon.backend.submit_with
+    jobs = f"{submit} --gres=gpu:1 train.sh" if submit else "horae submit -- python train.py"
+    steps = [*where, jobs, "horae queue", "horae token create NAME"]
     return [
         f"Horae listens at {record['url']}: {gpus}, under {record['policy']}.",
         f"State: {record['state']}",

@@ -110,7 +110,7 @@ class Daemon:
         keep_s: float | None = None,
     ) -> None:
         self.store, self.clock = store, clock
-        self.backend: Backend = SteadyBackend(backend)
+        self.backend: SteadyBackend = SteadyBackend(backend)
         #: Environment variables for an attempt: address of the service, and token.
         self._environment = environment
         self.initial_settings, self._watch_s = initial_settings, watch_s

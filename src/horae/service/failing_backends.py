@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from horae.backends.found_jobs import FindsJobs
 from horae.backends.protocol import Attempt, Backend, Sight, Start
 from horae.backends.task import Task
 from horae.core.events import Event, JobStopped, LaunchFailed
@@ -46,6 +47,11 @@ class SteadyBackend:
     def honours(self) -> frozenset[str]:
         """What else than GPUs jobs can ask for; nothing, with backends that do not say."""
         return frozenset(getattr(self._backend, "honours", ()))
+
+    @property
+    def submit_with(self) -> str:
+        """How users submit jobs where the backend finds them itself; empty if they are submitted to the service."""
+        return self._backend.submit_with if isinstance(self._backend, FindsJobs) else ""
 
     @property
     def trouble(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
+from horae.backends.found_jobs import FoundJob
 from horae.backends.protocol import Backend
 from horae.core.bidding import Ask, BidAnswer
 from horae.core.cluster import Cluster
@@ -34,7 +35,7 @@ from horae.policies import CONTENT_HASH, make_policy
 from horae.policies.type_awareness import ignored_speeds, ignored_speeds_in_words
 from horae.service.app_owners import AppOwnerHistory, AppOwners
 from horae.service.daemon import Change, Daemon, Prepare
-from horae.service.job_file import BadJobFile, JobFile, spec_of, task_of
+from horae.service.job_file import BadJobFile, JobFile, read_job, spec_of, task_of
 from horae.service.machines import BACKEND, node_numbers, reopened
 from horae.service.roles import Caller, NotFound, Role
 from horae.service.store.stored_records import Act
@@ -67,27 +68,48 @@ class Operations:
         caller.require_write("submit jobs")
         if any(job.weight > 1 for job in jobs):
             caller.require_admin("give a job a weight above 1")
+        if how := self._daemon.backend.submit_with:
+            raise BadJobFile(f"This service orders the jobs that users give to the cluster itself: use `{how}`.")
         check_secrets(jobs, self._daemon.backend)
         check_images(jobs, self._daemon.backend)
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
-            self._apps.catch_up(engine, now_s)
-            ids = self._new_ids(engine, jobs)
-            cluster = engine.gpus.cluster
-            if not cluster.nodes:
-                raise BadJobFile("This service has no nodes yet: submit the job when `horae nodes` lists some.")
-            specs = [spec_of(job, name, caller.user, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
-            check_startable(specs, cluster, engine)
-            apps = self._apps.check(caller.user, specs, engine, self._daemon.tasks)
-            if dry_run or not ids:
-                return Change(), ids
-            self._apps.claim(apps)
-            self._last_number = _number(ids[-1])
-            tasks = [task_of(job, spec.id, caller.user, spec.work) for job, spec in zip(jobs, specs, strict=True)]
-            acts = [Act(now_s, caller.user, "submit", name) for name in ids]
-            return Change(tuple(JobSubmitted(now_s, spec) for spec in specs), tuple(tasks), tuple(acts)), ids
+            return self._submission(caller.user, jobs, engine, now_s, dry_run)
 
         return self._daemon.ask(prepare)
+
+    def take_in(self, found: FoundJob) -> str:
+        """Accept a job that the backend found, in its user's name, once; returns its id."""
+        job = read_job(found.document, "the job")
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, str]:
+            taken = next((task.job for task in self._daemon.tasks.values() if task.found_as == found.key), None)
+            if taken is not None:
+                return Change(), taken
+            change, (name,) = self._submission(found.user, [job], engine, now_s)
+            return replace(change, tasks=tuple(replace(task, found_as=found.key) for task in change.tasks)), name
+
+        return self._daemon.ask(prepare)
+
+    def _submission(
+        self, user: str, jobs: Sequence[JobFile], engine: Engine, now_s: float, dry_run: bool = False
+    ) -> tuple[Change, list[str]]:
+        """The change by which jobs are submitted, and their ids."""
+        self._apps.catch_up(engine, now_s)
+        ids = self._new_ids(engine, jobs)
+        cluster = engine.gpus.cluster
+        if not cluster.nodes:
+            raise BadJobFile("This service has no nodes yet: submit the job when `horae nodes` lists some.")
+        specs = [spec_of(job, name, user, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
+        check_startable(specs, cluster, engine)
+        apps = self._apps.check(user, specs, engine, self._daemon.tasks)
+        if dry_run or not ids:
+            return Change(), ids
+        self._apps.claim(apps)
+        self._last_number = _number(ids[-1])
+        tasks = [task_of(job, spec.id, user, spec.work) for job, spec in zip(jobs, specs, strict=True)]
+        acts = [Act(now_s, user, "submit", name) for name in ids]
+        return Change(tuple(JobSubmitted(now_s, spec) for spec in specs), tuple(tasks), tuple(acts)), ids
 
     def notes_on(self, jobs: Sequence[JobFile]) -> list[str]:
         """What the submitter of these jobs should know. A job file that says how the job saves is taken at its word."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horae.backends import BackendOptions, open_backend
+from horae.backends.found_jobs import FindsJobs
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
@@ -30,6 +31,7 @@ from horae.service.daemon import DAY_S, Change, Daemon, Prepare
 from horae.service.failing_backends import SteadyBackend
 from horae.service.failing_policies import MissingPolicy
 from horae.service.initial_settings import InitialSettings, OwnSettings
+from horae.service.job_taker import JobTaker
 from horae.service.listening import CannotServe, Listening, ListenOptions
 from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.roles import Caller, Role
@@ -45,8 +47,10 @@ if TYPE_CHECKING:
     from horae.service.tls import Tls
 
 DEFAULT_POLICY, DEFAULT_PLACEMENT, DEFAULT_BACKEND = "fifo-backfill", "best-effort", "local"
+#: Placement that spreads no job over more nodes than it needs.
+WHOLE_PLACEMENT = "consolidated"
 #: Options that say which cluster runs the jobs, and how.
-_CLUSTER_TEXTS = ("partition", "address", "context", "namespace", "image", "volume")
+_CLUSTER_TEXTS = ("partition", "adopt", "address", "context", "namespace", "image", "volume")
 #: Settings of the default policy that its simulation leaves off: a large job is not passed by small ones for ever.
 DEFAULT_SETTINGS = {"reserve": "600"}
 #: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
@@ -80,6 +84,8 @@ class ServeOptions:
     backend: str | None = None
     #: For the backend `slurm`: the partition. For `ray`: the dashboard's address.
     partition: str | None = None
+    #: For `slurm`, instead: a partition whose users go on with `sbatch`.
+    adopt: str | None = None
     address: str | None = None
     #: For both: a folder that the service and all nodes share.
     shared: Path | None = None
@@ -129,6 +135,7 @@ class Server:
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
         backend = open_backend(chosen, options)
         self._ending.callback(backend.close)
+        asked = _with_placement(asked, self.store, backend)
         beginning = beginning or _begin(asked, self.store, _nodes_in_sight(SteadyBackend(backend)), backend.shares_gpus)
         clock = _clock(self.store)
         tokens = Tokens(self.store, load_secret(self.state / "secret"), clock)
@@ -149,6 +156,10 @@ class Server:
         self.daemon.start(_reconfiguration_change(self.daemon, asked))
         #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
         self.policy_note: str = self.daemon.ask(_policy_note)
+        if isinstance(backend, FindsJobs):
+            taker = JobTaker(self.daemon, Operations(self.daemon), backend)
+            self._ending.callback(taker.close)
+            taker.start()
         self._serve(tokens)
         now: dict[str, Any] = {"port": listening.port, "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= cluster | ({} if chosen == DEFAULT_BACKEND else {"backend": chosen})
@@ -322,6 +333,17 @@ def _cluster_options(asked: ServeOptions, before: Mapping[str, Any]) -> dict[str
     given = {name: getattr(asked, name) for name in (*_CLUSTER_TEXTS, "url")} | {"shared": shared}
     found = {name: value or before.get(name) for name, value in given.items()}
     return {name: value for name, value in found.items() if value}
+
+
+def _with_placement(asked: ServeOptions, store: Store, backend: Backend) -> ServeOptions:
+    """What is asked, with the placement of jobs that keep the layout which they asked the cluster manager for."""
+    if not isinstance(backend, FindsJobs):
+        return asked
+    if asked.placement not in (None, WHOLE_PLACEMENT):
+        raise CannotServe(
+            f"Jobs that users give to the cluster itself keep their number of nodes: use --placement {WHOLE_PLACEMENT}."
+        )
+    return asked if store.initial_settings() else replace(asked, placement=WHOLE_PLACEMENT)
 
 
 def _check_backend(chosen: str, last: str) -> None:

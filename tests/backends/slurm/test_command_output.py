@@ -92,6 +92,15 @@ def test_a_closed_host_says_why_even_with_bars_in_the_reason() -> None:
     assert not host.is_open
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "answers"),
+    [("idle", "none", True), ("drained", "fan *", True), ("idle*", "none", False), ("down*", "Not responding", False)],
+)
+def test_a_host_answers_whether_or_not_it_takes_jobs(state: str, reason: str, answers: bool) -> None:
+    (host,) = read_hosts(f"v1|{state}|gpu:v100:4|16|64000|v100|v1|{reason}").values()
+    assert host.answers == answers
+
+
 def test_gpus_without_a_type_are_called_by_a_feature() -> None:
     assert gpu_type_of(("nvme", "ib", "a100")) == "a100"
     assert gpu_type_of(("rtx3090",)) == "rtx3090"

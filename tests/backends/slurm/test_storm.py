@@ -78,7 +78,9 @@ class Site:
                     self.slurm.run("scontrol", "update", f"NodeName={','.join(sorted(nodes))}", "State=RESUME")
 
     def jobs_left(self) -> list[str]:
-        return self.slurm.run("squeue", "-h", "-o", "%j %T").splitlines()
+        """Slurm jobs that have not ended; the service's flag on the partition is to stay."""
+        rows = self.slurm.run("squeue", "-h", "-o", "%j %T").splitlines()
+        return [row for row in rows if not row.startswith("horae-service-")]
 
 
 @pytest.fixture

@@ -59,6 +59,11 @@ class SlurmHost:
     is_lost: bool
     why: str
 
+    @property
+    def answers(self) -> bool:
+        """Whether the daemon on the host answers, whether or not the host takes jobs."""
+        return not self.is_lost and _NO_ANSWER not in self.why.partition(":")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:

@@ -44,6 +44,10 @@ class NoSlurm(UserError):
     """Slurm's commands are not installed."""
 
 
+class ChangeRefused(Exception):
+    """Slurm will not make a change, in its own words."""
+
+
 class SlurmCommands:
     """Slurm's commands."""
 
@@ -96,6 +100,13 @@ class SlurmCommands:
         ran = self._run(["scancel", "--quiet", f"--user={self._user}", f"--name={name}"], self._write_s)
         if ran.returncode and _ENDING not in ran.stderr:
             raise OutOfSight(f"scancel failed: {_last_line(ran.stderr)}")
+
+    def change(self, *command: str) -> None:
+        """Run a command that changes a job; raises `ChangeRefused` if Slurm will not do it."""
+        ran = self._run(command, self._write_s)
+        if ran.returncode:
+            why = _last_line(ran.stderr or ran.stdout)
+            raise OutOfSight(f"{command[0]} failed: {why}") if is_passing(ran.stderr) else ChangeRefused(why)
 
     def _run(
         self, command: list[str] | tuple[str, ...], limit_s: float, text: str = ""

@@ -10,7 +10,7 @@ import grp
 import os
 import pwd
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from horae.backends.driver import (
     ClusterDriver,
@@ -47,6 +47,7 @@ from horae.backends.slurm.command_output import (
     read_racks,
 )
 from horae.backends.slurm.commands import SlurmCommands
+from horae.backends.slurm.partition_flag import PartitionFlag
 from horae.backends.slurm.site_checks import SiteReport, check_site
 from horae.core.errors import UserError
 
@@ -60,14 +61,14 @@ class SlurmDriver(ClusterDriver):
 
     honours = frozenset({"cpus_per_gpu", "memory_per_gpu"})
 
-    def __init__(self, settings: SlurmSettings, commands: SlurmCommands) -> None:
+    def __init__(self, settings: SlurmSettings, commands: SlurmCommands, flag: PartitionFlag | None = None) -> None:
         if not re.fullmatch(r"[a-z0-9]{1,16}", settings.service):
             raise BadSlurmSettings(f"{settings.service!r} cannot be the id of a service: use 1 to 16 of a-z and 0-9.")
         if not settings.shared.is_absolute() or "\\" in str(settings.shared):
             raise BadSlurmSettings(
                 f"{settings.shared} cannot be the shared folder: give a full path without a backslash."
             )
-        self._settings, self._commands = settings, commands
+        self._settings, self._commands, self._flag = settings, commands, flag
 
     def check_site(self) -> SiteReport:
         """What in the site's settings stands in the way, in sentences."""
@@ -89,8 +90,10 @@ class SlurmDriver(ClusterDriver):
     def look(self) -> Look:
         """The nodes, and the pieces of this service, as they are now."""
         self._commands.check_controller()
+        if self._flag and (taken := self._flag.check()):
+            raise OutOfSight(taken)
         hosts = self._hosts()
-        racks = read_racks(self._commands.read("scontrol", "show", "topology", nothing="No topology information"))
+        racks = racks_of(self._commands)
         own = self._own_jobs()
         foreign = self._foreign_jobs(hosts, {job.id for job in own})
         return Look(
@@ -134,11 +137,7 @@ class SlurmDriver(ClusterDriver):
         """Do nothing: Slurm forgets ended jobs by itself, MinJobAge after their end."""
 
     def _hosts(self) -> dict[str, SlurmHost]:
-        """Hosts of the partition. A partition without hosts is not believed: it may be renamed or not yet read."""
-        hosts = read_hosts(self._commands.read("sinfo", "-h", "-N", "-p", self._settings.partition, "-o", NODE_FORMAT))
-        if not hosts:
-            raise OutOfSight(f"Slurm shows no nodes in partition {self._settings.partition}.")
-        return hosts
+        return hosts_of(self._commands, self._settings.partition)
 
     def _own_jobs(self) -> list[SlurmJob]:
         """Slurm jobs of this service, ended ones included, in any partition."""
@@ -147,14 +146,30 @@ class SlurmDriver(ClusterDriver):
 
     def _foreign_jobs(self, hosts: Mapping[str, SlurmHost], own: Collection[str]) -> list[SlurmJob]:
         """Jobs on these hosts that are not of this service."""
-        names = ",".join(hosts)
-        jobs = read_jobs(self._commands.read("squeue", "-h", "-a", f"--nodelist={names}", "-o", JOB_FORMAT))
-        return [job for job in jobs if job.id not in own]
+        return [job for job in jobs_on(self._commands, hosts) if job.id not in own]
 
     def _time_limit(self) -> str:
         """The longest time the partition allows: its default may be an hour."""
         text = self._commands.read("scontrol", "show", "partition", self._settings.partition)
         return read_partition(text).get("MaxTime", "UNLIMITED")
+
+
+def hosts_of(commands: SlurmCommands, partition: str) -> dict[str, SlurmHost]:
+    """Hosts of a partition. A partition without hosts is not believed: it may be renamed or not yet read."""
+    hosts = read_hosts(commands.read("sinfo", "-h", "-N", "-p", partition, "-o", NODE_FORMAT))
+    if not hosts:
+        raise OutOfSight(f"Slurm shows no nodes in partition {partition}.")
+    return hosts
+
+
+def racks_of(commands: SlurmCommands) -> dict[str, str]:
+    """The rack of each host, as far as Slurm knows."""
+    return read_racks(commands.read("scontrol", "show", "topology", nothing="No topology information"))
+
+
+def jobs_on(commands: SlurmCommands, hosts: Iterable[str]) -> list[SlurmJob]:
+    """Jobs of all users that have these hosts, in any partition."""
+    return read_jobs(commands.read("squeue", "-h", "-a", "-r", f"--nodelist={','.join(hosts)}", "-o", JOB_FORMAT))
 
 
 def seen_nodes(host: SlurmHost, rack: str) -> Iterator[SeenNode]:
