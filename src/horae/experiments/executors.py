@@ -9,6 +9,8 @@ from horae.experiments import parallel
 from horae.experiments.parallel import Executor
 
 _RAY = "ray:"
+#: Seconds for an answer of a cluster: nobody else waits, and a busy cluster is slow.
+_PATIENCE_S = 60.0
 
 
 def executor_for(workers: int) -> Executor:
@@ -31,4 +33,4 @@ def executor_on(on: str | None, workers: int | None) -> Executor:
     from horae.backends.ray.dashboard import Dashboard
     from horae.experiments.ray_study import RayStudy
 
-    return RayStudy(Dashboard(on.removeprefix(_RAY)), workers).run
+    return RayStudy(Dashboard(on.removeprefix(_RAY), _PATIENCE_S), workers).run
