@@ -190,7 +190,7 @@ class TestOnRealRay:
             for words in (compare, [*sweep, "--policies", "fifo,las"]):
                 here, there = (_records(words, more) for more in ([], ["--on", f"ray:{ray.address}"]))
                 assert here == there
-            assert ray.dashboard.read("/api/jobs/") == []
+            assert {job["status"] for job in ray.dashboard.read("/api/jobs/")} <= {"SUCCEEDED", "FAILED"}
 
 
 def _records(words: list[str], more: list[str]) -> object:

@@ -47,7 +47,7 @@ _HEALTH = {
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
 }
-_HEAD, _NETWORK, _DASHBOARD_PORT, _GCS_PORT = "head", "10.77.0", 8265, 6379
+_HEAD, _DASHBOARD_PORT, _GCS_PORT = "head", 8265, 6379
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class RayCluster:
         if reason := why_not():
             raise RayTrouble(f"Ray cannot be started: {reason}.")
         self._write_files()
-        self.namespace.create([self._address(name) for name in (_HEAD, *(node.name for node in self.nodes))])
+        self.namespace.create([self.address_of(name) for name in (_HEAD, *(node.name for node in self.nodes))])
         self.start_head()
         for node in self.nodes:
             self.start_node(node.name)
@@ -174,7 +174,7 @@ class RayCluster:
     def start_head(self) -> None:
         """Start the head with the dashboard, unless it runs, and wait until it answers."""
         if not self._runs(_HEAD):
-            address = self._address(_HEAD)
+            address = self.address_of(_HEAD)
             options = {
                 "port": _GCS_PORT,
                 "num-gpus": 0,
@@ -185,7 +185,7 @@ class RayCluster:
             }
             self._spawn(_HEAD, "--head", *(f"--{name}={value}" for name, value in options.items()))
         if "port" not in self._read():
-            port, child = self.namespace.forward_out(self._address(_HEAD), _DASHBOARD_PORT)
+            port, child = self.namespace.forward_out(self.address_of(_HEAD), _DASHBOARD_PORT)
             self._children.append(child)
             self._record.write_text(json.dumps({**self._read(), "port": port}), encoding="utf-8")
         _until(self.answers, "Ray's dashboard", self.folder / "log")
@@ -196,7 +196,7 @@ class RayCluster:
             node = next(node for node in self.nodes if node.name == name)
             resources = json.dumps({f"accelerator_type:{node.gpu_type.upper()}": 1})
             options = {
-                "address": f"{self._address(_HEAD)}:{_GCS_PORT}",
+                "address": f"{self.address_of(_HEAD)}:{_GCS_PORT}",
                 "num-gpus": node.gpus,
                 "num-cpus": node.cpus,
                 "resources": resources,
@@ -243,7 +243,7 @@ class RayCluster:
 
     def process_of(self, program: str, name: str = _HEAD) -> int | None:
         """The process of `gcs_server` or of a node's `raylet`; None if it does not run."""
-        address = self._address(name)
+        address = self.address_of(name)
         for pid in self.namespace.process_ids():
             words = _words_of(pid)
             named = {word.partition("=")[2] for word in words if "node_ip" in word.replace("-", "_")}
@@ -266,15 +266,15 @@ class RayCluster:
             raise RayTrouble(f"There is no {program} of {name}.")
         os.kill(pid, number)
 
-    def _address(self, name: str) -> str:
-        """The address of a node in the namespace."""
-        return f"{_NETWORK}.{1 + [_HEAD, *(node.name for node in self.nodes)].index(name)}"
+    def address_of(self, name: str) -> str:
+        """The address of a node in the namespace. Clusters of one machine differ: `ray start` looks at all processes."""
+        return f"{self._read()['network']}.{1 + [_HEAD, *(node.name for node in self.nodes)].index(name)}"
 
     def _spawn(self, name: str, *options: str) -> None:
         """Start the processes of a node; they end together."""
-        words = ["start", "--block", f"--node-name={name}", f"--node-ip-address={self._address(name)}"]
+        words = ["start", "--block", f"--node-name={name}", f"--node-ip-address={self.address_of(name)}"]
         # In one folder, nodes that start at the same time would choose the same names for their sockets.
-        own = self.folder / self._address(name).rpartition(".")[2]
+        own = self.folder / self.address_of(name).rpartition(".")[2]
         more = ["--object-store-memory=80000000", "--disable-usage-stats", f"--temp-dir={own}"]
         with (self.folder / "log" / f"{name}.out").open("ab") as out:
             child = subprocess.Popen(
@@ -301,7 +301,8 @@ class RayCluster:
         lines = ["import site", *(f"site.addsitedir({str(package)!r})" for package in self._packages), ""]
         (self.folder / "site" / "sitecustomize.py").write_text("\n".join(lines), encoding="utf-8")
         if not self._record.exists():
-            self._record.write_text(json.dumps({"namespace": f"horae-ray-{secrets.token_hex(3)}"}), encoding="utf-8")
+            name, network = f"horae-ray-{secrets.token_hex(3)}", f"10.77.{secrets.randbelow(256)}"
+            self._record.write_text(json.dumps({"namespace": name, "network": network}), encoding="utf-8")
 
 
 def _words_of(pid: int) -> list[str]:

@@ -45,5 +45,6 @@ def test_an_uneven_gang_on_two_nodes_has_ranks_by_node_and_gpus_of_rays_choice(r
     rig.backend.start(start(run, places=(Place("k80", (1, 2)), Place("v100", (0,))), processes="gpu"))
     until(lambda: told(rig, JobFinished), "for the end")
     logs = [text_of(rig.backend.log("a-1", 1, piece)) for piece in (0, 1)]
-    assert sorted(logs[0].splitlines()) == ["0/3 10.77.0.3:29017 2", "1/3 10.77.0.3:29017 2"]
-    assert logs[1] == "2/3 10.77.0.3:29017 1\n"
+    master = f"{rig.ray.address_of('k80')}:29017"
+    assert sorted(logs[0].splitlines()) == [f"0/3 {master} 2", f"1/3 {master} 2"]
+    assert logs[1] == f"2/3 {master} 1\n"
