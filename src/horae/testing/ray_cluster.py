@@ -267,7 +267,7 @@ class RayCluster:
         os.kill(pid, number)
 
     def address_of(self, name: str) -> str:
-        """The address of a node in the namespace. Clusters of one machine differ: `ray start` looks at all processes."""
+        """The address of a node in the namespace. Clusters differ in it: `ray start` looks at all processes here."""
         return f"{self._read()['network']}.{1 + [_HEAD, *(node.name for node in self.nodes)].index(name)}"
 
     def _spawn(self, name: str, *options: str) -> None:

@@ -133,10 +133,11 @@ def test_on_a_node_that_hangs_a_piece_lives_and_its_attempt_with_it(rig: Impatie
 
 
 def test_work_of_others_closes_its_node_and_is_named(rig: ImpatientRig) -> None:
+    node = f"node:{rig.ray.address_of('v1')}"
     script = (
-        "import ray, time; ray.init(log_to_driver=False); "
-        f"A = ray.remote(num_gpus=1, resources={{'node:{rig.ray.address_of('v1')}': 0.01}})(type('Trainer', (), {{'f': lambda self: 1}})); "
-        "a = A.remote(); ray.get(a.f.remote()); time.sleep(60)"
+        "import ray, time; ray.init(log_to_driver=False); trainer = type('Trainer', (), {'f': lambda self: 1}); "
+        f"a = ray.remote(num_gpus=1, resources={{'{node}': 0.01}})(trainer).remote(); "
+        "ray.get(a.f.remote()); time.sleep(60)"
     )
     rig.ray.dashboard.ask("POST", "/api/jobs/", {"entrypoint": f'python3 -c "{script}"', "submission_id": "theirs"})
     until(lambda: "Work of others runs on v1" in rig.backend.trouble, "for the stranger")
