@@ -110,13 +110,14 @@ def test_a_pod_deleted_before_its_kubelet_looked_at_it_never_runs_and_its_job_do
     rig: KubernetesRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "NEVER_BEGAN_S", 1.0)
-    rig.cluster.freeze("v100")
+    rig.cluster.kill_node("v100")
     try:
         rig.start("runs")
         (name,) = until(lambda: [name for name, pod in pods(rig.cluster).items() if pod["spec"].get("nodeName")])
         rig.cluster.ask("DELETE", f"{PODS}/{name}")
     finally:
-        rig.cluster.thaw("v100")
+        rig.cluster.start_node("v100")
+        rig.cluster.wait_for_nodes("v100")
     until(lambda: told(rig, JobStopped), "for the end")
     assert pods(rig.cluster)[name]["status"]["phase"] == "Pending"
     assert rig.begun() == 0

@@ -16,7 +16,7 @@ import pytest
 from horae.testing.kubernetes_build import API_SERVER
 from horae.testing.kubernetes_cluster import KUBE_NODES
 from tests.backends.kubernetes.stage import needs_kubernetes, pods, running_cluster
-from tests.backends.kubernetes.storm_site import StormSite, make_kubernetes_suffer
+from tests.backends.kubernetes.storm_site import StormSite, attempts_begun, make_kubernetes_suffer
 from tests.backends.real import until
 from tests.service.cluster_storm import Probe, seconds_to_begin, summary
 from tests.service.crashes import Storm, examine, service
@@ -35,8 +35,13 @@ def site(tmp_path: Path) -> Iterator[StormSite]:
         made.proxy.close()
 
 
+def min_counts(attempts: set[tuple[str, int]], launches: int, repeated: int) -> bool:
+    """Whether so many attempts have begun, and so many of them were not the first of their job."""
+    return len(attempts) >= launches and sum(attempt > 1 for _, attempt in attempts) >= repeated
+
+
 @pytest.mark.long
-@pytest.mark.skipif(not LONG, reason="seven minutes: `make test-kubernetes` runs it")
+@pytest.mark.skipif(not LONG, reason="ten minutes: `make test-kubernetes` runs it")
 def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
     site: StormSite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,7 +50,8 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
         storm.begin()
         probe = Probe(running)
         make_kubernetes_suffer(site, storm)
-        until(lambda: len(storm.submitter.acknowledged) >= 80, "for 80 jobs", patience_s=400.0)
+        # A busy machine takes its time; some of those that ran again were not preempted, but deleted.
+        until(lambda: min_counts(attempts_begun(storm.submitter.marks), 170, 100), "for preemptions", patience_s=900.0)
         storm.end()
         probe.stop()
         begin_s = seconds_to_begin(running, storm.submitter.marks)
@@ -54,7 +60,7 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
     with capsys.disabled():
         print(f"\n{summary(found, probe, begin_s)}\n{dict(site.faults)}; foreign: {dict(site.foreign_ends())}")  # noqa: T201
     assert found.daemon_kills >= 10
-    assert found.acknowledged >= 80
+    assert found.acknowledged >= 60
     assert (found.attempts >= 150, found.preemptions >= 80, found.over_nodes >= 20) == (True, True, True), found
     # A stray has ended in the journal, and a service that was killed has not forgotten it yet.
     assert set(found.stops) <= {"preempted", "moved", "stray"}, "nobody is stopped because somebody was out of sight"
