@@ -250,6 +250,23 @@ def test_what_was_asked_for_before_a_restart_is_done_after_it(site: Site) -> Non
     site.told(JobStopped)
 
 
+def test_nodes_are_told_of_when_every_attempt_was_seen_to(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt that ended while nobody looked is not alive, even if each round sees to one attempt only."""
+    jobs = ["a-1", "b-2", "c-3"]
+    for job in jobs:
+        site.start("echo begun; sleep 0.3", job=job)
+    until(lambda: len([event for event in site.watch() if isinstance(event, JobStarted)]) == 3, "for the starts")
+    site.backend.close()
+    ends_at = [site.shared / "jobs" / job / "1" / "v1" / runner.EXIT for job in jobs]
+    until(lambda: all(path.exists() for path in ends_at), "for the ends")
+    monkeypatch.setattr("horae.backends.reconcile._SLICE_S", 0.0)
+    site.seen = []
+    site.open()
+    until(lambda: len([event for event in site.watch() if isinstance(event, NodeObserved)]) == 2, "for both nodes")
+    assert {event.alive for event in site.seen if isinstance(event, NodeObserved)} == {()}
+    assert {event.job for event in site.seen if isinstance(event, JobFinished)} == {*jobs}
+
+
 def test_nodes_with_work_of_others_are_closed_and_lost_nodes_are_not_shown(site: Site) -> None:
     site.told(NodeObserved)
     site.cluster.foreign = {"v1": ("Slurm job 7 (x) of bob",)}

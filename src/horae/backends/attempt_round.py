@@ -42,6 +42,10 @@ class ReconcilerSettings:
         assert self.beat_limit_s < self.fence_s, "a job must be dead before others believe it"
 
 
+#: In place of a round's number: no round has seen to the attempt, or the next one must do so first.
+NEVER_SEEN, SEE_TO_FIRST = 0, -1
+
+
 @dataclass(slots=True)
 class FollowedAttempt:
     """An attempt that is not forgotten."""
@@ -50,8 +54,8 @@ class FollowedAttempt:
     stopping: bool
     announced: bool = False
     ended: bool = False
-    #: Number of the last round that saw to the attempt.
-    seen_to: int = 0
+    #: Number of the last round that saw to the attempt, from 1 on.
+    seen_to: int = NEVER_SEEN
     #: When this reconciler first told the pieces to end, or first saw all last words; monotonic.
     told_s: float | None = None
     over_s: float | None = None

@@ -24,7 +24,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from horae.backends.attempt_round import AttemptRound, FollowedAttempt, ReconcilerSettings, is_held
+from horae.backends.attempt_round import (
+    NEVER_SEEN,
+    SEE_TO_FIRST,
+    AttemptRound,
+    FollowedAttempt,
+    ReconcilerSettings,
+    is_held,
+)
 from horae.backends.driver import ClusterDriver, Look, OutOfSight, Piece, PieceId
 from horae.backends.fence import Fence
 from horae.backends.local import runner
@@ -259,7 +266,7 @@ class Reconciler(Backend):
         followed = self._followed.get(attempt)
         if folder.request_stop(attempt, bool(followed)):
             if followed:
-                followed.stopping, followed.seen_to = True, 0
+                followed.stopping, followed.seen_to = True, SEE_TO_FIRST
             else:
                 self._follow(folder.attempt(attempt))
 
@@ -289,11 +296,11 @@ class Reconciler(Backend):
         self._rounds += 1
         end_s = time.monotonic() + _SLICE_S
         for followed in sorted(living, key=lambda each: each.seen_to):
+            followed.seen_to = self._rounds
+            self._try_for(followed.id[0], AttemptRound(followed, folder, look, self._settings, self).see_to)
             if self._closing or time.monotonic() > end_s:
                 self._wake.set()
                 return
-            followed.seen_to = self._rounds
-            self._try_for(followed.id[0], AttemptRound(followed, folder, look, self._settings, self).see_to)
 
     def _show(self, look: Look) -> str:
         """Make the look the backend's sight; returns what is wrong with its nodes. It names no job.
@@ -338,7 +345,12 @@ class Reconciler(Backend):
                 self._driver.forget(piece)
 
     def _observe(self) -> None:
-        """Tell which attempts live, or may live, on each node that was not told of since it is in sight."""
+        """Tell which attempts live, or may live, on each node that was not told of since it is in sight.
+
+        An attempt that nobody has seen to yet may have ended: the service would stop it as one that it does not know.
+        """
+        if any(each.seen_to == NEVER_SEEN and not each.ended for each in self._followed.values()):
+            return
         new = [node.name for node in (self._sight.nodes if self._sight else ()) if node.name not in self._observed]
         if not new:
             return

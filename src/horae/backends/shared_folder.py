@@ -34,7 +34,7 @@ from horae.backends.task import Task
 from horae.core.errors import UserError
 
 #: Variables that name the GPUs which the cluster manager chose.
-_TAKEN_OVER = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_TAKEN_OVER = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True, slots=True)
