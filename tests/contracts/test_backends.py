@@ -307,6 +307,7 @@ def test_real_jobs_run_on_a_machine_that_came_back_as_another(tmp_path: Path, no
             "gpus": node.gpus,
             "used": 0,
             "state": "up",
+            "rack": "rack-0",
             "jobs": {},
         }
         job = cell.submit(run="echo on $CUDA_VISIBLE_DEVICES", resources={"gpus": node.gpus})

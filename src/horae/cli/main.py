@@ -49,7 +49,7 @@ class _Commands(LazyGroup):
         "serve": LazyCommand(
             "horae.cli.serve:command", "Run real jobs on this machine's GPUs: the service that the live commands ask."
         ),
-        "kubernetes": LazyCommand("horae.cli.kubernetes:app", "What a Kubernetes cluster needs for Horae: rights."),
+        "kubernetes": LazyCommand("horae.cli.kubernetes:app", "Prepare a Kubernetes cluster for Horae."),
         "submit": LazyCommand(
             "horae.cli.live.submit:command",
             "Have a job run, or many.",

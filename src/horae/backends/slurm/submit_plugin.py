@@ -7,7 +7,9 @@ was there, and is taken out again without a trace.
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from pathlib import Path
 
 from horae.backends.protocol import RUN_AGAIN
@@ -160,11 +162,16 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file at once: the controller may read it at any moment."""
+    """Replace a file at once: the controller may read it at any moment.
+
+    Slurm reads a script again only if it is newer, in whole seconds, than the one it has read.
+    """
     draft = path.with_name(f".{path.name}.horae")
     try:
         draft.write_text(text, encoding="utf-8")
         draft.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        newer_s = max(time.time(), path.stat().st_mtime if path.exists() else 0.0) + 1
+        os.utime(draft, (newer_s, newer_s))
         draft.rename(path)
     except OSError as why:
         raise CannotInstall(
