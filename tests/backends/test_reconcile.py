@@ -235,6 +235,28 @@ def test_pieces_that_are_refused_are_a_failed_launch_and_never_run(site: Site) -
     assert site.cluster.submitted == []
 
 
+def test_a_stop_reaches_the_job_while_the_cluster_is_out_of_sight(site: Site) -> None:
+    site.start("trap 'echo saved; exit 75' USR1; echo begun; sleep 60 & wait")
+    site.told(JobStarted)
+    site.up()
+    site.cluster.blind = True
+    site.rounds(3)
+    site.backend.stop("a-1", 1)
+    until(lambda: "saved" in site.log(), "for the stop to reach the job")
+    assert not ends(site.watch())
+    site.cluster.blind = False
+    site.told(JobStopped)
+
+
+def test_one_submission_without_an_answer_blinds_nobody(site: Site) -> None:
+    site.cluster.lose_answer = 2
+    site.start()
+    site.start("echo begun", job="b-2")
+    site.start("echo begun", job="c-3")
+    until(lambda: len([event for event in site.watch() if isinstance(event, JobFinished)]) == 2, "for the others")
+    assert len([event for event in site.seen if isinstance(event, NodeObserved)]) == 2, "each node was told of once"
+
+
 def test_what_was_asked_for_before_a_restart_is_done_after_it(site: Site) -> None:
     site.cluster.blind = True
     site.start()
@@ -329,7 +351,7 @@ def test_a_job_whose_folder_cannot_be_used_holds_up_nobody_else(site: Site) -> N
     site.start()
     site.start("echo begun", job="b-2")
     assert site.told(JobFinished).job == "b-2"
-    assert site.backend.trouble == "The files of one job cannot be used: File exists."
+    assert site.backend.trouble == "Nothing can be done for one job now: File exists."
     assert site.backend.sight()
     (site.shared / "jobs" / "a-1").unlink()
     until(lambda: "a-1" in [event.job for event in site.watch() if isinstance(event, JobStarted)], "for the start")
@@ -390,6 +412,9 @@ def test_the_sites_fence_makes_sure(site: Site, tmp_path: Path) -> None:
         each[0].kill()
         each[0].wait()
     (tmp_path / "works").touch()
+    assert not ends(site.rounds(60)), "the node answers: nobody cuts its power"
+    assert text_of(tmp_path / "fenced") == ""
+    site.cluster.nodes["v1"] = replace(site.cluster.nodes["v1"], is_lost=True)
     assert site.told(JobStopped).attempt == 1
     assert text_of(tmp_path / "fenced") == "--off v1\n"
 

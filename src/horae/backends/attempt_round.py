@@ -143,9 +143,14 @@ class AttemptRound:
         if is_gone or (denied and silent_s > self._fence_s(files)):
             files.end_as_killed()
             return files.last_word()
-        if denied and silent_s > self._settings.doubt_s:
+        if denied and silent_s > self._settings.doubt_s and self._is_out_of_reach(node):
             self._hands.fence_off(node)
         return None
+
+    def _is_out_of_reach(self, node: str) -> bool:
+        """Whether the cluster manager cannot tell what runs on a node. Nobody cuts the power of one that answers."""
+        seen = self._look.nodes.get(node)
+        return seen is None or seen.is_lost
 
     def _fence_s(self, files: PieceFiles) -> float:
         """How long a piece must be silent until it is gone: its runner may be more patient than we are now."""

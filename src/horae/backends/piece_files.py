@@ -7,6 +7,7 @@ server, which are the same for all machines. Stored: change by addition.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,9 +69,15 @@ class PieceFiles:
 
     def last_word(self) -> LastWord | None:
         """How the piece ended; None if it has not said so."""
-        path = self.path / runner.EXIT
-        content = read_json(path)
-        return LastWord.of(content or {}) if content or path.exists() else None
+        try:
+            text = (self.path / runner.EXIT).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError):
+            content = None
+        return LastWord.of(content if isinstance(content, dict) else {})
 
     def ended_s(self) -> float:
         """When the piece said its last word."""
@@ -136,8 +143,9 @@ class PieceFiles:
 
 
 def _changed_s(path: Path) -> float:
-    """When a file was last changed; 0 if there is none."""
+    """When a file was last changed; 0 if there is none. Opened, since network file systems keep old times."""
     try:
-        return path.stat().st_mtime
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return 0.0

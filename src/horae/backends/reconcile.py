@@ -45,6 +45,8 @@ from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStop
 _KILL_AGAIN_S, _KILL_RARELY_S = 2.0, 60.0
 #: Seconds after which starts wait for the next look, so that stops and ends are not kept waiting.
 _SLICE_S = 1.0
+#: Calls for single attempts without an answer, in one round, after which the cluster is out of sight.
+_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,9 @@ class Reconciler(Backend):
             return False
         try:
             do()
-        except OSError as why:
+        except OutOfSight:
+            raise
+        except Exception as why:
             self._stuck[subject] = _in_words(why)
             return False
         return True
@@ -253,7 +257,7 @@ class Reconciler(Backend):
         match note:
             case Start():
                 attempt = (note.job, note.attempt)
-                if attempt not in self._followed and folder.order(note):
+                if attempt not in self._followed and (folder.order(note) or folder.is_tracked(attempt)):
                     self._follow(folder.attempt(attempt))
             case _Stop():
                 self._take_stop(folder, (note.job, note.attempt))
@@ -267,6 +271,7 @@ class Reconciler(Backend):
         if folder.request_stop(attempt, bool(followed)):
             if followed:
                 followed.stopping, followed.seen_to = True, SEE_TO_FIRST
+                followed.ordered.tell_to_stop()
             else:
                 self._follow(folder.attempt(attempt))
 
@@ -294,10 +299,17 @@ class Reconciler(Backend):
         with self._lock:
             living = [followed for followed in self._followed.values() if not followed.ended]
         self._rounds += 1
-        end_s = time.monotonic() + _SLICE_S
+        refused, end_s = 0, time.monotonic() + _SLICE_S
         for followed in sorted(living, key=lambda each: each.seen_to):
             followed.seen_to = self._rounds
-            self._try_for(followed.id[0], AttemptRound(followed, folder, look, self._settings, self).see_to)
+            try:
+                self._try_for(followed.id[0], AttemptRound(followed, folder, look, self._settings, self).see_to)
+            except OutOfSight as why:
+                # The cluster manager may refuse one submission for now, and take the next.
+                refused += 1
+                self._stuck[followed.id[0]] = str(why).rstrip(".")
+                if refused >= _REFUSALS:
+                    raise
             if self._closing or time.monotonic() > end_s:
                 self._wake.set()
                 return
@@ -333,7 +345,7 @@ class Reconciler(Backend):
         if not self._stuck:
             return ""
         whose = "one job" if len(self._stuck) == 1 else f"{len(self._stuck)} jobs"
-        return f"The files of {whose} cannot be used: {next(iter(self._stuck.values()))}."
+        return f"Nothing can be done for {whose} now: {next(iter(self._stuck.values()))}."
 
     def _drop_unwanted(self, look: Look) -> None:
         """Kill pieces of ended attempts, since a lost submission may start late, and forget those of forgotten ones."""
@@ -349,15 +361,17 @@ class Reconciler(Backend):
 
         An attempt that nobody has seen to yet may have ended: the service would stop it as one that it does not know.
         """
-        if any(each.seen_to == NEVER_SEEN and not each.ended for each in self._followed.values()):
+        with self._lock:
+            living = [each for each in self._followed.values() if not each.ended]
+        if any(each.seen_to == NEVER_SEEN for each in living):
             return
         new = [node.name for node in (self._sight.nodes if self._sight else ()) if node.name not in self._observed]
         if not new:
             return
         alive: dict[str, list[Attempt]] = {}
-        for attempt, each in self._followed.items():
-            for node in () if each.ended else each.nodes:
-                alive.setdefault(node, []).append(attempt)
+        for each in living:
+            for node in each.nodes:
+                alive.setdefault(node, []).append(each.id)
         self._observed.update(new)
         self.tell(*(NodeObserved(0.0, node, tuple(sorted(alive.get(node, ())))) for node in new))
 
@@ -427,9 +441,9 @@ def _subject(note: _Note) -> str:
     return f"node {note.node}" if isinstance(note, _Gone) else note.job
 
 
-def _in_words(why: OSError) -> str:
+def _in_words(why: Exception) -> str:
     """What is wrong, without a path."""
-    return why.strerror or type(why).__name__
+    return (isinstance(why, OSError) and why.strerror) or type(why).__name__
 
 
 def _attempt_of(event: Event) -> Attempt | None:

@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from horae.backends.driver import NODE_VARIABLE, PieceId, SeenNode
 from horae.backends.local import runner
-from horae.backends.local.attempt_folders import AttemptFolders, read_json, work_saved
+from horae.backends.local.attempt_folders import AttemptFolders, read_if_there, read_json, work_saved
 from horae.backends.local.runner_order import make_order, master_variables, task_of
 from horae.backends.piece_files import CANNOT_RUN, PieceFiles
 from horae.backends.protocol import Attempt, Start
@@ -57,6 +57,13 @@ class OrderedAttempt:
         """How the cluster manager's driver calls the piece on a node."""
         return PieceId(*self.id, node)
 
+    def tell_to_stop(self) -> None:
+        """Ask all pieces to stop; those that were not begun never will be. Works while the cluster is out of sight."""
+        for node in self.nodes:
+            files = self.piece(node)
+            if not files.cancel():
+                files.ask_to_stop(runner.STOP_NOTICE)
+
     def why_not_ordered(self) -> str:
         """Why the attempt could not be ordered; empty if it was only stopped before."""
         return str((read_json(self.path / runner.EXIT) or {}).get("why", ""))
@@ -69,6 +76,8 @@ class SharedFolder:
         self.path, self._secrets = path, secrets
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._attempts = AttemptFolders(path)
+        self._clock = path / "clock"
+        self._clock.touch(mode=0o600)
         self._bin_thread = threading.Thread()
         #: When it was sure that nothing runs on nodes, by the names of their files; None until it is read.
         self._gone_s: dict[str, float] | None = None
@@ -86,10 +95,9 @@ class SharedFolder:
         return program
 
     def clock_s(self) -> float:
-        """The time by the file server's clock."""
-        clock = self.path / "clock"
-        clock.touch(mode=0o600)
-        return clock.stat().st_mtime
+        """The time by the file server's clock. Raises OSError if the folder is away, or another in its place."""
+        os.utime(self._clock)
+        return self._clock.stat().st_mtime
 
     # --- attempts
 
@@ -98,9 +106,9 @@ class SharedFolder:
         return [self.attempt(attempt) for attempt in self._attempts.tracked()]
 
     def attempt(self, attempt: Attempt) -> OrderedAttempt:
-        """An attempt as it was ordered."""
+        """An attempt as it was ordered. Raises OSError if that cannot be read now."""
         folder = self._attempts.of(attempt)
-        order = folder.order()
+        order = read_if_there(folder.path / runner.ORDER)
         nodes = tuple(order["nodes"]) if order else ()
         return OrderedAttempt(
             attempt, folder.path, order, task_of(order) if order else None, nodes, folder.stop_requested
@@ -121,6 +129,10 @@ class SharedFolder:
             end = {"code": CANNOT_RUN, "stopped": False, "why": str(why)}
             runner.write_atomically(str(folder.path), runner.EXIT, end, once=True)
         return True
+
+    def is_tracked(self, attempt: Attempt) -> bool:
+        """Whether an attempt was ordered and is not forgotten."""
+        return self._attempts.is_tracked(attempt)
 
     def request_stop(self, attempt: Attempt, followed: bool) -> bool:
         """Write down that an attempt must stop; False if it has ended and is forgotten."""

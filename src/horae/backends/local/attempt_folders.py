@@ -134,7 +134,13 @@ class AttemptFolders:
     def tracked(self) -> list[Attempt]:
         """Attempts that are not forgotten, sorted."""
         parts = (entry.name.rpartition("@") for entry in os.scandir(self._markers))
-        return sorted((job, int(number)) for job, _, number in parts)
+        return sorted(
+            (job, int(number)) for job, _, number in parts if number.isdigit() and _FOLDER_NAME.fullmatch(job)
+        )
+
+    def is_tracked(self, attempt: Attempt) -> bool:
+        """Whether an attempt has a marker."""
+        return (self._markers / f"{attempt[0]}@{attempt[1]}").exists()
 
     def remember(self, attempt: Attempt) -> AttemptFolder:
         """Create the marker of an attempt, then its folder: no attempt may run without a marker."""
@@ -203,7 +209,16 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file is missing, unreadable or holds something else."""
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def read_if_there(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is none. Raises OSError if nobody can tell."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 
@@ -215,5 +230,5 @@ def work_saved(task: Task, folder: Path) -> float:
         return 0.0
     try:
         return task.work_done(float(saved["step"]), float(saved["total"]) if saved.get("total") else None)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return 0.0

@@ -203,6 +203,8 @@ class Runner:
         self._write_identity()
         if self.beat_limit_s is not None:
             self._start_beating()
+        if self.beat_limit_s is not None and os.path.exists(os.path.join(self.folder, EXIT)):
+            return  # given up while this process was frozen
         if os.path.exists(os.path.join(self.folder, STOP)):
             self.stopped, self.code = True, _RUN_AGAIN
         else:
@@ -315,9 +317,10 @@ class Runner:
         silent_s = time.monotonic() - self.last_beat_s
         if self.beat_limit_s is None or silent_s < self.beat_limit_s or self.signals_to_send[:1] == _KILL:
             return
-        _log_line(f"the shared folder could not be written for {silent_s:.0f} s; the job is killed")
         self.stopped = True
         self._stop_with()
+        # Only now: the log is on the shared folder, and may hang with it.
+        _log_line(f"the shared folder could not be written for {silent_s:.0f} s; the job is killed")
 
     def _start_beating(self) -> None:
         """Beat and look for `stop` in a thread: a file server that hangs must not keep the runner from killing."""
@@ -339,8 +342,10 @@ class Runner:
             time.sleep(_LOOK_EVERY_S)
 
     def _beat(self) -> None:
-        """Set the time of `beat` by the file server's clock."""
+        """Set the time of `beat` by the file server's clock. A beat that comes too late is not given at all."""
         begun_s = time.monotonic()
+        if self.beat_limit_s is not None and begun_s - self.last_beat_s >= self.beat_limit_s:
+            return  # a runner that was frozen: others believe that the job is gone, and `_check_beat` kills it
         handle = os.open(os.path.join(self.folder, BEAT), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.utime(handle)
@@ -441,6 +446,8 @@ class Runner:
 
     def _write_exit(self) -> None:
         """Write `exit.json`. On a full disk, try for a minute: without the exit the job would run again."""
+        if self.code and signal.SIGTERM in signal.sigpending():
+            self.stopped = True  # the job got the same signal, and was faster
         end = {
             "code": self.code,
             "signal": self.signal,
@@ -489,7 +496,7 @@ def main(folder: str) -> int:
 
 def main_of_piece(attempt_folder: str) -> int:
     """Run the piece of this node, unless it was begun before, wherever that was."""
-    folder = os.path.join(attempt_folder, os.environ[NODE])
+    folder, begun_s = os.path.join(attempt_folder, os.environ[NODE]), time.monotonic()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if not claim(folder, f"{os.uname().nodename} {os.getpid()}"):
@@ -501,6 +508,7 @@ def main_of_piece(attempt_folder: str) -> int:
     if _refuse_old_python(folder):
         return 0
     runner = Runner(folder)
+    runner.last_beat_s = begun_s  # a process that was frozen since its claim is too late, too
     # The cluster manager chooses the GPUs.
     runner.order["env"].update({name: os.environ[name] for name in runner.order["take_over"] if name in os.environ})
     runner.run()

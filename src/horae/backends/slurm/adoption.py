@@ -203,16 +203,19 @@ class AdoptingBackend(Backend):
         self._answering_s.clear()
         self._sight, self._trouble = None, sentence
 
+    def _by_job(self) -> dict[str, AdoptedJob]:
+        return {job.job: job for job in self._records.jobs.values() if job.job}
+
     def _take_notes(self) -> None:
         """Write intentions down before anything follows from them. What cannot be written stays noted."""
-        jobs = {job.job: job for job in self._records.jobs.values() if job.job}
         while self._notes:
             note = self._notes[0]
             if isinstance(note, Start):
                 self._note_start(note, self._records.jobs.get(note.task.found_as))
             else:
-                self._note_stop(note, jobs.get(note[0]))
+                self._note_stop(note, self._by_job().get(note[0]))
             self._notes.popleft()
+        jobs = self._by_job()
         while self._forgotten:
             self._note_forgotten(self._forgotten[0], jobs)
             self._forgotten.popleft()
@@ -340,8 +343,8 @@ class AdoptingBackend(Backend):
         try:
             request = read_request(seen.id, details)
         except BadRequest as why:
-            self._left_alone.add(key_of(seen))
             self._let_go(seen, from_plugin, str(why))
+            self._left_alone.add(key_of(seen))
             return
         for older in [job for job in self._records.jobs.values() if job.slurm_id == seen.id]:
             older.replaced = True
@@ -354,10 +357,10 @@ class AdoptingBackend(Backend):
     def _let_go(self, seen: QueuedJob, from_plugin: bool, why: str) -> None:
         """Leave a job that cannot be ordered to Slurm, with a word to its user."""
         try:
-            comment = f"admincomment=horae: left to Slurm. {why}"
-            self._commands.change("scontrol", "update", f"jobid={seen.id}", comment)
             if from_plugin:
                 self._commands.change("scontrol", "release", seen.id)
+            comment = f"admincomment=horae: left to Slurm. {why}"
+            self._commands.change("scontrol", "update", f"jobid={seen.id}", comment)
         except ChangeRefused:
             return
 

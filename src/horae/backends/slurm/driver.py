@@ -168,8 +168,9 @@ def racks_of(commands: SlurmCommands) -> dict[str, str]:
 
 
 def jobs_on(commands: SlurmCommands, hosts: Iterable[str]) -> list[SlurmJob]:
-    """Jobs of all users that have these hosts, in any partition."""
-    return read_jobs(commands.read("squeue", "-h", "-a", "-r", f"--nodelist={','.join(hosts)}", "-o", JOB_FORMAT))
+    """Jobs of all users that have these hosts, in any partition, without their names: those may hold whole lines."""
+    nameless = JOB_FORMAT.removesuffix("%j")
+    return read_jobs(commands.read("squeue", "-h", "-a", "-r", f"--nodelist={','.join(hosts)}", "-o", nameless))
 
 
 def seen_nodes(host: SlurmHost, rack: str) -> Iterator[SeenNode]:
@@ -222,7 +223,7 @@ def foreign_by_node(jobs: Sequence[SlurmJob], hosts: Mapping[str, SlurmHost]) ->
     for job in jobs:
         for host in job.hosts:
             for node in seen_nodes(hosts[host], "") if host in hosts else ():
-                found.setdefault(node.name, []).append(f"Slurm job {job.id} ({job.name}) of {job.user}")
+                found.setdefault(node.name, []).append(f"Slurm job {job.id} of {job.user}")
     return {node: tuple(texts) for node, texts in found.items()}
 
 

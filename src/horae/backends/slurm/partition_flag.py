@@ -1,8 +1,8 @@
 """The flag of a service on its partition: a held Slurm job by which other services see that the partition is taken.
 
-The flag is in Slurm itself, so that services find it that share nothing else, and any user can set it. It stays when
-the service ends: its jobs may still run. Of two flags the older one counts. A service whose flag was taken away, while
-another one's stands, does nothing any more.
+The flag is in Slurm itself, so that services find it that share nothing else but their account. Flags of other accounts
+are not believed: anybody may name a job like one. It stays when the service ends: its jobs may still run. Of two flags
+the older one counts. A service whose flag was taken away, while another one's stands, does nothing any more.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def read_flags(text: str) -> list[Flag]:
 
 
 def flags_of(commands: SlurmCommands, partition: str) -> list[Flag]:
-    """The flags on a partition, the oldest first."""
-    return read_flags(commands.read("squeue", "-h", "-a", "-p", partition, "--states=PENDING", "-o", _FORMAT))
+    """The flags on a partition that this account has set, the oldest first. Names of others' jobs may hold anything."""
+    return read_flags(commands.read("squeue", "-h", "-a", "--me", "-p", partition, "--states=PENDING", "-o", _FORMAT))
 
 
 def lower_flags(commands: SlurmCommands, partition: str) -> None:
