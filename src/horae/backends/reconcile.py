@@ -427,13 +427,7 @@ def _piece(ordered: OrderedAttempt, node: str, command: tuple[str, ...]) -> Piec
 
 
 def _urgency(note: _Note) -> int:
-    match note:
-        case _Stop() | _Gone():
-            return 0
-        case Start():
-            return 1
-        case _Forget():
-            return 2
+    return 0 if isinstance(note, _Stop | _Gone) else 1
 
 
 def _subject(note: _Note) -> str:
