@@ -139,6 +139,7 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
         storm.begin()
         probe = Probe(running)
         make_slurm_suffer(site, storm)
+        assert storm.come_up(), running.said()
         await_attempts(storm.submitter.marks, attempts=160, repeated=90)
         storm.end()
         probe.stop()
