@@ -1,4 +1,4 @@
-"""`horae serve`: the service that runs jobs on this machine."""
+"""`horae serve`: the service that runs jobs, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def command(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Start the service, which runs jobs on this machine's GPUs until Ctrl-C or SIGTERM.
+    """Start the service, which runs jobs on this machine's GPUs or on a cluster until Ctrl-C or SIGTERM.
 
     Running jobs go on when the service ends, and the next service follows them. CUDA_VISIBLE_DEVICES tells a job which
     GPUs it may use, but does not stop it from using others.
