@@ -186,7 +186,7 @@ def test_jobs_are_not_sent_beyond_loopback_without_encryption(url: str) -> None:
         Listening(ListenOptions(HERE, 0, job_url=url))
     listening = Listening(ListenOptions(HERE, 0, job_url=url, allow_plain_http=True))
     listening.socket.close()
-    assert listening.environment == {"HORAE_URL": url}
+    assert listening.environment == {"HORAE_URL": url, "HORAE_ALLOW_PLAIN_HTTP": "1"}
 
 
 @pytest.mark.parametrize("url", ["http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1", "https://proxy:1"])

@@ -14,6 +14,8 @@ from horae.core.errors import UserError
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
 _TOKEN = re.compile(r"[!-~]+")
+#: If this is 1, tokens may cross the network without encryption. Jobs of a service that allows it have it.
+_PLAIN_HTTP = "HORAE_ALLOW_PLAIN_HTTP"
 
 
 class NoService(UserError):
@@ -46,6 +48,11 @@ def find_address(url: str | None) -> Address:
     where, ca = (named, ca) if named else _own_service(ca)
     parts = _checked(where)
     local = not named or bool(_LOOPBACK.fullmatch(parts.hostname or ""))
+    if parts.scheme == "http" and not local and os.environ.get(_PLAIN_HTTP) != "1":
+        raise NoService(
+            f"Your token would cross the network to {where} without encryption: use https://, or, if the service "
+            f"has no TLS and you trust the network, set {_PLAIN_HTTP}=1."
+        )
     return Address(where.rstrip("/"), local, _token(local), ca)
 
 

@@ -56,7 +56,16 @@ def test_the_most_particular_token_wins(home: Path, monkeypatch: pytest.MonkeyPa
 def test_the_admins_token_is_not_shown_to_other_machines(home: Path) -> None:
     private(home / "state" / "horae" / "token", "of-the-state")
     with pytest.raises(NoToken, match="HORAE_TOKEN"):
+        find_address("https://gpu.example.org:8642")
+
+
+def test_no_token_crosses_the_network_without_encryption_unasked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORAE_TOKEN", "secret")
+    with pytest.raises(NoService, match=r"use https://, or.* set HORAE_ALLOW_PLAIN_HTTP=1") as refused:
         find_address("http://gpu.example.org:8642")
+    assert "secret" not in str(refused.value)
+    monkeypatch.setenv("HORAE_ALLOW_PLAIN_HTTP", "1")
+    assert not find_address("http://gpu.example.org:8642").local
 
 
 @pytest.mark.parametrize("folder", [".config/horae", "state/horae"])
