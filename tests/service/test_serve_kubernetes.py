@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -21,6 +20,7 @@ from horae.service.server import ServeOptions, Server
 from horae.testing.kubernetes_cluster import HORAE_USER, NAMESPACE, KubernetesCluster, MadeUpKubeNode
 from tests.backends.kubernetes.stage import needs_kubernetes
 from tests.backends.real import until
+from tests.engine_folder import engine_folder
 from tests.service.live import eventually, submit
 
 #: Counts to 80 in steps of 0.1 s, and goes on from its checkpoint if it is preempted.
@@ -91,7 +91,7 @@ class TestOnRealKubernetes:
     @pytest.fixture
     def cluster(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesCluster]:
         nodes = [MadeUpKubeNode("v1", "Tesla-V100-SXM2-16GB", "rack-0")]
-        with TemporaryDirectory(prefix="horae-kube-") as name, KubernetesCluster(Path(name) / "k", nodes) as made:
+        with engine_folder("kube") as folder, KubernetesCluster(folder / "k", nodes) as made:
             monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(HORAE_USER)))
             yield made
 

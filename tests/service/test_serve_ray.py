@@ -6,7 +6,6 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -17,6 +16,7 @@ from horae.service.server import ServeOptions, Server
 from horae.testing.ray_cluster import MadeUpRayNode, RayCluster
 from tests.backends.ray.rig import needs_ray, started
 from tests.backends.real import until
+from tests.engine_folder import engine_folder
 from tests.service.live import eventually, submit
 
 #: Waits in its first attempt until it is preempted; in its second it asks the service how it is, and ends.
@@ -66,7 +66,7 @@ class TestOnRealRay:
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = int(probe.getsockname()[1])
-        with TemporaryDirectory(prefix="horae-ray-") as shared:
+        with engine_folder("ray") as shared:
             asked = ServeOptions(
                 tmp_path / "state",
                 port=port,
@@ -74,7 +74,7 @@ class TestOnRealRay:
                 settings={"quantum": "3"},
                 backend="ray",
                 address=ray.address,
-                shared=Path(shared),
+                shared=shared,
                 url=f"http://127.0.0.1:{port}",
             )
             ray.let_in(port)

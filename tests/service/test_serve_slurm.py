@@ -6,7 +6,6 @@ import ssl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -18,6 +17,7 @@ from horae.service.server import ServeOptions, Server
 from horae.testing.slurm_cluster import PARTITION, MadeUpNode, SlurmCluster, why_not
 from horae.workload.clusters import parse_cluster
 from tests.backends.real import until
+from tests.engine_folder import engine_folder
 from tests.service.live import eventually, submit
 
 #: A training script of three steps, and where it finds horae_train.
@@ -47,7 +47,7 @@ save; echo counted to $step at $HORAE_URL
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
     nodes = [MadeUpNode("v1", "v100", "rack-0")]
-    with TemporaryDirectory(prefix="horae-slurm-") as name, SlurmCluster(Path(name) / "slurm", nodes) as cluster:
+    with engine_folder("slurm") as folder, SlurmCluster(folder / "slurm", nodes) as cluster:
         for variable in ("SLURM_CONF", "PATH"):
             monkeypatch.setenv(variable, cluster.environment[variable])
         yield cluster

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -17,12 +16,13 @@ from horae.testing.network_namespace import NetworkNamespace, why_no_namespace
 from horae.testing.ray_cluster import INSTALL, NODES, RayCluster, RayTrouble, home, main
 from tests.backends.ray.rig import needs_ray
 from tests.backends.real import until
+from tests.engine_folder import engine_folder
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="horae-ray-") as name:
-        yield Path(name)
+    with engine_folder("ray") as folder:
+        yield folder
 
 
 class TestRealRay:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,3 +93,15 @@ def test_a_path_that_is_too_long_for_a_socket_is_refused(tmp_path: Path, monkeyp
 
 def test_stopping_what_never_ran_is_harmless(tmp_path: Path) -> None:
     assert main(["stop", str(tmp_path)]) == 0
+
+
+def test_what_a_killed_slurmd_has_just_forked_is_ended_and_a_users_command_is_not(tmp_path: Path) -> None:
+    cluster, sleep = SlurmCluster(tmp_path), shutil.which("sleep")
+    assert sleep is not None
+    forked = shutil.copy(sleep, tmp_path / "slurmd")
+    env = {"SLURM_CONF": str(cluster.conf)}
+    with subprocess.Popen([forked, "60"], env=env) as slurms, subprocess.Popen([sleep, "60"], env=env) as users:
+        cluster.stop()
+        ends = slurms.wait(20), users.poll()
+        users.kill()
+    assert ends == (-9, None)

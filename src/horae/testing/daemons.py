@@ -58,7 +58,7 @@ class Daemons:
 
     def log(self, name: str) -> Path:
         """What a daemon printed."""
-        return self.folder / "log" / f"{name}.log"
+        return self.folder / "log" / f"{name}.out"
 
     def names(self) -> list[str]:
         """Daemons that were ever started in the folder."""

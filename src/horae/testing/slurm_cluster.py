@@ -4,14 +4,13 @@
     python -m horae.testing.slurm_cluster stop FOLDER
 
 Everything listens on loopback only, on free ports, and everything is kept in FOLDER. Only processes that were
-started here are ended: each by its id and start time, as `FOLDER/pids` records them, and those of Slurm jobs by
-the `SLURM_CONF` in their environment.
+started here are ended: daemons by their recorded process, and those of Slurm jobs by the `SLURM_CONF` in their
+environment.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pwd
 import secrets
@@ -21,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Self
 
 from horae.backends.local.processes import Process, environment_of, process_ids
 from horae.core.errors import UserError
+from horae.testing.daemons import Daemons, free_ports, kill_all, until
 
 #: The Debian and Ubuntu packages with all that is needed here.
 INSTALL = (
@@ -40,8 +40,6 @@ CONTROLLER, MUNGE = "slurmctld", "munged"
 PARTITION = "gpu"
 #: Longest path of a Unix socket on Linux, in bytes.
 _SOCKET_PATH = 107
-#: Seconds for a start or a stop, far more than it takes: a busy machine is no failure.
-_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,7 @@ class SlurmCluster:
         self.nodes = tuple(nodes)
         self.settings = tuple(settings)
         self.conf = self.folder / "slurm.conf"
-        self._pids = self.folder / "pids"
-        #: Daemons that are children of this process: they are waited for, so that they leave no zombies.
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._daemons = Daemons(self.folder)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -127,11 +123,16 @@ class SlurmCluster:
 
     def stop(self) -> None:
         """End all Slurm jobs and daemons of this folder, and drop the jobs. Harmless if nothing runs."""
-        for name in [*(node.name for node in self.nodes), CONTROLLER]:
-            self._end(name, signal.SIGKILL)
-        # Nobody starts processes of Slurm jobs any more; those that are left are found by their environment.
-        _until(lambda: not self._kill_job_processes(), f"the Slurm jobs in {self.folder} to end")
-        self._end(MUNGE, signal.SIGTERM)
+        for name in self._daemons.names():
+            if name != MUNGE:
+                self._daemons.end(name)
+        # Nobody starts processes of Slurm jobs any more; those that are left are found by their environment. One look
+        # may miss a process that another one forks meanwhile.
+        until(
+            lambda: not self._kill_job_processes() and not self._kill_job_processes(),
+            f"the Slurm jobs in {self.folder} to end",
+        )
+        self._daemons.end(MUNGE, signal.SIGTERM)
         for name in ("state", "spool"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
@@ -140,13 +141,13 @@ class SlurmCluster:
         folder = self.folder / "munge"
         options = {"key-file": "key", "socket": "sock", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         paths = [f"--{option}={folder / name}" for option, name in options.items()]
-        self._spawn(MUNGE, [MUNGE, "--foreground", "--force", *paths])
-        _until((folder / "sock").is_socket, "munge")
+        self._start(MUNGE, [MUNGE, "--foreground", "--force", *paths])
+        until((folder / "sock").is_socket, "munge")
 
     def start_controller(self) -> None:
         """Start slurmctld, and wait until it answers."""
-        self._spawn(CONTROLLER, [CONTROLLER, "-D", "-f", str(self.conf)])
-        _until(self.controller_answers, "the controller", self.folder / "log" / "slurmctld.log")
+        self._start(CONTROLLER, [CONTROLLER, "-D", "-f", str(self.conf)])
+        until(self.controller_answers, "the controller", self._daemons.log(CONTROLLER))
 
     def controller_answers(self) -> bool:
         """Whether slurmctld answers."""
@@ -155,23 +156,23 @@ class SlurmCluster:
 
     def kill_controller(self) -> None:
         """End slurmctld as `kill -9` does. Running jobs go on."""
-        self._end(CONTROLLER, signal.SIGKILL)
+        self._daemons.end(CONTROLLER)
 
     def start_node(self, node: str) -> None:
         """Start the slurmd of a node; `wait_for_nodes` waits for it."""
-        self._spawn(node, ["slurmd", "-D", "-N", node, "-f", str(self.conf)])
+        self._start(node, ["slurmd", "-D", "-N", node, "-f", str(self.conf)])
 
     def kill_node(self, node: str) -> None:
         """End the slurmd of a node as `kill -9` does. Processes of its jobs go on."""
-        self._end(node, signal.SIGKILL)
+        self._daemons.end(node)
 
     def freeze(self, daemon: str) -> None:
         """Stop `slurmctld` or the slurmd of a node without ending it (SIGSTOP)."""
-        os.kill(self._process(daemon).pid, signal.SIGSTOP)
+        self._daemons.send(daemon, signal.SIGSTOP)
 
     def thaw(self, daemon: str) -> None:
         """Let a frozen daemon go on (SIGCONT)."""
-        os.kill(self._process(daemon).pid, signal.SIGCONT)
+        self._daemons.send(daemon, signal.SIGCONT)
 
     def wait_for_nodes(self, *nodes: str, states: Sequence[str] = ("idle", "mixed", "allocated")) -> None:
         """Wait until every one of the nodes is in one of the states."""
@@ -180,13 +181,13 @@ class SlurmCluster:
             rows = self.run("sinfo", "-h", "-N", "-p", PARTITION, "-n", ",".join(nodes), "-o", "%T").split()
             return len(rows) == len(nodes) and all(state in states for state in rows)
 
-        _until(ready, f"the nodes {', '.join(nodes)}", self.folder / "log" / "slurmctld.log")
+        until(ready, f"the nodes {', '.join(nodes)}", self._daemons.log(CONTROLLER))
 
     def _write_files(self) -> None:
         """Write the configuration, once: a restarted cluster keeps its ports."""
         if len(os.fsencode(self.folder / "munge" / "sock")) > _SOCKET_PATH:
             raise SlurmTrouble(f"The folder {self.folder} cannot be used: its path is too long for a Unix socket.")
-        for name in ("munge", "state", "log", "gpus", "pids", *(f"spool/{node.name}" for node in self.nodes)):
+        for name in ("munge", "state", "log", "gpus", *(f"spool/{node.name}" for node in self.nodes)):
             (self.folder / name).mkdir(mode=0o755, parents=True, exist_ok=True)
         if self.conf.exists():
             return
@@ -198,7 +199,7 @@ class SlurmCluster:
         (self.folder / "gres.conf").write_text(self._gres_conf(), encoding="utf-8")
         (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n", encoding="utf-8")
         (self.folder / "topology.conf").write_text(self._topology_conf(), encoding="utf-8")
-        self.conf.write_text(self._slurm_conf(_free_ports(1 + len(self.nodes))), encoding="utf-8")
+        self.conf.write_text(self._slurm_conf(free_ports(1 + len(self.nodes))), encoding="utf-8")
 
     def _slurm_conf(self, ports: Sequence[int]) -> str:
         host, user = socket.gethostname().split(".")[0], pwd.getpwuid(os.getuid()).pw_name
@@ -227,58 +228,27 @@ class SlurmCluster:
         ]
         return "\n".join([*lines, f"SwitchName=spine Switches={','.join(racks)}", ""])
 
-    def _spawn(self, name: str, command: list[str]) -> None:
-        """Start a daemon, unless it runs, and record its process."""
-        if self._process(name).is_alive():
-            return
-        with (self.folder / "log" / f"{name}.out").open("ab") as out:
-            child = subprocess.Popen(
-                [_find(command[0]) or command[0], *command[1:]],
-                env=self.environment,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-        self._children[child.pid] = child
-        process = Process.of(child.pid)
-        record = {"pid": process.pid, "start_time": process.start_time, "boot_id": process.boot_id}
-        (self._pids / name).write_text(json.dumps(record), encoding="utf-8")
-
-    def _process(self, name: str) -> Process:
-        """The process of a daemon, as recorded; a dead process if there is no record."""
-        try:
-            return Process(**json.loads((self._pids / name).read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError):
-            return Process(0, 0, "")
-
-    def _end(self, name: str, number: signal.Signals) -> None:
-        """Send a daemon a signal, and wait until it is gone."""
-        process = self._process(name)
-        if process.is_alive():
-            os.kill(process.pid, number)
-            _until(lambda: not process.is_alive(), f"{name} to end")
-        if child := self._children.pop(process.pid, None):
-            child.wait(_PATIENCE_S)
+    def _start(self, name: str, command: Sequence[str]) -> None:
+        """Start a daemon, unless it runs."""
+        self._daemons.start(name, [_find(command[0]) or command[0], *command[1:]], self.environment)
 
     def _kill_job_processes(self) -> int:
         """Kill the processes of Slurm jobs and steps of this cluster, and return their number."""
         found = [pid for pid in process_ids() if pid != os.getpid() and self._is_of_a_job(pid)]
-        for pid in found:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill_all(found)
         return len(found)
 
     def _is_of_a_job(self, pid: int) -> bool:
-        """Whether a living process belongs to a job of this cluster. A shell of the user has no job id."""
+        """Whether a living process belongs to a job of this cluster, or is about to start one.
+
+        A shell of the user has no job id. Neither has what a slurmd forked a moment before it ended, but its program is
+        still Slurm's.
+        """
         environment = environment_of(pid)
         if f"SLURM_CONF={self.conf}" not in environment or Process.of(pid).start_time == 0:
             return False
-        command = Path(f"/proc/{pid}/cmdline")
-        return any(entry.startswith("SLURM_JOB_ID=") for entry in environment) or _starts_with(command, b"slurmstepd")
+        has_id = any(entry.startswith("SLURM_JOB_ID=") for entry in environment)
+        return has_id or _program_of(pid).startswith("slurm")
 
 
 _SLURM_CONF = """\
@@ -331,29 +301,12 @@ def _find(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
 
 
-def _free_ports(count: int) -> list[int]:
-    """TCP ports of the loopback address that are free now, all different."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
-def _starts_with(path: Path, text: bytes) -> bool:
+def _program_of(pid: int) -> str:
+    """Name of the program that a process runs; empty if it is gone."""
     try:
-        return path.read_bytes().startswith(text)
+        return Path(f"/proc/{pid}/exe").readlink().name
     except OSError:
-        return False
-
-
-def _until(ready: Callable[[], object], what: str, log: Path | None = None) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + _PATIENCE_S
-    while not ready():
-        if time.monotonic() > end:
-            raise SlurmTrouble(f"Waited {_PATIENCE_S:g} s in vain for {what}.{f' See {log}.' if log else ''}")
-        time.sleep(0.02)
+        return ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

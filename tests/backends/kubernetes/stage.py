@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from horae.testing.kubernetes_cluster import (
     why_not,
 )
 from tests.backends.real import until
+from tests.engine_folder import engine_folder
 
 #: These tests take minutes, so that `make test` leaves them out even where Kubernetes is built.
 _WHY_NOT = why_not() or ("" if os.environ.get("HORAE_KUBERNETES") else "only when asked, by `make test-kubernetes`")
@@ -44,8 +44,8 @@ _services = itertools.count(1)
 def running_cluster(nodes: tuple[MadeUpKubeNode, ...] = NODES, controllers: bool = True) -> Iterator[KubernetesCluster]:
     """A Kubernetes with the rights that `horae kubernetes manifests` prints, and no more."""
     with (
-        TemporaryDirectory(prefix="horae-kube-") as name,
-        KubernetesCluster(Path(name) / "k", nodes, controllers) as made,
+        engine_folder("kube") as folder,
+        KubernetesCluster(folder / "k", nodes, controllers) as made,
     ):
         made.create(rights_objects(NAMESPACE))
         yield made

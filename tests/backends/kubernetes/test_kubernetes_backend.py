@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -18,6 +17,7 @@ from horae.testing.kubernetes_cluster import NAMESPACE, KubernetesCluster
 from tests.backends.kubernetes.stage import PODS, driver_of, needs_kubernetes, new_service, pods
 from tests.backends.real import bash, start, text_of, until
 from tests.contracts.backend_rigs import LocalRig
+from tests.engine_folder import engine_folder
 
 pytestmark = needs_kubernetes
 
@@ -38,8 +38,8 @@ class KubernetesRig(LocalRig):
 
 @pytest.fixture
 def rig(cluster: KubernetesCluster) -> Iterator[KubernetesRig]:
-    with TemporaryDirectory(prefix="horae-kube-") as name:
-        made = KubernetesRig(Path(name).resolve(), cluster)
+    with engine_folder("kube") as folder:
+        made = KubernetesRig(folder, cluster)
         yield made
         made.close()
 

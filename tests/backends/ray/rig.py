@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import pytest
@@ -20,6 +19,7 @@ from horae.backends.reconcile import Reconciler
 from horae.testing.ray_cluster import MadeUpRayNode, RayCluster, why_not
 from tests.backends.real import until
 from tests.contracts.backend_rigs import LocalRig
+from tests.engine_folder import engine_folder
 
 #: `make test-ray` runs these tests, `make test` does not: a Ray takes half a minute to start.
 needs_ray = [
@@ -80,15 +80,15 @@ def end_all_jobs(ray: RayCluster) -> None:
 @contextmanager
 def started(nodes: Sequence[MadeUpRayNode], packages: Sequence[Path] = ()) -> Iterator[RayCluster]:
     """A Ray in a temporary folder."""
-    with TemporaryDirectory(prefix="horae-ray-") as name, RayCluster(Path(name), nodes, packages) as ray:
+    with engine_folder("ray") as folder, RayCluster(folder, nodes, packages) as ray:
         yield ray
 
 
 @contextmanager
 def opened(ray: RayCluster, make: Callable[[Path, RayCluster], Rig]) -> Iterator[Rig]:
     """A backend on a Ray."""
-    with TemporaryDirectory(prefix="horae-ray-") as name:
-        rig = make(Path(name).resolve() / "shared", ray)
+    with engine_folder("ray") as folder:
+        rig = make(folder / "shared", ray)
         try:
             yield rig
         finally:

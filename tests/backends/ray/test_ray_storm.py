@@ -9,13 +9,13 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from horae.testing.ray_cluster import NODES
 from tests.backends.ray.rig import needs_ray, started
 from tests.backends.ray.storm import RaySite, launches, make_ray_suffer
+from tests.engine_folder import engine_folder
 from tests.service.cluster_storm import Probe, seconds_to_begin, summary
 from tests.service.crashes import Storm, examine, service
 
@@ -32,8 +32,8 @@ SEED = int(os.environ.get("HORAE_SEED", "1"))
 
 @pytest.fixture
 def site() -> Iterator[RaySite]:
-    with TemporaryDirectory(prefix="horae-ray-") as name, started(NODES) as ray:
-        yield RaySite(Path(name).resolve() / "shared", ray, SEED)
+    with engine_folder("ray") as folder, started(NODES) as ray:
+        yield RaySite(folder / "shared", ray, SEED)
 
 
 def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(

@@ -10,13 +10,12 @@ import signal
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from horae.testing.slurm_cluster import PARTITION, why_not
 from tests.backends.slurm.adoption_rig import USERS, AdoptionRig, patiently, prepare
+from tests.engine_folder import engine_folder
 
 pytestmark = [
     pytest.mark.engine,
@@ -30,8 +29,8 @@ SAVES = "trap 'exit 75' USR1; i=0; while [ $i -lt 6000 ]; do sleep 0.1; i=$((i +
 
 @pytest.fixture
 def rig() -> Iterator[AdoptionRig]:
-    with TemporaryDirectory(prefix="horae-slurm-") as name, prepare(Path(name)) as slurm:
-        made = AdoptionRig(Path(name), slurm)
+    with engine_folder("slurm") as folder, prepare(folder) as slurm:
+        made = AdoptionRig(folder, slurm)
         try:
             yield made
         finally:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from horae.testing.slurm_cluster import why_not
 from tests.backends.slurm.adopted_witness import chain
 from tests.backends.slurm.adoption_rig import PYTHON, USERS, AdoptionRig, patiently, prepare, until_quiet
+from tests.engine_folder import engine_folder
 
 pytestmark = [
     pytest.mark.engine,
@@ -32,8 +32,8 @@ LEAST_PREEMPTIONS = 15
 
 @pytest.fixture
 def rig() -> Iterator[AdoptionRig]:
-    with TemporaryDirectory(prefix="horae-slurm-") as name, prepare(Path(name)) as slurm:
-        made = AdoptionRig(Path(name), slurm, "time-slice", ["quantum=4"])
+    with engine_folder("slurm") as folder, prepare(folder) as slurm:
+        made = AdoptionRig(folder, slurm, "time-slice", ["quantum=4"])
         try:
             yield made
         finally:

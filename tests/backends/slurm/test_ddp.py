@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from horae.service.roles import Caller, Role
 from horae.service.server import ServeOptions, Server
 from horae.testing.slurm_cluster import PARTITION, MadeUpNode, SlurmCluster, why_not
 from tests.backends.real import until
+from tests.engine_folder import engine_folder
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 pytestmark = [
@@ -38,10 +38,10 @@ ENV = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOU
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
     """A service on two Slurm nodes with one GPU each; shorter jobs go first."""
     nodes = [MadeUpNode(name, "v100", "rack1", gpus=1) for name in ("v1", "v2")]
-    with TemporaryDirectory(prefix="horae-slurm-") as name, SlurmCluster(Path(name) / "slurm", nodes) as slurm:
+    with engine_folder("slurm") as folder, SlurmCluster(folder / "slurm", nodes) as slurm:
         for variable in ("SLURM_CONF", "PATH"):
             monkeypatch.setenv(variable, slurm.environment[variable])
-        shared = Path(name) / "shared"
+        shared = folder / "shared"
         asked = ServeOptions(
             tmp_path / "state", port=0, policy="srtf", backend="slurm", partition=PARTITION, shared=shared
         )

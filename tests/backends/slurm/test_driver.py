@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -33,6 +32,7 @@ from horae.backends.slurm.commands import SlurmCommands
 from horae.backends.slurm.driver import BadSlurmSettings, SlurmDriver, pieces_of, seen_nodes
 from horae.testing.slurm_cluster import PARTITION, SlurmCluster, why_not
 from tests.backends.real import until
+from tests.engine_folder import engine_folder
 
 needs_slurm = [pytest.mark.engine, pytest.mark.skipif(bool(why_not()), reason=f"needs Slurm: {why_not()}")]
 
@@ -80,8 +80,7 @@ class Stage:
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    with TemporaryDirectory(prefix="horae-slurm-") as name:
-        folder = Path(name)
+    with engine_folder("slurm") as folder:
         folder.chmod(0o755)  # jobs of another user find their script below it
         with SlurmCluster(folder / "slurm") as slurm:
             settings = SlurmSettings("s1", PARTITION, folder / "shared")

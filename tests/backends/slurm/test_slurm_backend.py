@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -21,6 +20,7 @@ from horae.testing.backend_contract import NODES
 from horae.testing.slurm_cluster import PARTITION, MadeUpNode, SlurmCluster, why_not
 from tests.backends.real import bash, start, text_of, until
 from tests.contracts.backend_rigs import LocalRig
+from tests.engine_folder import engine_folder
 
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(bool(why_not()), reason=f"needs Slurm: {why_not()}")]
 
@@ -42,8 +42,8 @@ class SlurmRig(LocalRig):
 
 @contextmanager
 def opened(nodes: Sequence[MadeUpNode]) -> Iterator[SlurmRig]:
-    with TemporaryDirectory(prefix="horae-slurm-") as name, SlurmCluster(Path(name) / "slurm", nodes) as slurm:
-        made = SlurmRig(Path(name).resolve() / "shared", slurm)
+    with engine_folder("slurm") as folder, SlurmCluster(folder / "slurm", nodes) as slurm:
+        made = SlurmRig(folder / "shared", slurm)
         yield made
         made.close()
 

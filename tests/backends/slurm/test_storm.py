@@ -12,11 +12,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from horae.testing.slurm_cluster import PARTITION, SlurmCluster, SlurmTrouble, why_not
+from tests.engine_folder import engine_folder
 from tests.service.cluster_storm import Probe, await_attempts, let_pass, seconds_to_begin, summary
 from tests.service.crashes import Cluster, Storm, examine, service
 from tests.service.mortal import CLUSTER_POINTS
@@ -85,8 +85,8 @@ class Site:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with TemporaryDirectory(prefix="horae-slurm-") as name, SlurmCluster(Path(name) / "slurm") as slurm:
-        made, enough = Site(Path(name), slurm), threading.Event()
+    with engine_folder("slurm") as folder, SlurmCluster(folder / "slurm") as slurm:
+        made, enough = Site(folder, slurm), threading.Event()
         operator = threading.Thread(target=made.operate, args=(enough,))
         operator.start()
         try:

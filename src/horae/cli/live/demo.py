@@ -151,7 +151,10 @@ def _cluster(name: str | None, folder: Path) -> Iterator[DemoCluster]:
         there = ", ".join(DEMO_CLUSTERS)
         raise DemoFailed(f"No cluster is called {name!r}.{did_you_mean(name, DEMO_CLUSTERS)} There are: {there}.")
     # Sockets of cluster managers need a short path.
-    with tempfile.TemporaryDirectory(prefix="horae-") as place, DEMO_CLUSTERS[name](Path(place)) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="horae-", ignore_cleanup_errors=True) as place,
+        DEMO_CLUSTERS[name](Path(place)) as made,
+    ):
         yield made
 
 
