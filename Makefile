@@ -56,7 +56,7 @@ torch: $(INSTALLED)
 
 ## The tests that need a real Slurm, with a storm of some ten minutes; `make test` runs the short ones, where Slurm is installed.
 test-slurm: $(INSTALLED)
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m engine tests/backends/slurm tests/testing/test_slurm_cluster.py -k "not storm"
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal -m engine tests/backends/slurm tests/testing/test_slurm_cluster.py tests/service/test_serve_slurm.py -k "not storm"
 	HORAE_STORM=1 $(BIN)/pytest -p no:xdist tests/backends/slurm/test_storm.py
 
 ## Slurm from the packages of Debian or Ubuntu, as root, for those tests. They start daemons of their own.

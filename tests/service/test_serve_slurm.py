@@ -69,6 +69,7 @@ class TestOnRealSlurm:
         with pytest.raises(CannotUseSlurm, match="no partition 'gpus'"):
             open_backend("slurm", BackendOptions(tmp_path, partition="gpus", shared=slurm.folder.parent / "shared"))
 
+    @pytest.mark.long
     def test_three_jobs_take_turns_on_one_node(self, slurm: SlurmCluster, tmp_path: Path) -> None:
         asked = ServeOptions(
             tmp_path / "state",

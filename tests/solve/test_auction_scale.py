@@ -108,6 +108,7 @@ def test_with_one_app_less_the_bound_and_the_gain_hold_too(pooled: bool) -> None
 
 @pytest.mark.parametrize("pooled", [True, False])
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.long
 def test_payments_that_are_not_proved_are_near_those_of_the_same_winners(seed: int, pooled: bool) -> None:
     """What others would have had without a winner is searched for no less than what they have, so errors cancel."""
     offer = racks(3, 4)

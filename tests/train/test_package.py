@@ -224,6 +224,7 @@ class Environment:
         return python(SCRIPT, folder, *(names[name] for name in sorted(installed)), program=self.python)
 
 
+@pytest.mark.long
 def test_both_install_and_uninstall_in_either_order(tmp_path: Path, wheels: dict[str, Path]) -> None:
     """Every install and every uninstall, with the other distribution present and absent."""
     here = Environment(tmp_path, wheels)

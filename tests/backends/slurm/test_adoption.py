@@ -58,6 +58,7 @@ def test_a_job_is_held_ordered_and_run_as_its_user(rig: AdoptionRig) -> None:
     assert set(rig.jobs()) == {early}
 
 
+@pytest.mark.long
 def test_users_cancel_hold_and_release_in_slurm_and_in_horae(rig: AdoptionRig) -> None:
     rig.serve()
     runs = rig.sbatch("--gres=gpu:v100:4", script=SAVES)
@@ -134,6 +135,7 @@ def test_another_service_is_refused_and_what_it_would_take_is_said(rig: Adoption
     assert f"Partition {PARTITION} belongs to another Horae service" in third.stderr
 
 
+@pytest.mark.long
 def test_after_uninstalling_jobs_are_plain_slurms(rig: AdoptionRig) -> None:
     rig.serve()
     first = [rig.sbatch("--gres=gpu:4", script=SAVES) for _ in range(4)]

@@ -158,6 +158,7 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
     assert (begin_s[len(begin_s) // 2] < 5.0, probe.p99_s() < 1.0) == (True, True)
 
 
+@pytest.mark.long
 def test_a_service_and_a_controller_that_die_with_jobs_running_lose_nothing(site: Site, tmp_path: Path) -> None:
     """A slice of the storm."""
     with service(tmp_path, "time-slice", ("quantum=3",), site.cluster) as running:
