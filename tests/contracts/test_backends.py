@@ -17,7 +17,7 @@ from horae.backends.task import Task
 from horae.core.cluster import Node
 from horae.core.events import NodeObserved
 from horae.policies import POLICIES
-from horae.service.api.health import what_is_wrong
+from horae.service.health import what_is_wrong
 from horae.service.job_file import BadJobFile
 from horae.service.operations import ClosedNode, SharedGpus
 from horae.testing import BACKEND_CHECKS, FakeRig, Rig, check_backend

@@ -23,7 +23,7 @@ from horae.core.cluster import Node
 from horae.core.commands import Decided
 from horae.core.events import JobCancelled, JobFinished, JobHeld, JobReleased, JobStarted, JobSubmitted, JobTimedOut
 from horae.core.states import State
-from horae.service.api.health import what_is_wrong
+from horae.service.health import what_is_wrong
 from horae.service.job_file import BadJobFile, JobFile, read_job
 from horae.service.roles import Caller, Forbidden, NotFound
 from horae.service.store.connection import StoreTrouble

@@ -12,8 +12,8 @@ import pytest
 
 from horae.backends.fake import FakeJob
 from horae.core.events import LaunchFailed
-from horae.service.api.health import what_is_wrong
 from horae.service.failing_backends import SteadyBackend
+from horae.service.health import what_is_wrong
 from tests.service.stepped_service import ANN, SteppedService
 
 ERRORS = [

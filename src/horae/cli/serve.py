@@ -274,7 +274,7 @@ def _announce(server: Server, output: Output, is_default: bool) -> None:
 def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[str]:
     at = server.daemon.status
     counts = zip(at.cluster.gpu_types, at.open_by_type.tolist(), strict=True)
-    gpus = ", ".join(f"{count} {kind}" for kind, count in counts)
+    gpus = ", ".join(f"{count} {kind}" for kind, count in counts) or "no GPUs yet"
     ca = f" HORAE_CA={shlex.quote(server.ca)}" if server.ca else ""
     where = (
         []

@@ -8,6 +8,7 @@ import os
 import shlex
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import DAY_S, Change, Daemon, Prepare
 from horae.service.failing_backends import SteadyBackend
 from horae.service.failing_policies import MissingPolicy
+from horae.service.health import HealthNotes, what_is_wrong
 from horae.service.initial_settings import InitialSettings, OwnSettings
 from horae.service.job_taker import JobTaker
 from horae.service.listening import CannotServe, Listening, ListenOptions
@@ -182,11 +184,13 @@ class Server:
     def wait(self, stop: threading.Event, tell: Callable[[str], None] = lambda note: None) -> None:
         """Serve until `stop` is set. Raises if the daemon or the HTTP server ends by itself.
 
-        Renewed certificates are taken up; `tell` is told of those that cannot be used.
+        Renewed certificates are taken up. `tell` is told of those that cannot be used, and of what is wrong for long.
         """
+        health = HealthNotes()
         while not stop.wait(0.1):
-            if note := self._listening.renew():
-                tell(note)
+            for note in (self._listening.renew(), health.note(what_is_wrong(self.daemon), time.monotonic())):
+                if note:
+                    tell(note)
             if self.daemon.crashed is not None:
                 raise self.daemon.crashed
             if not self._http.alive:
