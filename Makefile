@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-slurm demo-ray demo-kubernetes test test-long test-slurm test-ray test-kubernetes torch slurm ray kubernetes soak lint bench agreement docs clean
+.PHONY: demo demo-slurm demo-ray demo-kubernetes test test-long test-slurm test-ray test-kubernetes torch slurm ray kubernetes soak lint bench agreement agreement-slurm docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -107,6 +107,11 @@ bench: $(INSTALLED)
 ## Five minutes: a live run of 34 jobs beside its simulation.
 agreement: $(INSTALLED)
 	$(BIN)/python -m benchmarks --only agreement
+
+## The same on a small real Slurm, twelve minutes for each POLICY; tables in build/agreement-slurm-POLICY.md.
+POLICY ?= themis max-min tiresias
+agreement-slurm: slurm
+	$(BIN)/python -m benchmarks.agreement_slurm $(POLICY)
 
 ## Regenerate docs/reference/cli.md and docs/benchmarks.md, check every link, and write HTML to build/docs.
 docs: $(INSTALLED)

@@ -115,7 +115,14 @@ def render(measured: Mapping[str, results.Result]) -> str:
 
 def _section(name: str, result: results.Result) -> str:
     heading, introduction = SECTIONS[name]
-    lines = [f"## {heading}", introduction, "", *_table(result["rows"]), "", *(f"- {note}" for note in result["notes"])]
+    lines = [
+        f"## {heading}",
+        introduction,
+        "",
+        *markdown_table(result["rows"]),
+        "",
+        *(f"- {note}" for note in result["notes"]),
+    ]
     lines += [f"- **Missed:** {miss}" for miss in result["missed"]]
     if name in PICTURES:
         file, text, _ = PICTURES[name]
@@ -123,7 +130,7 @@ def _section(name: str, result: results.Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: list[dict[str, Any]]) -> list[str]:
+def markdown_table(rows: list[dict[str, Any]]) -> list[str]:
     """Rows as a Markdown table; columns are named as in the results."""
     columns = list(rows[0])
     cells = [[_cell(row[column]) for column in columns] for row in rows]
@@ -154,7 +161,10 @@ def _sources(measured: Mapping[str, results.Result]) -> str:
         for name, result in ((name, measured[name]) for name in SECTIONS if name in measured)
     ]
     text = "Load is the number of processes that wanted a core in the minute before, on average."
-    return "\n".join(["## Measured at", text, "", *(_table(rows) if rows else ["Nothing has been measured."])]) + "\n"
+    return (
+        "\n".join(["## Measured at", text, "", *(markdown_table(rows) if rows else ["Nothing has been measured."])])
+        + "\n"
+    )
 
 
 def write(page: Path = PAGE, images: Path = _IMAGES) -> None:

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horae.testing.slurm_cluster import SlurmCluster
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ def _slurm(folder: Path) -> Iterator[DemoCluster]:
     from horae.testing.slurm_cluster import NODES, PARTITION, SlurmCluster
 
     shared, nodes = folder / "shared", [replace(node, gpus=_GPUS) for node in NODES]
-    with SlurmCluster(folder / "slurm", nodes) as slurm, _environment(slurm.environment, "SLURM_CONF", "PATH"):
+    with SlurmCluster(folder / "slurm", nodes) as slurm, slurm_environment(slurm):
         options = {"backend": "slurm", "partition": PARTITION, "shared": shared}
         yield DemoCluster(options, shared / "jobs", f"a Slurm of {len(nodes)} nodes")
 
@@ -69,15 +72,15 @@ def _kubernetes(folder: Path) -> Iterator[DemoCluster]:
     words = f"a Kubernetes of {len(nodes)} nodes, whose pods are processes"
     with KubernetesCluster(folder / "kubernetes", nodes, controllers=True) as cluster:
         cluster.create(rights_objects(NAMESPACE))
-        with _environment({"KUBECONFIG": str(cluster.kubeconfig())}, "KUBECONFIG"):
+        with environment({"KUBECONFIG": str(cluster.kubeconfig())}):
             yield DemoCluster({**options, "backend_settings": {"python": sys.executable}}, shared / "jobs", words)
 
 
 @contextmanager
-def _environment(values: Mapping[str, str], *names: str) -> Iterator[None]:
+def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Give this process some variables for a while."""
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update({name: values[name] for name in names})
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
@@ -86,6 +89,11 @@ def _environment(values: Mapping[str, str], *names: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def slurm_environment(slurm: SlurmCluster) -> AbstractContextManager[None]:
+    """Let this process use a Slurm for a while."""
+    return environment({name: slurm.environment[name] for name in ("SLURM_CONF", "PATH")})
 
 
 #: What starts each kind of cluster in a folder.

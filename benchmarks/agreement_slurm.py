@@ -1,0 +1,212 @@
+"""Simulation and live run side by side, on a real Slurm of four nodes with two types of made-up GPUs.
+
+As `benchmarks/agreement.py`, with apps of three teams, gangs over nodes, and ten minutes of `themis`, `max-min` or
+`tiresias`. Beside the times of jobs, what a report says of fairness must be the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from benchmarks.agreement import (
+    MAY_DIFFER,
+    Comparison,
+    Kind,
+    Plan,
+    Site,
+    Wanted,
+    calibration_plan,
+    compare,
+    missed_by,
+    rows_of,
+    summary_of,
+)
+from benchmarks.machine import ROOT, cpu_name, load_average
+from benchmarks.page import markdown_table
+from benchmarks.part import Part, Row
+from benchmarks.results import clean_commit
+from horae.core.history import History
+from horae.core.throughputs import Speeds, Throughputs
+from horae.report.audit.envy import judge_envy
+from horae.report.audit.sharing_incentive import judge_isolated_rho, judge_rho
+from horae.report.audit.verdict import Verdict
+from horae.report.metrics.fairness import Fairness, finish_time_fairness
+from horae.report.metrics.gpu_holdings import Holdings
+from horae.report.metrics.job_outcomes import outcomes
+from horae.testing.demo_clusters import slurm_environment
+from horae.testing.slurm_cluster import PARTITION, SlurmCluster
+
+#: Policies, with leases and rounds that fit jobs of a minute.
+POLICIES: Mapping[str, Mapping[str, str]] = {
+    "themis": {"lease": "20"},
+    "max-min": {"round": "20", "stay": "20"},
+    "tiresias": {"thresholds": "60,240"},
+}
+#: Workloads in which noise of 0.3 s, in a simulation, changes little: with others nothing could tell who goes first.
+SEEDS = {"themis": 117, "max-min": 10, "tiresias": 166}
+TEAMS = ("vision", "speech", "search")
+KINDS = {
+    "resnet": Kind(1, 150, 0.5),
+    "lstm": Kind(1, 200, 0.8),
+    "gnmt": Kind(2, 180, 0.6),
+    "bert": Kind(4, 200, 0.5),
+    "gpt": Kind(8, 250, 0.7),
+}
+#: How far rho of a single app may be off. An app has few jobs, so what evens out among all jobs does not here.
+APP_MAY_DIFFER = 0.15
+#: Headings for the verdicts that a history alone allows.
+_SHORT = {
+    "sharing_incentive": "sharing incentive",
+    "sharing_incentive_isolated": "by job, isolated",
+    "envy_free": "no envy",
+    "envy_free_but_one_gang": "but one gang",
+}
+
+
+@contextmanager
+def _started_slurm(state: Path) -> Iterator[Mapping[str, Any]]:
+    """A Slurm beside the state folder, which needs a short path; it is ended afterwards."""
+    folder = state.with_name(f"{state.name}-slurm")
+    with SlurmCluster(folder) as slurm, slurm_environment(slurm):
+        yield {"backend": "slurm", "partition": PARTITION, "shared": state.with_name(f"{state.name}-shared")}
+
+
+SLURM = Site(
+    _started_slurm,
+    ("v100", "p100"),
+    (sys.executable, "-S", str(ROOT / "benchmarks" / "sleeping_job.py")),
+    {"PYTHONPATH": str(ROOT / "src")},
+    KINDS,
+)
+
+
+def slurm_plan(policy: str, seed: int | None = None, apps: int = 14, every_s: float = 22.0) -> Plan:
+    """Apps of three teams: each is one to four jobs of one class that come together."""
+    rng, wanted = np.random.default_rng(SEEDS[policy] if seed is None else seed), list[Wanted]()
+    names = [str(name) for name in rng.permutation([*KINDS] * (apps // len(KINDS) + 1))[:apps]]
+    at_s = 1.0
+    for number, name in enumerate(names):
+        kind, team = KINDS[name], TEAMS[number % len(TEAMS)]
+        for _ in range(max(1, min(4, 6 // kind.gpus))):
+            steps = round(float(rng.uniform(40, 120)) * 1000 / kind.step_ms)
+            wanted.append(Wanted(name, at_s, steps, app=f"{team}-{number}", queue=team))
+        at_s += every_s * float(rng.uniform(0.7, 1.3))
+    return Plan(tuple(wanted), policy, POLICIES[policy], SLURM)
+
+
+# --------------------------------------------------------------------- fairness
+
+
+def verdicts(history: History) -> list[Verdict]:
+    """What can be said of the fairness of a run by its history alone, live or simulated."""
+    result = outcomes(history, Holdings.of_gangs(history.attempts))
+    return [
+        judge_rho(history, result),
+        judge_isolated_rho(history, result),
+        *judge_envy(history, Speeds(Throughputs()), seed=0),
+    ]
+
+
+def other_verdicts(found: Comparison) -> list[str]:
+    """Properties that held in one of the runs only."""
+    pairs = zip(verdicts(found.live), verdicts(found.simulated), strict=True)
+    return [live.name for live, simulated in pairs if live.holds != simulated.holds]
+
+
+def rho_by_app(history: History) -> dict[str, float]:
+    """Slow-down of each app against its fair share."""
+    fairness = finish_time_fairness(history)
+    names = [history.jobs[job].app_id for job in fairness.first_job.tolist()]
+    return dict(zip(names, fairness.rho.tolist(), strict=True))
+
+
+def rho_off(found: Comparison) -> dict[str, float]:
+    """How far the simulated rho of each app is off, of the live one."""
+    simulated = rho_by_app(found.simulated)
+    return {app: simulated[app] / rho - 1 for app, rho in rho_by_app(found.live).items()}
+
+
+# ------------------------------------------------------------------- the command
+
+
+def measure_on_slurm(policy: str) -> Part:
+    """A live run of ten minutes on Slurm beside its simulation."""
+    with TemporaryDirectory(prefix="horae-slurm-", ignore_cleanup_errors=True) as name:
+        found = compare(Path(name).resolve(), calibration_plan(SLURM), slurm_plan(policy))
+    return part_of(policy, found)
+
+
+def part_of(policy: str, found: Comparison) -> Part:
+    """Both runs, and whether a report says the same of them."""
+    rows = [
+        {**row, "rho, mean": round(fairness.avg, 3), "worst": round(fairness.max, 3), **_held(history)}
+        for row, history in zip(rows_of(found), (found.live, found.simulated), strict=True)
+        for fairness in [Fairness.of(finish_time_fairness(history).rho)]
+    ]
+    off = rho_off(found)
+    worst = max(off, key=lambda app: abs(off[app]))
+    rho = f"Rho of the {len(off)} apps: {_mean_rho_off(found):+.1%} on average, {off[worst]:+.1%} at worst ({worst})."
+    settings = ", ".join(f"{name}={value}" for name, value in POLICIES[policy].items())
+    return Part(f"Live on Slurm and simulated: {policy}, {settings}", rows, [summary_of(found), rho], _missed(found))
+
+
+def _held(history: History) -> Row:
+    words = {True: "holds", False: "does not", None: "-"}
+    return {_SHORT[verdict.name]: words[verdict.holds] for verdict in verdicts(history)}
+
+
+def _mean_rho_off(found: Comparison) -> float:
+    live, simulated = (np.nanmean([*rho_by_app(run).values()]) for run in (found.live, found.simulated))
+    return float(simulated / live - 1)
+
+
+def _missed(found: Comparison) -> list[str]:
+    missed = missed_by(found)
+    missed += [f"{name} holds in one of the runs only" for name in other_verdicts(found)]
+    if abs(_mean_rho_off(found)) > MAY_DIFFER:
+        missed.append(f"the mean rho is {_mean_rho_off(found):+.1%} off, {MAY_DIFFER:.0%} is the most")
+    missed += [
+        f"rho of {app} is {off:+.1%} off, {APP_MAY_DIFFER:.0%} is the most"
+        for app, off in rho_off(found).items()
+        if not abs(off) <= APP_MAY_DIFFER
+    ]
+    return missed
+
+
+def write_page(path: Path, part: Part, load: float) -> str:
+    """Write a table with what it was measured on, as Markdown."""
+    commit = clean_commit()
+    at = f"commit {commit[:7]}" if commit else "changes that are not committed"
+    date = datetime.now(UTC).strftime("%d %B %Y")
+    notes = [*part.notes, f"Measured at {at}, {date}, on {cpu_name()}; load {load:g} before, {load_average():g} after."]
+    missed = [f"- **Missed:** {miss}" for miss in part.missed]
+    lines = [f"## {part.title}", *markdown_table(part.rows), "", *(f"- {note}" for note in notes), *missed, ""]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path.read_text(encoding="utf-8")
+
+
+def main() -> int:
+    """Run the policies that were asked for, one after the other; 1 if a limit was missed."""
+    parser = argparse.ArgumentParser("python -m benchmarks.agreement_slurm", description="Live on Slurm and simulated.")
+    parser.add_argument("policy", nargs="+", choices=POLICIES, help="twelve minutes each; writes build/agreement-*.md")
+    missed = 0
+    for policy in parser.parse_args().policy:
+        load = load_average()
+        part = measure_on_slurm(policy)
+        print(write_page(ROOT / "build" / f"agreement-slurm-{policy}.md", part, load), flush=True)
+        missed += len(part.missed)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
