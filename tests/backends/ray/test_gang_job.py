@@ -11,7 +11,7 @@ import pytest
 
 from horae.backends.driver import Piece, PieceId, PiecesRefused
 from horae.backends.ray.dashboard_answers import living_nodes, read_nodes
-from horae.backends.ray.gang_job import RaySettings, cpus_for, job_request, pieces_in, read_submission_id, submission_id
+from horae.backends.ray.gang_job import RaySettings, cpus_for, job_request, pieces_in
 from tests.backends.ray.fake_dashboard import node_entry
 
 NODES = living_nodes(read_nodes([node_entry("v1"), node_entry("v2", number=3)]))
@@ -20,16 +20,6 @@ SETTINGS = RaySettings("s1", Path("/mnt/it's shared"))
 
 def piece(node: str = "v1", gpus: int = 1) -> Piece:
     return Piece(PieceId("a-1", 2, node), "v100", gpus, ("python3", "-I", "runner.py", "$HOME"))
-
-
-@pytest.mark.parametrize("job", ["a", "a-1", "a.b-c_9", "7-7"])
-def test_a_name_leads_back_to_job_and_attempt(job: str) -> None:
-    assert read_submission_id("s1", submission_id("s1", job, 12)) == (job, 12)
-
-
-@pytest.mark.parametrize("name", ["horae-s2-a-1", "horae-s1-a-0", "horae-s1-a", "raysubmit_x", "xhorae-s1-a-1"])
-def test_names_of_others_are_nobodys(name: str) -> None:
-    assert read_submission_id("s1", name) is None
 
 
 def test_a_gang_is_one_job_whose_bundles_name_their_nodes() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from horae.backends.attempt_names import attempt_name
 from horae.backends.attempt_round import ReconcilerSettings
 from horae.backends.protocol import Place
 from horae.backends.ray.dashboard import job_path
-from horae.backends.ray.gang_job import submission_id
 from horae.backends.reconcile import Reconciler
 from horae.core.events import Event, JobStopped
 from horae.testing.ray_cluster import MadeUpRayNode, RayCluster
@@ -104,7 +104,7 @@ def test_a_gang_whose_driver_is_killed_saves_and_ends_without_a_fence(rig: Impat
 
 def test_after_somebodys_stop_in_ray_the_job_has_its_grace_period(rig: ImpatientRig) -> None:
     rig.run_gang()
-    rig.ray.dashboard.ask("POST", job_path(submission_id(rig.service, "a-1", 1), "/stop"))
+    rig.ray.dashboard.ask("POST", job_path(attempt_name(rig.service, "a-1", 1), "/stop"))
     assert stopped(rig.ends()).work_done == 50.0
 
 

@@ -1,4 +1,4 @@
-"""From pieces to Slurm jobs: names, groups, options, scripts."""
+"""From pieces to Slurm jobs: groups, options, scripts."""
 
 import subprocess
 from collections import Counter
@@ -13,8 +13,6 @@ from horae.backends.slurm.batch_job import (
     SlurmSettings,
     batch_script,
     groups_of,
-    job_name,
-    read_job_name,
     sbatch_options,
 )
 from horae.backends.slurm.command_output import SlurmHost
@@ -39,22 +37,6 @@ def options(group: list[Piece], *hosts: SlurmHost, settings: SlurmSettings = SET
 
 def value(text: str) -> str:
     return text.removesuffix("=")
-
-
-@given(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True), st.integers(1, 10**6))
-def test_job_and_attempt_are_read_from_the_name(job: str, attempt: int) -> None:
-    assert read_job_name("s1", job_name("s1", job, attempt)) == (job, attempt)
-    assert read_job_name("s2", job_name("s1", job, attempt)) is None
-
-
-@pytest.mark.parametrize("name", ["train", "horae-s1-", "horae-s1-a", "horae-s1-a-0", "horae-s1-a-x", "horae-s12-a-1"])
-def test_other_names_are_of_others(name: str) -> None:
-    assert read_job_name("s1", name) is None
-
-
-def test_a_job_id_that_would_not_be_found_again_is_a_bug() -> None:
-    with pytest.raises(AssertionError):
-        job_name("s1", "a,b", 1)
 
 
 def test_a_gang_is_one_slurm_job_for_each_gpu_count() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from horae.backends.attempt_names import attempt_name, read_attempt_name
 from horae.backends.driver import (
     ClusterDriver,
     Look,
@@ -39,8 +40,6 @@ from horae.backends.ray.gang_job import (
     job_request,
     piece_folder,
     pieces_in,
-    read_submission_id,
-    submission_id,
 )
 from horae.core.errors import UserError
 
@@ -72,7 +71,7 @@ class RayDriver(ClusterDriver):
         actors = self._dashboard.read_state("actors", {"state": "ALIVE"})
         groups = self._dashboard.read_state("placement_groups", {"state": "CREATED"})
         tasks = self._dashboard.read_state("tasks", {"state": "RUNNING", "type": "NORMAL_TASK"})
-        own = [job for job in self._jobs() if read_submission_id(self._settings.service, job.submission_id)]
+        own = [job for job in self._jobs() if read_attempt_name(self._settings.service, job.submission_id)]
         foreign = foreign_by_node(actors, groups, tasks, [job.driver_id for job in own if job.driver_id])
         names = {node.id: node.name for node in nodes}
         return Look(
@@ -119,7 +118,7 @@ class RayDriver(ClusterDriver):
         self._dashboard.ask("DELETE", job_path(self._name(piece)))
 
     def _name(self, piece: PieceId) -> str:
-        return submission_id(self._settings.service, piece.job, piece.attempt)
+        return attempt_name(self._settings.service, piece.job, piece.attempt)
 
     def _nodes(self) -> list[RayNode]:
         """All nodes. Ray does not promise its state API, so there is a second way. No node at all is not believed."""
@@ -174,7 +173,7 @@ def pieces_of(service: str, jobs: Iterable[RayJob]) -> dict[PieceId, PieceState]
     return {
         piece: job.state
         for job in jobs
-        if (name := read_submission_id(service, job.submission_id))
+        if (name := read_attempt_name(service, job.submission_id))
         for piece in pieces_in(name, job.metadata)
     }
 

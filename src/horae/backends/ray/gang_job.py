@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from horae.backends.attempt_names import attempt_name
 from horae.backends.driver import Piece, PieceId, PiecesRefused
 from horae.backends.ray.dashboard_answers import RayNode
 
@@ -27,20 +27,6 @@ class RaySettings:
     shared: Path
     #: Seconds that a gang waits for its GPUs.
     patience_s: float = 60.0
-
-
-def submission_id(service: str, job: str, attempt: int) -> str:
-    """The name of an attempt's Ray job. Ray takes a name once, so that a doubled submission is harmless."""
-    name = f"horae-{service}-{job}-{attempt}"
-    assert read_submission_id(service, name) == (job, attempt), (service, job, attempt)
-    return name
-
-
-def read_submission_id(service: str, name: str) -> tuple[str, int] | None:
-    """Job and attempt from the name of a Ray job; None for jobs of others."""
-    prefix = f"horae-{service}-"
-    match = re.fullmatch(r"([a-z0-9][a-z0-9._-]*)-([1-9]\d*)", name.removeprefix(prefix))
-    return (match[1], int(match[2])) if match and name.startswith(prefix) else None
 
 
 def piece_folder(shared: Path, piece: PieceId) -> Path:
@@ -72,7 +58,7 @@ def job_request(
     }
     words = ["exec", "python3", str(program), "drive", json.dumps(gang)]
     return {
-        "submission_id": submission_id(settings.service, first.job, first.attempt),
+        "submission_id": attempt_name(settings.service, first.job, first.attempt),
         "entrypoint": shlex.join(words),
         "metadata": {NODES_KEY: json.dumps([piece.id.node for piece in pieces])},
     }

@@ -6,12 +6,12 @@ Pieces of an attempt with the same number of GPUs make up one Slurm job. A gang 
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from horae.backends.attempt_names import attempt_name
 from horae.backends.driver import NODE_VARIABLE, Piece, PiecesRefused
 from horae.backends.slurm.command_output import SlurmHost
 
@@ -41,20 +41,6 @@ class SlurmSettings:
     shared: Path
     account: str = ""
     qos: str = ""
-
-
-def job_name(service: str, job: str, attempt: int) -> str:
-    """The name of an attempt's Slurm jobs. By it, and by nothing else, they are found again."""
-    name = f"horae-{service}-{job}-{attempt}"
-    assert read_job_name(service, name) == (job, attempt), (service, job, attempt)
-    return name
-
-
-def read_job_name(service: str, name: str) -> tuple[str, int] | None:
-    """Job and attempt from the name of a Slurm job; None for jobs of others."""
-    prefix = f"horae-{service}-"
-    match = re.fullmatch(r"([a-z0-9][a-z0-9._-]*)-([1-9]\d*)", name.removeprefix(prefix))
-    return (match[1], int(match[2])) if match and name.startswith(prefix) else None
 
 
 def attempt_folder(shared: Path, job: str, attempt: int) -> Path:
@@ -88,7 +74,7 @@ def sbatch_options(
     folder = str(attempt_folder(settings.shared, first.id.job, first.id.attempt))
     memory_mb = memory_mb_for(group, hosts)
     options = {
-        "job-name": job_name(settings.service, first.id.job, first.id.attempt),
+        "job-name": attempt_name(settings.service, first.id.job, first.id.attempt),
         "partition": settings.partition,
         "account": settings.account,
         "qos": settings.qos,

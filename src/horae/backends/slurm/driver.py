@@ -12,6 +12,7 @@ import pwd
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from horae.backends.attempt_names import attempt_name, read_attempt_name
 from horae.backends.driver import (
     ClusterDriver,
     Look,
@@ -30,8 +31,6 @@ from horae.backends.slurm.batch_job import (
     batch_script,
     cpus_for,
     groups_of,
-    job_name,
-    read_job_name,
     sbatch_options,
 )
 from horae.backends.slurm.command_output import (
@@ -123,7 +122,7 @@ class SlurmDriver(ClusterDriver):
             attempt_folder(self._settings.shared, job, attempt).mkdir(mode=0o700, parents=True, exist_ok=True)
             self._commands.submit(options, batch_script(group, cpus_for(group, hosts)))
         except PiecesRefused:
-            self._commands.cancel(job_name(self._settings.service, job, attempt))
+            self._commands.cancel(attempt_name(self._settings.service, job, attempt))
             raise
         except OSError as why:
             raise OutOfSight(f"The shared folder cannot be written: {why.strerror}.") from None
@@ -131,7 +130,7 @@ class SlurmDriver(ClusterDriver):
     def kill(self, piece: PieceId) -> None:
         """Cancel all Slurm jobs of the piece's attempt."""
         self._commands.check_controller()
-        self._commands.cancel(job_name(self._settings.service, piece.job, piece.attempt))
+        self._commands.cancel(attempt_name(self._settings.service, piece.job, piece.attempt))
 
     def forget(self, piece: PieceId) -> None:
         """Do nothing: Slurm forgets ended jobs by itself, MinJobAge after their end."""
@@ -142,7 +141,7 @@ class SlurmDriver(ClusterDriver):
     def _own_jobs(self) -> list[SlurmJob]:
         """Slurm jobs of this service, ended ones included, in any partition."""
         jobs = read_jobs(self._commands.read("squeue", "-h", "-a", "--me", "--states=all", "-o", JOB_FORMAT))
-        return [job for job in jobs if read_job_name(self._settings.service, job.name)]
+        return [job for job in jobs if read_attempt_name(self._settings.service, job.name)]
 
     def _foreign_jobs(self, hosts: Mapping[str, SlurmHost], own: Collection[str]) -> list[SlurmJob]:
         """Jobs on these hosts that are not of this service."""
@@ -200,7 +199,7 @@ def pieces_of(service: str, jobs: Sequence[SlurmJob], hosts: Mapping[str, SlurmH
     """The pieces of this service. If two Slurm jobs hold the same piece, the livelier one counts."""
     pieces: dict[PieceId, PieceState] = {}
     for job in jobs:
-        if name := read_job_name(service, job.name):
+        if name := read_attempt_name(service, job.name):
             for host in job.hosts:
                 piece = PieceId(*name, node_name(hosts[host], job.gpu_type) if host in hosts else host)
                 pieces[piece] = max(pieces.get(piece, job.state), job.state, key=_liveliness)
