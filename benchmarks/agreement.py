@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -114,18 +115,24 @@ class Plan:
     site: Site = LOCAL
 
 
-def calibration_plan(site: Site = LOCAL, long_s: float = 15.0, short_s: float = 5.0, every_s: float = 1.6) -> Plan:
+def calibration_plan(
+    site: Site = LOCAL,
+    policy: str = "tiresias",
+    settings: Mapping[str, str] = MappingProxyType({"thresholds": "10"}),
+    long_s: float = 15.0,
+    every_s: float = 1.6,
+) -> Plan:
     """Jobs of every class on each GPU type: long ones, and short ones that come while those run and take their place.
 
     They come one by one, as jobs do: a machine takes longer to start several at once.
     """
     jobs = []
     for number, name in enumerate((*site.kinds, *site.kinds, *site.kinds)):
-        kind, lasts_s = site.kinds[name], short_s if number >= len(site.kinds) else long_s
+        kind, lasts_s = site.kinds[name], long_s / 3 if number >= len(site.kinds) else long_s
         for half, (gpu_type, speed) in enumerate(zip(site.gpu_types, (1.0, kind.slow), strict=True)):
             steps = round(lasts_s * 1000 / kind.step_ms * speed)
             jobs.append(Wanted(name, every_s * (2 * number + half), steps, gpu_type))
-    return Plan(tuple(jobs), "tiresias", {"thresholds": "10"}, site)
+    return Plan(tuple(jobs), policy, settings, site)
 
 
 def workload_plan(jobs: int = 34, every_s: float = 4.0, seed: int = 163) -> Plan:

@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,14 +46,26 @@ from horae.report.metrics.job_outcomes import outcomes
 from horae.testing.demo_clusters import slurm_environment
 from horae.testing.slurm_cluster import PARTITION, SlurmCluster
 
-#: Policies, with leases and rounds that fit jobs of a minute.
-POLICIES: Mapping[str, Mapping[str, str]] = {
-    "themis": {"lease": "20"},
-    "max-min": {"round": "20", "stay": "20"},
-    "tiresias": {"thresholds": "60,240"},
+
+@dataclass(frozen=True)
+class Trial:
+    """A policy with leases and rounds that fit jobs of a minute, and its workload.
+
+    Noise of 0.3 s, in a simulation, changes the average JCT of these workloads little; no live run had a part in their
+    choice. With others nothing could tell who goes first.
+    """
+
+    settings: Mapping[str, str]
+    seed: int
+    #: Seconds from one app to the next, on average.
+    every_s: float = 22.0
+
+
+TRIALS = {
+    "themis": Trial({"lease": "20"}, seed=47, every_s=30.0),
+    "max-min": Trial({"round": "20", "stay": "20"}, seed=10),
+    "tiresias": Trial({"thresholds": "60,240"}, seed=166),
 }
-#: Workloads in which noise of 0.3 s, in a simulation, changes little: with others nothing could tell who goes first.
-SEEDS = {"themis": 117, "max-min": 10, "tiresias": 166}
 TEAMS = ("vision", "speech", "search")
 KINDS = {
     "resnet": Kind(1, 150, 0.5),
@@ -61,8 +74,8 @@ KINDS = {
     "bert": Kind(4, 200, 0.5),
     "gpt": Kind(8, 250, 0.7),
 }
-#: How far rho of a single app may be off. An app has few jobs, so what evens out among all jobs does not here.
-APP_MAY_DIFFER = 0.15
+#: How far rho of a single app may be off, beyond what noise does to it: what evens out among all jobs does not here.
+APP_MAY_DIFFER = 0.10
 #: Headings for the verdicts that a history alone allows.
 _SHORT = {
     "sharing_incentive": "sharing incentive",
@@ -89,9 +102,10 @@ SLURM = Site(
 )
 
 
-def slurm_plan(policy: str, seed: int | None = None, apps: int = 14, every_s: float = 22.0) -> Plan:
+def slurm_plan(policy: str, trial: Trial | None = None, apps: int = 14) -> Plan:
     """Apps of three teams: each is one to four jobs of one class that come together."""
-    rng, wanted = np.random.default_rng(SEEDS[policy] if seed is None else seed), list[Wanted]()
+    trial = trial or TRIALS[policy]
+    rng, wanted = np.random.default_rng(trial.seed), list[Wanted]()
     names = [str(name) for name in rng.permutation([*KINDS] * (apps // len(KINDS) + 1))[:apps]]
     at_s = 1.0
     for number, name in enumerate(names):
@@ -99,8 +113,13 @@ def slurm_plan(policy: str, seed: int | None = None, apps: int = 14, every_s: fl
         for _ in range(max(1, min(4, 6 // kind.gpus))):
             steps = round(float(rng.uniform(40, 120)) * 1000 / kind.step_ms)
             wanted.append(Wanted(name, at_s, steps, app=f"{team}-{number}", queue=team))
-        at_s += every_s * float(rng.uniform(0.7, 1.3))
-    return Plan(tuple(wanted), policy, POLICIES[policy], SLURM)
+        at_s += trial.every_s * float(rng.uniform(0.7, 1.3))
+    return Plan(tuple(wanted), policy, trial.settings, SLURM)
+
+
+def slurm_calibration() -> Plan:
+    """Jobs that take turns of 12 s: as leases and rounds do, turns end together, and launches come in bursts."""
+    return calibration_plan(SLURM, "time-slice", {"quantum": "12"}, long_s=30.0, every_s=0.8)
 
 
 # --------------------------------------------------------------------- fairness
@@ -135,13 +154,20 @@ def rho_off(found: Comparison) -> dict[str, float]:
     return {app: simulated[app] / rho - 1 for app, rho in rho_by_app(found.live).items()}
 
 
+def rho_with_noise(found: Comparison) -> dict[str, tuple[float, float, float]]:
+    """Rho of each app in the live run, and the least and the most in simulations, with and without noise."""
+    simulated = [rho_by_app(run) for run in (found.simulated, *found.noisy)]
+    bounds = {app: [run[app] for run in simulated] for app in simulated[0]}
+    return {app: (rho, min(bounds[app]), max(bounds[app])) for app, rho in rho_by_app(found.live).items()}
+
+
 # ------------------------------------------------------------------- the command
 
 
 def measure_on_slurm(policy: str) -> Part:
     """A live run of ten minutes on Slurm beside its simulation."""
     with TemporaryDirectory(prefix="horae-slurm-", ignore_cleanup_errors=True) as name:
-        found = compare(Path(name).resolve(), calibration_plan(SLURM), slurm_plan(policy))
+        found = compare(Path(name).resolve(), slurm_calibration(), slurm_plan(policy))
     return part_of(policy, found)
 
 
@@ -155,7 +181,7 @@ def part_of(policy: str, found: Comparison) -> Part:
     off = rho_off(found)
     worst = max(off, key=lambda app: abs(off[app]))
     rho = f"Rho of the {len(off)} apps: {_mean_rho_off(found):+.1%} on average, {off[worst]:+.1%} at worst ({worst})."
-    settings = ", ".join(f"{name}={value}" for name, value in POLICIES[policy].items())
+    settings = ", ".join(f"{name}={value}" for name, value in TRIALS[policy].settings.items())
     return Part(f"Live on Slurm and simulated: {policy}, {settings}", rows, [summary_of(found), rho], _missed(found))
 
 
@@ -175,9 +201,9 @@ def _missed(found: Comparison) -> list[str]:
     if abs(_mean_rho_off(found)) > MAY_DIFFER:
         missed.append(f"the mean rho is {_mean_rho_off(found):+.1%} off, {MAY_DIFFER:.0%} is the most")
     missed += [
-        f"rho of {app} is {off:+.1%} off, {APP_MAY_DIFFER:.0%} is the most"
-        for app, off in rho_off(found).items()
-        if not abs(off) <= APP_MAY_DIFFER
+        f"rho of {app} is {rho:.2f} live and {low:.2f} to {high:.2f} in simulations with noise"
+        for app, (rho, low, high) in rho_with_noise(found).items()
+        if not low * (1 - APP_MAY_DIFFER) <= rho <= high * (1 + APP_MAY_DIFFER)
     ]
     return missed
 
@@ -198,7 +224,7 @@ def write_page(path: Path, part: Part, load: float) -> str:
 def main() -> int:
     """Run the policies that were asked for, one after the other; 1 if a limit was missed."""
     parser = argparse.ArgumentParser("python -m benchmarks.agreement_slurm", description="Live on Slurm and simulated.")
-    parser.add_argument("policy", nargs="+", choices=POLICIES, help="twelve minutes each; writes build/agreement-*.md")
+    parser.add_argument("policy", nargs="+", choices=TRIALS, help="twelve minutes each; writes build/agreement-*.md")
     missed = 0
     for policy in parser.parse_args().policy:
         load = load_average()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.agreement import Comparison, Plan, Wanted, run_live, run_simulated
-from benchmarks.agreement_slurm import KINDS, POLICIES, SLURM, other_verdicts, part_of, rho_off, slurm_plan
+from benchmarks.agreement_slurm import KINDS, SLURM, TRIALS, other_verdicts, part_of, rho_off, slurm_plan
 from horae.core.history import History
 from horae.service.history.simulation_costs import Costs, calibrate
 from horae.simulator.run import simulate
@@ -70,7 +70,7 @@ def test_a_table_says_what_was_missed() -> None:
     assert any("average JCT" in miss for miss in part.missed), part.missed
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", TRIALS)
 def test_the_workload_has_gangs_of_all_sizes_in_apps_of_three_teams(policy: str) -> None:
     plan = slurm_plan(policy)
     assert {KINDS[wanted.kind].gpus for wanted in plan.jobs} == {1, 2, 4, 8}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isnan, nan
 from statistics import median
@@ -127,11 +127,17 @@ class _AttemptTrack:
         assert self.last
         return self.last[0] + (work - self.last[1]) / rate
 
-    def measured(self) -> _Point:
-        """Seconds and work done: between two reports if possible, else from begin to end; zeros if unknown."""
-        for start, end in ((self.first, self.last), (self.begun, self.ended)):
-            if start and end and end[0] > start[0]:
-                return end[0] - start[0], self.scale * (end[1] - start[1])
+    def reported(self) -> _Point:
+        """Seconds and work done between two reports; zeros if there are not as many."""
+        return self._between(self.first, self.last)
+
+    def lasted(self) -> _Point:
+        """Seconds and work done from begin to end, with what it took to stop; zeros if unknown."""
+        return self._between(self.begun, self.ended)
+
+    def _between(self, start: _Point | None, end: _Point | None) -> _Point:
+        if start and end and end[0] > start[0]:
+            return end[0] - start[0], self.scale * (end[1] - start[1])
         return 0.0, 0.0
 
 
@@ -187,11 +193,15 @@ class _SpeedMeter:
         return LeaveTimes(_medians(finish_s), _medians(notice_s))
 
     def speeds(self, history: History) -> Floats:
-        """Work per second of each job on each GPU type; NaN where it was not measured."""
+        """Work per second of each job on each GPU type, between reports where it reported; NaN where unknown."""
+        reported, lasted = (self._speeds(history, how) for how in (_AttemptTrack.reported, _AttemptTrack.lasted))
+        return np.where(np.isnan(reported), lasted, reported)
+
+    def _speeds(self, history: History, how: Callable[[_AttemptTrack], _Point]) -> Floats:
         rows = {job.id: row for row, job in enumerate(history.jobs)}
         spent_s, done = np.zeros_like(history.rates), np.zeros_like(history.rates)
         for (job, _), track in self._tracks.items():
-            seconds, work = track.measured()
+            seconds, work = how(track)
             # An attempt that saved no work says nothing about the job's speed.
             if work > 0:
                 spent_s[rows[job], track.gpu_type] += seconds

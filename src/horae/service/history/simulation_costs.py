@@ -15,6 +15,9 @@ from horae.core.job import JobSpec
 from horae.core.states import ENDED, State
 from horae.service.history.journal_history import rows_by_class_and_size, worked_by_type
 
+#: A launch or a stop that takes more than so many medians is an accident.
+ACCIDENT = 5.0
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -48,7 +51,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Measured costs by job class; a class without measurements gets `overall`, the median of all jobs."""
+    """Measured costs by job class; a class without measurements gets `overall`, those of all jobs."""
 
     costs: Mapping[str, Costs]
     overall: Costs
@@ -92,7 +95,11 @@ def calibrate(history: History) -> Calibration:
 
 
 def _costs(history: History, worked_s: Floats, rows: Sequence[int]) -> Costs:
-    """Medians over these jobs; NaN for what was not observed."""
+    """Costs of these jobs; NaN for what was not observed.
+
+    Launches and stops were seen: their means add up in completion times, and some take twice as long as most. What jobs
+    do in their last second is inferred from their speeds: a median is less often wrong.
+    """
     attempts = history.attempts
     of_rows = np.isin(attempts.job, list(rows))
     # The first attempt of a job that came to work shows the cost of a start; later attempts restore a checkpoint.
@@ -106,9 +113,9 @@ def _costs(history: History, worked_s: Floats, rows: Sequence[int]) -> Costs:
         finish_s = np.where(np.isnan(finish_s), history.leave.finish_s, finish_s)
         notice_s = history.leave.notice_s
     return Costs(
-        _median(loading_s[of_rows & first]),
-        _median(loading_s[of_rows & ~first]),
-        _median(saving_s[of_rows & attempts.preempted]),
+        _mean(loading_s[of_rows & first]),
+        _mean(loading_s[of_rows & ~first]),
+        _mean(saving_s[of_rows & attempts.preempted]),
         _median(finish_s[list(rows)]),
         _median(notice_s[list(rows)]),
     )
@@ -131,6 +138,12 @@ def _finish_overhead_s(history: History, worked_s: Floats) -> Floats:
                 0.0, float((worked_s[row] * history.rates[row]).sum() - history.jobs[row].work) / rate
             )
     return overhead_s
+
+
+def _mean(values: Floats) -> float:
+    """The mean without accidents, such as a launch that hung for a minute once; NaN if there are no values."""
+    seen = values[~np.isnan(values)]
+    return round(float(seen[seen <= ACCIDENT * np.median(seen)].mean()), 6) if len(seen) else nan
 
 
 def _median(values: Floats) -> float:
