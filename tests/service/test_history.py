@@ -6,7 +6,7 @@ Tests service/history/journal_history.py, service/history/replay.py and service/
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -372,6 +372,42 @@ def test_who_was_stopped_before_it_worked_had_nothing_to_restore_when_it_came_ba
     records += [launch(3, 20.0), JobStarted(29.0, "a", 3), JobFinished(124.0, "a", 3)]
     history = read_history(InitialSettings((Node("v100", "v100", 1),), "fifo"), records)
     assert calibrate(history).overall == Costs(start_s=2.0, restore_s=9.0, checkpoint_s=1.0, finish_s=0.0)
+
+
+def single_runs(starts_s: Sequence[float]) -> History:
+    """Jobs of one class, one after the other, that take these times to start."""
+    records: list[Event | Decided] = []
+    for number, start_s in enumerate(starts_s):
+        name, at_s = f"j{number}", 100.0 * number
+        spec = JobSpec(name, at_s, 1, 10.0, "steps", job_class="c", throughput={"v100": 1.0})
+        launch = Decided(at_s, planned=False, launches=(Launch(name, 1, (0,), Span.GPU, 0.0),))
+        ran = JobStarted(at_s + start_s, name, 1), JobFinished(at_s + start_s + 10.0, name, 1)
+        records += [JobSubmitted(at_s, spec), launch, *ran]
+    return read_history(InitialSettings((Node("v100", "v100", 1),), "fifo"), records)
+
+
+def test_a_start_takes_as_long_as_starts_do_on_average_and_one_that_hung_is_no_start() -> None:
+    assert calibrate(single_runs([1.0, 1.0, 4.0])).costs["c"].start_s == 2.0
+    assert calibrate(single_runs([1.0, 1.0, 4.0, 60.0])).costs["c"].start_s == 2.0
+    assert calibrate(single_runs([0.0, 0.0])).costs["c"].start_s == 0.0
+
+
+def test_an_attempt_that_reported_too_little_does_not_blur_the_speed_of_one_that_did() -> None:
+    records: list[Event | Decided] = [
+        JobSubmitted(0.0, JobSpec("a", 0.0, 1, 100.0, "steps", throughput={"v100": 1.0})),
+        Decided(0.0, planned=False, launches=(Launch("a", 1, (0,), Span.GPU, 0.0),)),
+        JobStarted(1.0, "a", 1),
+        *(JobProgressed(1.0 + at_s, "a", 1, 2.0 * at_s) for at_s in (0.0, 1.0, 9.0)),
+        Decided(11.0, planned=False, stops=(Stop("a", 1, StopWhy.PREEMPTED),)),
+        JobStopped(12.0, "a", 1, 20.0),
+        Decided(20.0, planned=False, launches=(Launch("a", 2, (0,), Span.GPU, 20.0),)),
+        JobStarted(21.0, "a", 2),
+        # It saves what it did after it was told to stop, too: 6 steps in one second.
+        Decided(22.0, planned=False, stops=(Stop("a", 2, StopWhy.PREEMPTED),)),
+        JobStopped(24.0, "a", 2, 26.0),
+    ]
+    history = read_history(InitialSettings((Node("v100", "v100", 1),), "fifo"), records)
+    assert history.rates.tolist() == [[2.0]]
 
 
 def test_types_that_are_alike_to_a_job_are_so_when_it_is_run_again() -> None:
