@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
@@ -21,17 +20,7 @@ from horae.testing.kubernetes_cluster import HORAE_USER, NAMESPACE, KubernetesCl
 from tests.backends.kubernetes.stage import needs_kubernetes
 from tests.backends.real import until
 from tests.engine_folder import engine_folder
-from tests.service.live import eventually, submit
-
-#: Counts to 80 in steps of 0.1 s, and goes on from its checkpoint if it is preempted.
-_COUNTS = """\
-cd $HORAE_CHECKPOINT_DIR
-step=$(cat count 2>/dev/null || echo 0)
-save() { echo $step > count; echo '{"step": '$step', "total": 80}' > saved.json; }
-trap 'save; exit 75' USR1
-while [ $step -lt 80 ]; do sleep 0.1; step=$((step + 1)); done
-save; echo counted to $step at $HORAE_URL
-"""
+from tests.service.served import served, three_jobs_take_turns
 
 
 @pytest.mark.parametrize(
@@ -81,10 +70,6 @@ def test_manifests_are_printed_as_yaml(capsys: pytest.CaptureFixture[str]) -> No
     assert kinds[-2:] == ["Deployment", "Service"]
 
 
-def states(client: httpx.Client, jobs: list[str]) -> set[str]:
-    return {client.get(f"/v1/jobs/{job}").json()["state"] for job in jobs}
-
-
 class TestOnRealKubernetes:
     pytestmark = needs_kubernetes
 
@@ -115,21 +100,8 @@ class TestOnRealKubernetes:
         with pytest.raises(CannotUseKubernetes, match="namespace"):
             Server(asked)
         cluster.create(rights_objects(NAMESPACE))
-        server = Server(asked)
-        try:
-            token = server.token_file.read_text().strip()
-            headers = {"Authorization": f"Bearer {token}"}
-            with httpx.Client(base_url=server.url, headers=headers, timeout=20, trust_env=False) as client:
-                eventually(lambda: [node["state"] for node in client.get("/v1/nodes").json()["nodes"]] == ["up"])
-                job = {"run": _COUNTS, "resources": {"gpus": 4}, "checkpoint": {"grace": 10}}
-                jobs = submit(client, *({**job, "name": f"job{number}"} for number in range(3)))
-                until(lambda: states(client, jobs) == {"finished"}, "for the jobs to finish", patience_s=120.0)
-                records = [client.get(f"/v1/jobs/{each}").json() for each in jobs]
-                logs = [client.get(f"/v1/jobs/{each}/logs").text for each in jobs]
-                until(lambda: not cluster.ask("GET", "/api/v1/pods")["items"], "for all pods to be forgotten")
-        finally:
-            server.close()
-        assert max(record["attempt"] for record in records) > 1, "somebody was preempted"
-        assert logs == ["counted to 80 at http://head:8642\n"] * 3
+        with served(asked) as client:
+            three_jobs_take_turns(client)
+            until(lambda: not cluster.ask("GET", "/api/v1/pods")["items"], "for all pods to be forgotten")
         again = Server(ServeOptions(tmp_path / "state", port=0, allow_plain_http=True))
         again.close()

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 
 from horae.backends import BackendOptions, CannotUseRay, open_backend
 from horae.backends.ray.dashboard import BadRayAddress
-from horae.service.server import ServeOptions, Server
+from horae.service.server import ServeOptions
 from horae.testing.ray_cluster import MadeUpRayNode, RayCluster
 from tests.backends.ray.rig import needs_ray, started
 from tests.backends.real import until
 from tests.engine_folder import engine_folder
-from tests.service.live import eventually, submit
+from tests.service.live import submit
+from tests.service.served import all_become, logs, records, served
 
 #: Waits in its first attempt until it is preempted; in its second it asks the service how it is, and ends.
 _TWO_TURNS = """\
@@ -50,14 +50,6 @@ def ray() -> Iterator[RayCluster]:
         yield cluster
 
 
-def states(client: httpx.Client, jobs: list[str]) -> set[str]:
-    return {client.get(f"/v1/jobs/{job}").json()["state"] for job in jobs}
-
-
-def attempts(client: httpx.Client, jobs: list[str]) -> list[int]:
-    return [client.get(f"/v1/jobs/{job}").json()["attempt"] for job in jobs]
-
-
 class TestOnRealRay:
     pytestmark = needs_ray
 
@@ -78,35 +70,11 @@ class TestOnRealRay:
                 url=f"http://127.0.0.1:{port}",
             )
             ray.let_in(port)
-            jobs = self._begin(asked)
-            records, logs = self._end(ServeOptions(tmp_path / "state", port=port), jobs)
-        assert [record["attempt"] for record in records] == [2, 2]
-        assert logs == ["HTTP/1.1 200 OK\r\nattempt 2\n"] * 2
-
-    def _begin(self, asked: ServeOptions) -> list[str]:
-        """Submit two gangs of all four GPUs, and wait until the second has taken its turn."""
-        server = Server(asked)
-        try:
-            with self._client(server) as client:
-                eventually(lambda: [node["state"] for node in client.get("/v1/nodes").json()["nodes"]] == ["up", "up"])
+            with served(asked, nodes=2) as client:
                 job = {"run": _TWO_TURNS, "resources": {"gpus": 4}, "checkpoint": {"grace": 10}}
                 jobs = submit(client, *({**job, "name": f"job{number}"} for number in range(2)))
-                until(lambda: all(attempts(client, jobs)), "for both to begin", patience_s=180.0)
-                return jobs
-        finally:
-            server.close()
-
-    def _end(self, asked: ServeOptions, jobs: list[str]) -> tuple[list[dict[str, int]], list[str]]:
-        """Let the next service follow them to their end."""
-        server = Server(asked)
-        try:
-            with self._client(server) as client:
-                until(lambda: states(client, jobs) == {"finished"}, "for the jobs to finish", patience_s=240.0)
-                records = [client.get(f"/v1/jobs/{each}").json() for each in jobs]
-                return records, [client.get(f"/v1/jobs/{each}/logs").text for each in jobs]
-        finally:
-            server.close()
-
-    def _client(self, server: Server) -> httpx.Client:
-        headers = {"Authorization": f"Bearer {server.token_file.read_text().strip()}"}
-        return httpx.Client(base_url=server.url, headers=headers, timeout=20, trust_env=False)
+                until(lambda: all(record["attempt"] for record in records(client, jobs)), "for both to begin", 180.0)
+            with served(ServeOptions(tmp_path / "state", port=port), nodes=2) as client:
+                all_become("finished", client, jobs, patience_s=240.0)
+                assert [record["attempt"] for record in records(client, jobs)] == [2, 2]
+                assert logs(client, jobs) == ["HTTP/1.1 200 OK\r\nattempt 2\n"] * 2
