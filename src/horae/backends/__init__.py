@@ -104,7 +104,7 @@ def _slurm(options: BackendOptions) -> Backend:
 def _adopting(options: BackendOptions) -> Backend:
     from horae.backends.driver import OutOfSight
     from horae.backends.shared_folder import service_id
-    from horae.backends.slurm.adoption import AdoptingBackend
+    from horae.backends.slurm.adoption import SlurmAdoption
     from horae.backends.slurm.adoption_checks import check_adoption
     from horae.backends.slurm.commands import SlurmCommands
     from horae.backends.slurm.partition_flag import PartitionFlag
@@ -121,7 +121,7 @@ def _adopting(options: BackendOptions) -> Backend:
         flag.raise_flag()
         for sentence in report.warnings:
             _LOG.warning(sentence)
-    return AdoptingBackend(options.state, options.adopt, commands, flag, fence=options.settings.get("fence", ""))
+    return SlurmAdoption(options.state, options.adopt, commands, flag, fence=options.settings.get("fence", ""))
 
 
 class CannotUseRay(UserError):
