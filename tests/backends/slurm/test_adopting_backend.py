@@ -1,4 +1,7 @@
-"""The adopting backend over a queue in memory: what it offers, does and tells. Tests backends/slurm/adoption.py."""
+"""The adopting backend over a queue in memory: what it offers, does and tells.
+
+Tests backends/slurm/adoption.py, backends/adopting_backend.py and backends/looking_backend.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is done for an adopted job, state by state; no Slurm is needed. Tests backends/slurm/adopted_job.py, too."""
+"""What is done for an adopted job, state by state; no Slurm is needed.
+
+Tests backends/slurm/adopted_job.py and backends/adopted_job.py, too.
+"""
 
 from __future__ import annotations
 
