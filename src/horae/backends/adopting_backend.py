@@ -125,8 +125,8 @@ class AdoptingBackend(LookingBackend, Generic[Job]):
         """A sentence that says where a job's output is."""
 
     @abstractmethod
-    def _misfit(self, job: Job, places: tuple[Place, ...]) -> str:
-        """Why a job cannot be started in these places; empty if it can."""
+    def _prepare(self, job: Job, places: tuple[Place, ...]) -> str:
+        """Note what a new attempt needs; returns why the job cannot be started in these places, empty if it can."""
 
     def _host_of(self, node: str) -> str:
         """The cluster manager's name of a node."""
@@ -179,7 +179,7 @@ class AdoptingBackend(LookingBackend, Generic[Job]):
         job.job = start.job
         nodes = tuple(place.node for place in start.places)
         job.begin(start.attempt, nodes, start.task.grace_s, start.task.work)
-        if why := self._misfit(job, start.places):
+        if why := self._prepare(job, start.places):
             job.outcome = f"{LAUNCH_FAILED}{why}"
         self._records.save(job)
 

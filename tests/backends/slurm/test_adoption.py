@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from horae.testing.slurm_cluster import PARTITION, why_not
-from tests.backends.slurm.adoption_rig import USERS, AdoptionRig, patiently, prepare
+from tests.backends.slurm.adoption_rig import USERS, AdoptionRig, prepare
+from tests.service.served_process import patiently
 
 pytestmark = [
     pytest.mark.engine,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from horae.backends.adopting_backend import AdoptingBackend
+from horae.backends.adoption_options import BadRequest
 from horae.backends.driver import OutOfSight
 from horae.backends.found_jobs import FoundJob, TakenJob
 from horae.backends.protocol import Place
@@ -21,7 +22,7 @@ from horae.backends.slurm.batch_job import host_of
 from horae.backends.slurm.command_output import SlurmHost, read_config
 from horae.backends.slurm.commands import ChangeRefused, SlurmCommands
 from horae.backends.slurm.driver import foreign_by_node, hosts_of, jobs_on, racks_of
-from horae.backends.slurm.job_request import HELD_BY_PLUGIN, BadRequest, read_request
+from horae.backends.slurm.job_request import HELD_BY_PLUGIN, read_request
 from horae.backends.slurm.partition_flag import PartitionFlag
 from horae.backends.slurm.partition_sight import sight_of
 from horae.backends.slurm.queue_listing import FAR, QUEUE_FORMAT, QueuedJob, read_details, read_queue
@@ -60,7 +61,7 @@ class SlurmAdoption(AdoptingBackend[AdoptedSlurmJob]):
     @property
     def submit_with(self) -> str:
         """How users submit jobs."""
-        return f"sbatch --partition={self._partition}"
+        return f"sbatch --partition={self._partition} --gres=gpu:1 train.sh"
 
     def _pause_s(self) -> float:
         return self._settings.look_soon_s if self._acted else self._settings.look_every_s
@@ -75,7 +76,7 @@ class SlurmAdoption(AdoptingBackend[AdoptedSlurmJob]):
     def _where_is_output(self, job: AdoptedSlurmJob) -> str:
         return f"The output of Slurm job {job.slurm_id} is in {job.output or 'a file of its user'}."
 
-    def _misfit(self, job: AdoptedSlurmJob, places: tuple[Place, ...]) -> str:
+    def _prepare(self, job: AdoptedSlurmJob, places: tuple[Place, ...]) -> str:
         counts = sorted(len(place.gpus) for place in places)
         if counts == [job.gpus_per_node] * job.node_count:
             return ""
