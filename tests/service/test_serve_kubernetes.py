@@ -27,6 +27,9 @@ from tests.service.served import served, three_jobs_take_turns
     ("options", "sentence"),
     [
         ({}, "--image IMAGE --volume CLAIM:/mnt/horae"),
+        ({"adopt": "team", "image": "i"}, "adopts users' pods, or makes pods of its own"),
+        ({"adopt": ",", "settings": {}}, "give --adopt NAMESPACE"),
+        ({"adopt": "team", "settings": {"python": "x"}}, "There are: fence"),
         ({"image": "i", "volume": "claim"}, "is no shared volume"),
         ({"image": "i", "volume": "host:/mnt/a", "shared": Path("/mnt/b")}, "is not on the volume"),
         ({"image": "i", "volume": "host:/mnt/a", "settings": {"pithon": "x"}}, "Did you mean 'python'"),
@@ -68,6 +71,8 @@ def test_manifests_are_printed_as_yaml(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["kubernetes", "manifests", "--image", "horae:1", "--volume", "team:/mnt/horae"]) == 0
     kinds = [made["kind"] for made in yaml.safe_load_all(capsys.readouterr().out)]
     assert kinds[-2:] == ["Deployment", "Service"]
+    assert main(["kubernetes", "manifests", "--adopt", "team-a,team-b"]) == 0
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == rights_objects("horae", ["team-a", "team-b"])
 
 
 class TestOnRealKubernetes:

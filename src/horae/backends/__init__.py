@@ -37,7 +37,8 @@ class BackendOptions:
     address: str = ""
     #: Folder that the service and all nodes share, at the same path.
     shared: Path | None = None
-    #: Partition of a Slurm cluster whose users go on with `sbatch`.
+    #: Partition of a Slurm cluster whose users go on with `sbatch`; or namespaces of a Kubernetes cluster, with commas
+    #: between them, whose users go on with `kubectl apply`.
     adopt: str = ""
     #: For Kubernetes: context of the kubeconfig file, namespace and image of pods, and the shared folder as a volume.
     context: str = ""
@@ -104,7 +105,7 @@ def _slurm(options: BackendOptions) -> Backend:
 def _adopting(options: BackendOptions) -> Backend:
     from horae.backends.driver import OutOfSight
     from horae.backends.shared_folder import service_id
-    from horae.backends.slurm.adoption import AdoptingBackend
+    from horae.backends.slurm.adoption import SlurmAdoption
     from horae.backends.slurm.adoption_checks import check_adoption
     from horae.backends.slurm.commands import SlurmCommands
     from horae.backends.slurm.partition_flag import PartitionFlag
@@ -121,7 +122,7 @@ def _adopting(options: BackendOptions) -> Backend:
         flag.raise_flag()
         for sentence in report.warnings:
             _LOG.warning(sentence)
-    return AdoptingBackend(options.state, options.adopt, commands, flag, fence=options.settings.get("fence", ""))
+    return SlurmAdoption(options.state, options.adopt, commands, flag, fence=options.settings.get("fence", ""))
 
 
 class CannotUseRay(UserError):
@@ -154,6 +155,8 @@ def _kubernetes(options: BackendOptions) -> Backend:
     from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
     from horae.backends.driver import OutOfSight
 
+    if options.adopt:
+        return _adopting_pods(options)
     if not options.image or not options.volume:
         raise CannotUseKubernetes(
             "The backend kubernetes needs an image and a shared folder: --image IMAGE --volume CLAIM:/mnt/horae."
@@ -176,6 +179,34 @@ def _kubernetes(options: BackendOptions) -> Backend:
             raise CannotUseKubernetes(errors[0])
     driver = KubernetesDriver(settings_of_this_process(service_id(shared), options.image, volume), api)
     return reconciler(driver, shared, options, options.settings.get("python", "python3"))
+
+
+def _adopting_pods(options: BackendOptions) -> Backend:
+    from horae.backends.driver import OutOfSight
+
+    namespaces = tuple(name for name in options.adopt.split(",") if name)
+    if not namespaces or options.image or options.volume or options.namespace or options.shared:
+        raise CannotUseKubernetes(
+            "A service adopts users' pods, or makes pods of its own: give --adopt NAMESPACE without --image, --volume, "
+            "--shared and --namespace."
+        )
+    options.check_settings(("fence",))
+    # The library that it needs may be missing, and says so.
+    from horae.backends.kubernetes.adoption import KubernetesAdoption
+    from horae.backends.kubernetes.api import KubernetesApi, load_config
+    from horae.backends.kubernetes.namespace_lease import NamespaceLeases
+    from horae.backends.kubernetes.site_checks import check_adoption
+    from horae.backends.shared_folder import service_id
+
+    api = KubernetesApi(load_config(options.context), namespaces[0])
+    leases = NamespaceLeases(api, namespaces, service_id(options.state))
+    with suppress(OutOfSight):  # an API server that is away must not keep the service from starting
+        report = check_adoption(api, namespaces)
+        if errors := report.errors or tuple(filter(None, (leases.claim(),))):
+            raise CannotUseKubernetes(errors[0])
+        for sentence in report.warnings:
+            _LOG.warning(sentence)
+    return KubernetesAdoption(options.state, namespaces, api, leases, fence=options.settings.get("fence", ""))
 
 
 #: What makes each backend, by name.

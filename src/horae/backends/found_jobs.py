@@ -31,6 +31,8 @@ class TakenJob:
 
     job: str
     state: State
+    #: Why it waits, in a sentence, as of when the reason was last another one; empty if it does not wait.
+    why: str = ""
 
 
 @runtime_checkable
@@ -39,7 +41,7 @@ class FindsJobs(Protocol):
 
     @property
     def submit_with(self) -> str:
-        """How users submit jobs, for those who try `horae submit`, such as `sbatch --partition=gpu`."""
+        """How users submit jobs, for those who try `horae submit`: `sbatch --partition=gpu --gres=gpu:1 train.sh`."""
 
     def found(self) -> list[FoundJob]:
         """Jobs to take in. A job is named until `follow` names its key, or it is gone."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from horae.cli.running_service import check_stopped
 from horae.cli.usage_errors import PlainUsage
+from horae.client.address import default_state
+from horae.core.errors import UserError
 
 app = typer.Typer(help="Prepare a Kubernetes cluster for Horae.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -37,6 +41,14 @@ def manifests(
             help="Serve HTTPS with tls.crt, tls.key and ca.crt of this Secret (default: plain HTTP in the cluster).",
         ),
     ] = "",
+    adopt: Annotated[
+        str,
+        typer.Option(
+            "--adopt",
+            metavar="NAMESPACE,...",
+            help="Rights to order users' pods in these namespaces, as for `horae serve --adopt`, and no others.",
+        ),
+    ] = "",
 ) -> None:
     """Print the rights that Horae needs, for `kubectl apply -f -`; with --image also the service and its folder.
 
@@ -46,7 +58,38 @@ def manifests(
     from horae.backends.kubernetes.manifests import as_yaml, rights_objects, service_objects
     from horae.backends.kubernetes.shared_volume import read_volume
 
-    objects = rights_objects(namespace)
+    objects = rights_objects(namespace, [name for name in adopt.split(",") if name])
     if image:
-        objects += service_objects(namespace, image, read_volume(volume), storage, tls_secret)
+        folder = None if adopt else read_volume(volume)
+        objects += service_objects(namespace, image, folder, storage, tls_secret, adopt)
     typer.echo(as_yaml(objects), nl=False)
+
+
+@app.command("release", cls=PlainUsage)
+def release(
+    adopt: Annotated[
+        str, typer.Option("--adopt", metavar="NAMESPACE,...", help="The namespaces that a service has adopted.")
+    ],
+    state: Annotated[
+        Path | None, typer.Option("--state", metavar="DIR", help="State folder of the service that adopted them.")
+    ] = None,
+    context: Annotated[str, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig file.")] = "",
+) -> None:
+    """Take Horae's marks off users' pods, for the day on which Horae leaves. Running pods run on.
+
+    Stop the service first. Pods that wait name Horae as their scheduler, which nobody can change: they wait until they
+    are deleted, and made again with another schedulerName.
+    """
+    from horae.backends.driver import OutOfSight
+    from horae.backends.kubernetes.api import KubernetesApi, load_config
+    from horae.backends.kubernetes.release import release_pods
+
+    check_stopped(state or default_state())
+    namespaces = tuple(name for name in adopt.split(",") if name)
+    try:
+        freed, waiting = release_pods(KubernetesApi(load_config(context), namespaces[0]), namespaces)
+    except OutOfSight as why:
+        raise UserError(f"{why} Try again: nothing is lost.") from None
+    typer.echo(f"{freed} pods are free of Horae's finalizer; those that run, run on.")
+    if waiting:
+        typer.echo(f"{waiting} pods wait for Horae: delete them, and make them again with another schedulerName.")

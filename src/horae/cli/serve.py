@@ -123,7 +123,11 @@ def command(
     ] = None,
     adopt: Annotated[
         str | None,
-        typer.Option("--adopt", metavar="PARTITION", help="Order the jobs that users give to this Slurm partition."),
+        typer.Option(
+            "--adopt",
+            metavar="NAME",
+            help="Order the jobs that users give to this Slurm partition, or the pods in these Kubernetes namespaces.",
+        ),
     ] = None,
     address: Annotated[
         str | None,
@@ -281,8 +285,7 @@ def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[
         if is_default
         else [f"export HORAE_URL={record['url']}{ca} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
     )
-    submit = server.daemon.backend.submit_with
-    jobs = f"{submit} --gres=gpu:1 train.sh" if submit else "horae submit -- python train.py"
+    jobs = server.daemon.backend.submit_with or "horae submit -- python train.py"
     steps = [*where, jobs, "horae queue", "horae token create NAME"]
     return [
         f"Horae listens at {record['url']}: {gpus}, under {record['policy']}.",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from horae.cli.running_service import check_stopped
 from horae.cli.usage_errors import PlainUsage
 from horae.client.address import default_state
 from horae.core.errors import UserError
@@ -25,10 +24,6 @@ FolderOption = Annotated[
     Path | None,
     typer.Option("--folder", metavar="DIR", help="Folder of slurm.conf on the controller (default: as Slurm says)."),
 ]
-
-
-class ServiceRuns(UserError):
-    """The service must be stopped first."""
 
 
 @app.command("install", cls=PlainUsage)
@@ -73,7 +68,7 @@ def uninstall(
     from horae.backends.slurm.submit_plugin import uninstall as remove_plugin
 
     home = state or default_state()
-    _check_stopped(home)
+    check_stopped(home)
     commands, config = _slurm()
     was_there = remove_plugin(folder or _folder(config), partition)
     note = "no longer holds jobs" if was_there else "did not hold jobs"
@@ -107,13 +102,3 @@ def _slurm() -> tuple[SlurmCommands, dict[str, str]]:
 def _folder(config: dict[str, str]) -> Path:
     """The folder of slurm.conf, as the controller says."""
     return Path(config.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
-
-
-def _check_stopped(state: Path) -> None:
-    """Refuse while the service runs: it would postpone the jobs again."""
-    try:
-        pid = int(json.loads((state / "address.json").read_text(encoding="utf-8"))["pid"])
-        os.kill(pid, 0)
-    except (OSError, ValueError, KeyError):
-        return
-    raise ServiceRuns(f"The service of {state} still runs (process {pid}): stop it first.")

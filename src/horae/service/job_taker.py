@@ -7,12 +7,17 @@ import threading
 
 from horae.backends.found_jobs import FindsJobs, FoundJob, TakenJob
 from horae.core.errors import UserError
+from horae.core.explain import explain
+from horae.core.states import State
+from horae.core.status import ClusterStatus
 from horae.service.daemon import Closed, Daemon
 from horae.service.operations import Operations
 from horae.service.store.connection import StoreTrouble
 
 #: Seconds between two rounds.
 _EVERY_S = 0.2
+#: States of a job that waits.
+_WAIT = (State.WAITING, State.HELD, State.PLACED)
 _LOG = logging.getLogger(__name__)
 
 
@@ -26,6 +31,8 @@ class JobTaker:
         self._daemon, self._operations, self._backend = daemon, operations, backend
         self._closing = threading.Event()
         self._told_seq = -1
+        #: Code and sentence of the reason for which a job waits.
+        self._whys: dict[str, tuple[str, str]] = {}
         self._thread = threading.Thread(target=self._run, name="horae-job-taker", daemon=True)
 
     def start(self) -> None:
@@ -70,6 +77,17 @@ class JobTaker:
         for task in list(self._daemon.tasks.values()):
             row = status.row(task.job) if task.found_as else None
             if row is not None:
-                taken[task.found_as] = TakenJob(task.job, status.state(row))
+                taken[task.found_as] = TakenJob(task.job, status.state(row), self._why(status, task.job, row))
         self._backend.follow(taken)
+        self._whys = {job: why for job, why in self._whys.items() if status.row(job) is not None}
         self._told_seq = seq
+
+    def _why(self, status: ClusterStatus, job: str, row: int) -> str:
+        """Why a job waits. The sentence stays while the reason does: users are not told each new number."""
+        if status.state(row) not in _WAIT:
+            self._whys.pop(job, None)
+            return ""
+        code = status.reason(row).code
+        if self._whys.get(job, ("", ""))[0] != code:
+            self._whys[job] = (code, explain(status, job).sentence)
+        return self._whys[job][1]

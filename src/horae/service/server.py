@@ -86,7 +86,8 @@ class ServeOptions:
     backend: str | None = None
     #: For the backend `slurm`: the partition. For `ray`: the dashboard's address.
     partition: str | None = None
-    #: For `slurm`, instead: a partition whose users go on with `sbatch`.
+    #: For `slurm`, instead: a partition whose users go on with `sbatch`. For `kubernetes`: namespaces whose users go on
+    #: with `kubectl apply`.
     adopt: str | None = None
     address: str | None = None
     #: For both: a folder that the service and all nodes share.

@@ -193,8 +193,9 @@ class KubernetesCluster:
         self.daemons.end(node)
 
     def kill_machine(self, node: str) -> None:
-        """End a kubelet and all its pods, as a power cut does."""
+        """End a kubelet and all its pods, as a power cut does: it will start with another boot id."""
         self.daemons.end(node)
+        (self.node_folder(node) / "boot").unlink(missing_ok=True)
         until(lambda: not self._kill_pods(str(self.node_folder(node))), f"the pods of {node} to end")
 
     def kill(self, daemon: str) -> None:
@@ -243,11 +244,10 @@ class KubernetesCluster:
 
     def create(self, objects: Sequence[dict[str, Any]]) -> None:
         """Create objects, such as those of `horae kubernetes manifests`; those that are there are left alone."""
-        plurals = {"Namespace": "namespaces", "ResourceQuota": "resourcequotas", "Pod": "pods", "Job": "jobs"}
         for made in objects:
             group = "/api/v1" if "/" not in made["apiVersion"] else f"/apis/{made['apiVersion']}"
             space = made["metadata"].get("namespace")
-            plural = plurals.get(made["kind"], f"{made['kind'].lower()}s")
+            plural = f"{made['kind'].lower()}s"
             try:
                 self.ask("POST", f"{group}{f'/namespaces/{space}' if space else ''}/{plural}", made)
             except KubernetesTrouble as why:

@@ -41,6 +41,11 @@ NO_POD = '{"metadata": {}, "spec": {"containers": []}}'
 ROUND_S, BEGIN_S = 0.05, 2.0
 #: Kubelets never give a pod less time than this.
 LEAST_GRACE_S = 2.0
+#: What else a node says about its machine.
+NODE_INFO = (
+    "machineID systemUUID kernelVersion osImage containerRuntimeVersion kubeletVersion kubeProxyVersion "
+    "operatingSystem architecture"
+).split()
 #: Answers that say "that pod is gone or another": the watch will tell.
 PASSED = (404, 409, 422)
 UNITS = {"m": 1e-3, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -74,6 +79,16 @@ def requests_of(pod: dict[str, Any]) -> dict[str, float]:
         for name in RESOURCES:
             sums[name] += amount(str(asked.get(name, "0")))
     return sums
+
+
+def variable(entry: dict[str, Any], pod: dict[str, Any]) -> str:
+    """The value of a variable: as it is written, or a field of the pod such as metadata.annotations['a']."""
+    field = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+    if not field:
+        return str(entry.get("value", ""))
+    name, _, key = field.removeprefix("metadata.").partition("['")
+    found = pod["metadata"].get(name, {} if key else "")
+    return str(found.get(key.removesuffix("']"), "")) if key else str(found)
 
 
 def family(pid: int) -> list[int]:
@@ -183,8 +198,16 @@ class Kubelet:
             "allocatable": room,
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": self.node}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+            "nodeInfo": {**dict.fromkeys(NODE_INFO, ""), "bootID": self.boot_id()},
         }
         self.merge(f"/api/v1/nodes/{self.node}/status", {"status": status})
+
+    def boot_id(self) -> str:
+        """What changes when the machine starts again. A test that cuts its power deletes the file."""
+        file = self.folder / "boot"
+        if not file.exists():
+            file.write_text(os.urandom(8).hex())
+        return read(file)
 
     def beat(self) -> None:
         """Renew the Ready condition, unless FOLDER/quiet is there: then the controller calls the node unknown."""
@@ -325,7 +348,7 @@ class Kubelet:
             "POD_UID": box.path.name,
             "TERMINATION_LOG": str(box.path / "message"),
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
-            **{entry["name"]: entry.get("value", "") for entry in container.get("env", [])},
+            **{entry["name"]: variable(entry, pod) for entry in container.get("env", [])},
         }
         command = ["sh", "-c", SHIM, "shim", *container.get("command", []), *container.get("args", [])]
         self.shims.append(subprocess.Popen(command, cwd=box.path, env=env, start_new_session=True))

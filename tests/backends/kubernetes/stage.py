@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,16 @@ _services = itertools.count(1)
 
 
 @contextmanager
-def running_cluster(nodes: tuple[MadeUpKubeNode, ...] = NODES, controllers: bool = True) -> Iterator[KubernetesCluster]:
+def running_cluster(
+    nodes: tuple[MadeUpKubeNode, ...] = NODES, controllers: bool = True, adopt: Sequence[str] = ()
+) -> Iterator[KubernetesCluster]:
     """A Kubernetes with the rights that `horae kubernetes manifests` prints, and no more."""
     with (
         engine_folder("kube") as folder,
         KubernetesCluster(folder / "k", nodes, controllers) as made,
     ):
-        made.create(rights_objects(NAMESPACE))
+        made.create([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in adopt])
+        made.create(rights_objects(NAMESPACE, adopt))
         yield made
 
 

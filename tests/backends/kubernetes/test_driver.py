@@ -1,4 +1,7 @@
-"""`KubernetesDriver` on a real API server, with kubelets of ours. Tests backends/kubernetes/site_checks.py, too."""
+"""`KubernetesDriver` on a real API server, with kubelets of ours.
+
+Tests backends/kubernetes/site_checks.py and backends/kubernetes/node_sizes.py, too.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,16 @@ from horae.backends.driver import (
     PieceState,
 )
 from horae.backends.kubernetes import driver as driver_module
+from horae.backends.kubernetes import objects
 from horae.backends.kubernetes.api import BadKubeConfig, KubernetesApi, load_config
 from horae.backends.kubernetes.driver import (
-    NEW_SIZE_S,
-    SLOW_S,
-    STUCK_S,
     BadKubernetesSettings,
     KubernetesDriver,
-    NodeSizes,
-    cannot_start,
     has_room,
     settings_of_this_process,
 )
-from horae.backends.kubernetes.objects import read_node, read_pod
+from horae.backends.kubernetes.node_sizes import NEW_SIZE_S, NodeSizes
+from horae.backends.kubernetes.objects import SLOW_S, STUCK_S, cannot_start, read_node, read_pod
 from horae.backends.kubernetes.pods import binding_of, pod_name, pod_of
 from horae.backends.kubernetes.shared_volume import SharedVolume
 from horae.backends.kubernetes.site_checks import check_rights
@@ -372,7 +372,7 @@ class TestOnRealKubernetes:
     def test_a_pod_that_cannot_start_is_given_up_and_tells_why(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(driver_module, "STUCK_S", -1.0)
+        monkeypatch.setattr(objects, "STUCK_S", -1.0)
         piece = stage.piece("k80")
         stage.cluster.freeze("k80")
         try:

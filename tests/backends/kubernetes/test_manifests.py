@@ -77,3 +77,35 @@ def test_the_yaml_is_read_as_the_same_objects_and_has_no_references() -> None:
 def _service(volume: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = service_objects("train", "horae:1", read_volume(volume), "1Ti")
     return found
+
+
+def test_to_adopt_there_are_no_rights_to_make_pods_and_none_in_other_namespaces() -> None:
+    objects = rights_objects("horae", ["team-a", "team-b"])
+    roles = [made for made in objects if made["kind"] == "Role"]
+    assert [made["metadata"]["namespace"] for made in roles] == ["team-a", "team-b"]
+    rules = {
+        (group, resource, verb)
+        for rule in roles[0]["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert rules == {
+        *(("", "pods", verb) for verb in ("get", "list", "watch", "delete", "patch")),
+        ("", "pods/binding", "create"),
+        ("", "events", "create"),
+        *(("batch", "jobs", verb) for verb in ("list", "watch")),
+        *(("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "delete")),
+    }
+    bindings = [made for made in objects if made["kind"] == "RoleBinding"]
+    assert [made["metadata"]["namespace"] for made in bindings] == ["team-a", "team-b"]
+    assert {made["subjects"][0]["namespace"] for made in bindings} == {"horae"}
+
+
+def test_a_service_that_adopts_needs_no_shared_folder() -> None:
+    objects = service_objects("horae", "horae:1", None, "", adopt="team-a,team-b")
+    assert [made["kind"] for made in objects] == ["PersistentVolumeClaim", "Deployment", "Service"]
+    (pod,) = [made["spec"]["template"]["spec"] for made in objects if made["kind"] == "Deployment"]
+    command = pod["containers"][0]["command"]
+    assert command[:6] == ["horae", "serve", "--backend", "kubernetes", "--adopt", "team-a,team-b"]
+    assert "--image" not in command

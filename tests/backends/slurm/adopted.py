@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from horae.backends.slurm.adopted_job import AdoptedJob
+from horae.backends.slurm.adopted_job import AdoptedSlurmJob
 from horae.backends.slurm.adoption_steps import Moment
 from horae.backends.slurm.queue_listing import FAR, QueuedJob
 
@@ -12,13 +12,13 @@ SUBMITTED = "2026-01-01T10:00:00"
 KEY = f"slurm:17@{SUBMITTED}"
 
 
-def adopted(**more: Any) -> AdoptedJob:
+def adopted(**more: Any) -> AdoptedSlurmJob:
     """A job of ann on one node that the service knows as a.17-1."""
-    given = {"job": "a.17-1", "submitted": SUBMITTED, "work": 100.0, **more}
-    return AdoptedJob(KEY, "17", "ann", {}, node_count=1, gpus_per_node=4, duration_s=1000.0, **given)
+    given: dict[str, Any] = {"job": "a.17-1", "submitted": SUBMITTED, "work": 100.0, "duration_s": 1000.0, **more}
+    return AdoptedSlurmJob(key=KEY, slurm_id="17", user="ann", document={}, node_count=1, gpus_per_node=4, **given)
 
 
-def attempt(**more: Any) -> AdoptedJob:
+def attempt(**more: Any) -> AdoptedSlurmJob:
     """The same job with its first attempt on v1."""
     return adopted(**{"attempt": 1, "nodes": ("v1",), **more})
 

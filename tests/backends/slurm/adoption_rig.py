@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from horae.backends.slurm.queue_listing import QUEUE_FORMAT, QueuedJob, read_queue
 from horae.backends.slurm.submit_plugin import install
 from horae.testing.slurm_cluster import PARTITION, SlurmCluster
-from tests.backends.real import until
+from tests.service.served_process import ServedProcess, patiently
 
 #: Two users that every Debian has, and that are not root.
 USERS = ("nobody", "games")
@@ -29,85 +22,20 @@ PYTHON = "/usr/bin/python3"
 WITNESS = Path(__file__).with_name("adopted_witness.py")
 
 
-class AdoptionRig:
+class AdoptionRig(ServedProcess):
     """Slurm in a folder, and a service process that adopts its partition."""
 
     def __init__(self, folder: Path, slurm: SlurmCluster, policy: str = "fifo", settings: Sequence[str] = ()) -> None:
-        self.folder, self.slurm, self.state = folder, slurm, folder / "state"
-        self._options = ["--policy", policy, *(word for each in settings for word in ("--set", each))]
-        self.marks = folder / "marks"
+        words = ["--backend", "slurm", "--adopt", PARTITION, "--policy", policy]
+        words += [word for each in settings for word in ("--set", each)]
+        super().__init__(folder, words, {name: slurm.environment[name] for name in ("SLURM_CONF", "PATH")})
+        self.slurm, self.marks = slurm, folder / "marks"
         self.marks.mkdir(mode=0o777)
         self.marks.chmod(0o777)
-        self.service: subprocess.Popen[bytes] | None = None
-
-    def environment(self) -> dict[str, str]:
-        """The environment of `horae` beside this Slurm."""
-        return {**os.environ, **{name: self.slurm.environment[name] for name in ("SLURM_CONF", "PATH")}}
-
-    def horae(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of Horae; commands that ask a service ask this one."""
-        address = self.state / "address.json"
-        asks = {"HORAE_TOKEN_FILE": str(self.state / "token")}
-        asks |= {"HORAE_URL": json.loads(address.read_text())["url"]} if address.exists() else {}
-        command = [sys.executable, "-m", "horae", *words]
-        return subprocess.run(command, env=self.environment() | asks, capture_output=True, text=True, timeout=240)
-
-    # --- the service
-
-    def serve(self) -> None:
-        """Start the service, and wait until it answers."""
-        command = [sys.executable, "-m", "horae", "serve", "--state", str(self.state), "--port", "0"]
-        environment = self.environment()
-        with (self.folder / "serve.log").open("ab") as log:
-            self.service = subprocess.Popen(
-                [*command, "--backend", "slurm", "--adopt", PARTITION, *self._options],
-                env=environment,
-                stdout=log,
-                stderr=log,
-            )
-        until(lambda: self._is_up() or self._has_ended(), "for the service", patience_s=240)
-        assert not self._has_ended(), (self.folder / "serve.log").read_text()
-
-    def _is_up(self) -> bool:
-        try:
-            address = json.loads((self.state / "address.json").read_text())
-            return bool(address["pid"] == self.service.pid and self.get("/v1/settings"))  # type: ignore[union-attr]
-        except (OSError, ValueError, httpx.HTTPError):
-            return False
-
-    def _has_ended(self) -> bool:
-        return self.service is not None and self.service.poll() is not None
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End the service: in good order, or with SIGKILL."""
-        if self.service and self.service.poll() is None:
-            self.service.send_signal(number)
-        if self.service:
-            self.service.wait(30)
-        self.service = None
-
-    def get(self, path: str) -> Any:
-        """What the API answers."""
-        url = json.loads((self.state / "address.json").read_text())["url"]
-        token = (self.state / "token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx.get(f"{url}{path}", headers=headers, timeout=20, trust_env=False)
-        return answer.raise_for_status().json()
-
-    def post(self, path: str, body: Any) -> Any:
-        """What the API answers to a request."""
-        url = json.loads((self.state / "address.json").read_text())["url"]
-        headers = {"Authorization": f"Bearer {(self.state / 'token').read_text().strip()}"}
-        return (
-            httpx.post(f"{url}{path}", json=body, headers=headers, timeout=20, trust_env=False)
-            .raise_for_status()
-            .json()
-        )
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Jobs of the service by their Slurm id, which is in their name."""
-        found = self.get("/v1/jobs?all=true")["jobs"]
-        return {job["id"].rpartition("-")[0].rpartition(".")[2]: job for job in found}
+        return {job["id"].rpartition("-")[0].rpartition(".")[2]: job for job in self.records()}
 
     # --- Slurm
 
@@ -156,20 +84,3 @@ def prepare(folder: Path) -> SlurmCluster:
     cluster.folder.mkdir()
     install(cluster.folder, PARTITION)
     return cluster
-
-
-def patiently(look: Callable[[], Any], what: str = "") -> Any:
-    """Wait until something is true. Services start, and Slurm schedules, in seconds: on a busy machine in many."""
-    return until(look, what, patience_s=180.0)
-
-
-def until_quiet(rig: AdoptionRig, patience_s: float) -> None:
-    """Wait until all jobs of the service have ended."""
-    ended = {"finished", "failed", "cancelled", "timeout"}
-    end_s = time.monotonic() + patience_s
-    while time.monotonic() < end_s:
-        if {job["state"] for job in rig.jobs().values()} <= ended:
-            return
-        time.sleep(0.2)
-    states = {job["id"]: (job["state"], job["attempt"]) for job in rig.jobs().values()}
-    raise AssertionError(f"not over after {patience_s:g} s: {states}")

@@ -39,6 +39,7 @@ class MadeUpQueue(SlurmCommands):
         self.details[job] = (
             f"JobId={job} JobName=train\n   Requeue=1 Account=(null)\n   NumNodes=1 TimeLimit=01:00:00\n"
             f"   AdminComment={HELD_BY_PLUGIN}\n   TresPerNode=gres:gpu:4\n"
+            f"   StdOut=/home/ann/slurm-{job}.out\n"
         )
 
     def set(self, job: str, **more: Any) -> None:

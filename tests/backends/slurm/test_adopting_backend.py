@@ -1,4 +1,7 @@
-"""The adopting backend over a queue in memory: what it offers, does and tells. Tests backends/slurm/adoption.py."""
+"""The adopting backend over a queue in memory: what it offers, does and tells.
+
+Tests backends/slurm/adoption.py, backends/adopting_backend.py and backends/looking_backend.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 
 from horae.backends.found_jobs import FindsJobs, TakenJob
 from horae.backends.protocol import Place, Start
-from horae.backends.slurm.adoption import AdoptingBackend
+from horae.backends.slurm.adoption import SlurmAdoption
 from horae.backends.slurm.adoption_steps import AdoptionSettings
 from horae.core.events import (
     Event,
@@ -40,7 +43,7 @@ class Stage:
         self.open()
 
     def open(self) -> None:
-        self.backend = AdoptingBackend(self.folder, "gpu", self.queue, settings=QUICK)
+        self.backend = SlurmAdoption(self.folder, "gpu", self.queue, settings=QUICK)
 
     def reopen(self) -> None:
         self.backend.close()
@@ -271,7 +274,7 @@ def test_a_job_that_slurm_will_not_put_back_has_failed_after_some_tries(stage: S
 
 def test_the_log_says_where_the_output_is(stage: Stage) -> None:
     stage.run()
-    assert "The output of Slurm job 17" in stage.backend.log(JOB, 1).read_text()
+    assert stage.backend.log(JOB, 1).read_text() == "The output of Slurm job 17 is in /home/ann/slurm-17.out.\n"
     with pytest.raises(FileNotFoundError):
         stage.backend.log("nobody-1", 1)
     assert stage.backend.secrets(["TOKEN"]) == {}

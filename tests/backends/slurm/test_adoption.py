@@ -14,8 +14,9 @@ from functools import partial
 import pytest
 
 from horae.testing.slurm_cluster import PARTITION, why_not
-from tests.backends.slurm.adoption_rig import USERS, AdoptionRig, patiently, prepare
+from tests.backends.slurm.adoption_rig import USERS, AdoptionRig, prepare
 from tests.engine_folder import engine_folder
+from tests.service.served_process import patiently
 
 pytestmark = [
     pytest.mark.engine,

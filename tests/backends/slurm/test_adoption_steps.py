@@ -1,4 +1,7 @@
-"""What is done for an adopted job, state by state; no Slurm is needed. Tests backends/slurm/adopted_job.py, too."""
+"""What is done for an adopted job, state by state; no Slurm is needed.
+
+Tests backends/slurm/adopted_job.py and backends/adopted_job.py, too.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from horae.backends.slurm.adopted_job import FAILED, FINISHED, LAUNCH_FAILED, STOPPED, AdoptionRecords
+from horae.backends.adopted_job import FAILED, FINISHED, LAUNCH_FAILED, STOPPED
+from horae.backends.slurm.adopted_job import AdoptionRecords
 from horae.backends.slurm.adoption_steps import JobStep, see_to
 from horae.core.events import JobCancelled, JobHeld, JobReleased, JobStarted, JobTimedOut
 from horae.core.states import State
@@ -308,7 +312,3 @@ class TestIdentity:
         assert next((tmp_path / "adopted").iterdir()).stat().st_mtime_ns == written, "not at each look"
         records.drop(job)
         assert AdoptionRecords(tmp_path).jobs == {}
-
-    def test_the_output_file_is_named_and_not_opened(self, tmp_path: Path) -> None:
-        job = adopted(output="/home/ann/slurm-17.out")
-        assert "/home/ann/slurm-17.out" in AdoptionRecords(tmp_path).log(job).read_text()

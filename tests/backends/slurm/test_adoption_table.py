@@ -16,8 +16,9 @@ import pytest
 
 from horae.testing.slurm_cluster import why_not
 from tests.backends.slurm.adopted_witness import chain
-from tests.backends.slurm.adoption_rig import PYTHON, USERS, AdoptionRig, patiently, prepare, until_quiet
+from tests.backends.slurm.adoption_rig import PYTHON, USERS, AdoptionRig, prepare
 from tests.engine_folder import engine_folder
+from tests.service.served_process import patiently
 
 pytestmark = [
     pytest.mark.engine,
@@ -93,7 +94,7 @@ def test_a_controller_that_is_killed_right_after_launches_and_ends_loses_nothing
         patiently(partial(is_longer, rig, len(rig.lines())), "for a launch or an end")
         rig.slurm.kill_controller()
         rig.slurm.start_controller()
-    until_quiet(rig, 480)
+    rig.until_quiet(480)
     check_witnesses(rig.lines(), users)
     jobs = rig.jobs()
     assert {job: (record["user"], record["state"]) for job, record in jobs.items()} == {
@@ -137,7 +138,7 @@ def test_twenty_jobs_of_two_users_survive_preemptions_and_crashes(
             rig.slurm.kill_controller()
             rig.slurm.start_controller()
         rig.serve()
-    until_quiet(rig, 600)
+    rig.until_quiet(600)
     seconds = time.monotonic() - began_s
     jobs, queue = rig.jobs(), rig.queue()
     check_witnesses(rig.lines(), users)

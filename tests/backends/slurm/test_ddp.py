@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from horae.core.states import State
-from horae.service.job_file import read_job
-from horae.service.operations import Operations
-from horae.service.roles import Caller, Role
 from horae.service.server import ServeOptions, Server
 from horae.testing.slurm_cluster import PARTITION, MadeUpNode, SlurmCluster, why_not
 from tests.backends.real import until
 from tests.engine_folder import engine_folder
+from tests.service.ddp_jobs import check_preempted_training
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 pytestmark = [
@@ -27,11 +19,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(bool(why_not()), reason=f"needs Slurm: {why_not()}"),
 ]
-
-SOURCE = Path(__file__).parents[3]
-SCRIPT = SOURCE / "examples" / "train_torch_ddp.py"
-STEPS, PREEMPTIONS = 300, 3
-ENV = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE / "src")}
 
 
 @pytest.fixture
@@ -53,44 +40,6 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
             started.close()
 
 
-def submit(server: Server, **said: Any) -> str:
-    job = read_job({"resources": {"gpus": 2}, "envs": ENV, **said})
-    return Operations(server.daemon).submit(Caller("ann", Role.USER), [job])[0]
-
-
-def state(server: Server, job: str) -> State:
-    status = server.daemon.status
-    return status.state(status.row(job))
-
-
-def step_in(folder: Path) -> int:
-    saved = folder / "saved.json"
-    return int(json.loads(saved.read_text())["step"]) if saved.exists() else 0
-
-
-def undisturbed(folder: Path) -> Any:
-    """The same training on this machine, with nobody to disturb it."""
-    folder.mkdir()
-    two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *two, str(SCRIPT), "--steps", str(STEPS), "--folder", str(folder)]
-    subprocess.run(command, env={**os.environ, **ENV}, check=True, capture_output=True, timeout=180)
-    return json.loads((folder / "result.json").read_text())
-
-
 @pytest.mark.parametrize("launcher", ["torchrun", "plain"])
 def test_a_gang_over_two_nodes_ends_with_the_same_weights(server: Server, tmp_path: Path, launcher: str) -> None:
-    torchrun = ["-m", "torch.distributed.run"] if launcher == "torchrun" else []
-    run = [sys.executable, *torchrun, str(SCRIPT), "--steps", str(STEPS), "--step-ms", "60", "--every-s", "0.3"]
-    processes = "node" if torchrun else "gpu"
-    long = submit(server, run=run, processes=processes, estimate={"steps": STEPS, "duration": "1h"})
-    folder = server.daemon.backend.log(long, 1).parents[1] / "checkpoint"
-    for _ in range(PREEMPTIONS):
-        reached = step_in(folder)
-        until(lambda: step_in(folder) > reached, "for steps", patience_s=120.0)  # noqa: B023
-        short = submit(server, run=["sleep", "0.2"], estimate={"steps": 1, "duration": "1s"})
-        until(lambda: state(server, short) is State.FINISHED, "for the short job", patience_s=120.0)  # noqa: B023
-        assert step_in(folder) < STEPS, "the long job was to be interrupted before its end"
-    until(lambda: state(server, long) in (State.FINISHED, State.FAILED), "for the end", patience_s=180.0)
-    status = server.daemon.status
-    assert (state(server, long), int(status.columns["preemptions"][status.row(long)])) == (State.FINISHED, PREEMPTIONS)
-    assert json.loads((folder / "result.json").read_text()) == undisturbed(tmp_path / "alone")
+    check_preempted_training(server, tmp_path / "alone", launcher)

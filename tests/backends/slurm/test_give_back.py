@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horae.backends.slurm.adopted_job import AdoptedJob
+from horae.backends.slurm.adopted_job import AdoptedSlurmJob
 from horae.backends.slurm.commands import ChangeRefused, SlurmCommands
 from horae.backends.slurm.give_back import give_back
 from horae.backends.slurm.job_request import HELD_BY_PLUGIN
@@ -28,7 +28,7 @@ class Queue(SlurmCommands):
         self.changes.append(command)
 
 
-def left(queue: Queue, job: AdoptedJob | None = None, requeue: bool = True) -> list[tuple[str, ...]]:
+def left(queue: Queue, job: AdoptedSlurmJob | None = None, requeue: bool = True) -> list[tuple[str, ...]]:
     give_back(queue, "gpu", {job.key: job} if job else {}, requeue)
     return queue.changes
 

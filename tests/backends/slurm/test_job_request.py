@@ -1,8 +1,9 @@
-"""From a Slurm job to a job file of Horae."""
+"""From a Slurm job to a job file of Horae. Tests backends/adoption_options.py, too."""
 
 import pytest
 
-from horae.backends.slurm.job_request import BadRequest, read_options, read_request
+from horae.backends.adoption_options import BadRequest
+from horae.backends.slurm.job_request import read_options, read_request
 from horae.service.job_file import read_job
 
 DETAILS = {"JobName": "My Train", "NumNodes": "1", "TimeLimit": "02:00:00", "TresPerNode": "gres:gpu:4", "Requeue": "1"}

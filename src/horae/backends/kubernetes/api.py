@@ -91,9 +91,12 @@ class KubernetesApi:
     ) -> dict[str, Any]:
         """One call: `get`, `list`, `post`, `patch` or `delete`."""
         headers = {"Content-Type": content_type} if content_type else None
+        # The library gives deletions no content, such as the uid of what is to be deleted.
+        data = content if method == "delete" else None
         request = self._client.prepare_request(
             method, resource, content, name, namespace, params=dict(params or {}), headers=headers
         )
+        request.data = data or request.data
         try:
             answer = self._client.send(self._client.build_adapter_request(request))
         except httpx.HTTPError as why:

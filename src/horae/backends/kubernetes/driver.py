@@ -26,12 +26,15 @@ from horae.backends.kubernetes.api import (
     KubernetesApi,
 )
 from horae.backends.kubernetes.mirror import Mirror
+from horae.backends.kubernetes.node_sizes import NodeSizes
 from horae.backends.kubernetes.objects import (
     FINALIZER,
     REFUSED_NOTE,
     SERVICE_LABEL,
+    SLOW_S,
     KubeNode,
     KubePod,
+    cannot_start,
     foreign_by_node,
     read_node,
     read_pod,
@@ -46,11 +49,6 @@ from horae.core.errors import UserError
 
 #: Seconds of a grace period that ends a pod at once. 0 would drop the pod while its processes may live on.
 AT_ONCE_S = 1
-#: Seconds for which a node must show another number of GPUs before that is believed.
-NEW_SIZE_S = 30.0
-#: Seconds after which a pod is given up that cannot start, for want of its image for example, and one that does not
-#: start for no reason that is told: a large image takes its time.
-STUCK_S, SLOW_S = 60.0, 1800.0
 
 
 class BadKubernetesSettings(UserError):
@@ -226,39 +224,6 @@ class KubernetesDriver(ClusterDriver):
         """Delete a pod, and take Horae's finalizer from it. Other finalizers stay."""
         self._delete(name)
         self._patch(name, {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}})
-
-
-class NodeSizes:
-    """How many GPUs each node has. A node whose device plugin restarts shows none, and then all of them again."""
-
-    def __init__(self) -> None:
-        self._believed: dict[str, int] = {}
-        #: Another number, and since when it is shown; monotonic.
-        self._shown: dict[str, tuple[int, float]] = {}
-
-    def believe(self, node: KubeNode, now_s: float | None = None) -> tuple[int, str]:
-        """The number of GPUs to plan with, and why the node is closed meanwhile; empty if it is not."""
-        now_s = time.monotonic() if now_s is None else now_s
-        believed = self._believed.setdefault(node.name, node.gpus or node.gpus_claimed)
-        if node.gpus == believed:
-            self._shown.pop(node.name, None)
-            return believed, ""
-        if not node.gpus:
-            return believed, "shows no GPUs"
-        shown, since_s = self._shown.get(node.name, (0, 0.0))
-        if shown != node.gpus:
-            self._shown[node.name] = (node.gpus, now_s)
-        elif now_s - since_s >= NEW_SIZE_S:
-            self._believed[node.name] = node.gpus
-            return node.gpus, ""
-        return believed, f"shows {node.gpus} GPUs instead of {believed}"
-
-
-def cannot_start(pod: KubePod, now_s: float) -> bool:
-    """Whether a pod has waited too long on its node to be started."""
-    waits = pod.phase == "Pending" and not pod.began and pod.deleted_s is None
-    limit_s = STUCK_S if pod.stuck else SLOW_S
-    return waits and pod.bound_s is not None and now_s - pod.bound_s > limit_s
 
 
 def has_room(piece: Piece, node: KubeNode, pods: Iterable[KubePod]) -> bool:

@@ -50,6 +50,9 @@ ENDED = ("Succeeded", "Failed")
 NEVER_BEGAN_S = 30.0
 #: Seconds after which a pod that was never bound is given up: its service crashed between the two calls.
 NEVER_BOUND_S = 30.0
+#: Seconds after which a pod is given up that cannot start, for want of its image for example, and one that does not
+#: start for no reason that is told: a large image takes its time.
+STUCK_S, SLOW_S = 60.0, 1800.0
 #: Reasons of a failed pod with which the node or the cluster ended it: no fault of the job.
 _STOPPED = {"Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "DeadlineExceeded"}
 _UNITS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -82,6 +85,8 @@ class KubeNode:
     #: Since when it is ready, in seconds since 1970; 0 if it is not.
     ready_since_s: float
     why: str
+    #: Changes each time that the machine starts; empty if it is not told.
+    boot: str = ""
 
     @property
     def key(self) -> str:
@@ -153,8 +158,9 @@ def read_node(content: Mapping[str, Any]) -> KubeNode | None:
         is_open=not why,
         is_lost=any(taint.get("key") == OUT_OF_SERVICE for taint in taints),
         is_silent=ready.get("status") not in ("True", "False"),
-        ready_since_s=_seconds(ready.get("lastTransitionTime")) or 0.0 if is_ready else 0.0,
+        ready_since_s=seconds_of_time(ready.get("lastTransitionTime")) or 0.0 if is_ready else 0.0,
         why=why,
+        boot=str((status.get("nodeInfo") or {}).get("bootID") or ""),
     )
 
 
@@ -182,9 +188,9 @@ def read_pod(content: Mapping[str, Any]) -> KubePod:
     container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or []), {})
     ended = (container.get("state") or {}).get("terminated")
     began = status.get("phase") == "Running" or "running" in (container.get("state") or {}) or ended is not None
-    deleted_s = _seconds(meta.get("deletionTimestamp"))
+    deleted_s = seconds_of_time(meta.get("deletionTimestamp"))
     conditions: Iterable[Mapping[str, Any]] = status.get("conditions") or []
-    scheduled_s = next((_seconds(each.get("lastTransitionTime")) for each in conditions if _is_scheduled(each)), None)
+    scheduled = next((each.get("lastTransitionTime") for each in conditions if _is_scheduled(each)), None)
     asked = _requests(spec)
     cause, why = _end(status, ended or {}, meta.get("annotations") or {}, deleted_s is not None)
     return KubePod(
@@ -193,7 +199,7 @@ def read_pod(content: Mapping[str, Any]) -> KubePod:
         piece=_piece(meta),
         node=spec.get("nodeName") or "",
         phase=status.get("phase") or "",
-        created_s=_seconds(meta.get("creationTimestamp")) or 0.0,
+        created_s=seconds_of_time(meta.get("creationTimestamp")) or 0.0,
         is_kept=FINALIZER in (meta.get("finalizers") or ()),
         # The API tells when the deletion will be over, not when it began.
         deleted_s=None if deleted_s is None else deleted_s - float(meta.get("deletionGracePeriodSeconds") or 0),
@@ -203,7 +209,7 @@ def read_pod(content: Mapping[str, Any]) -> KubePod:
         cause=cause,
         why=why,
         stuck=_stuck((container.get("state") or {}).get("waiting") or {}),
-        bound_s=scheduled_s,
+        bound_s=seconds_of_time(scheduled),
         gpus=int(sum(asked.get(name, 0.0) for name in GPU_RESOURCES)),
         cpus_m=int(asked.get("cpu", 0.0) * 1000),
         memory_mb=int(asked.get("memory", 0.0) / 2**20),
@@ -287,6 +293,13 @@ def _never_began(pod: KubePod, node: KubeNode, now_s: float) -> PieceState:
     return PieceWaiting("deleted before it began")
 
 
+def cannot_start(pod: KubePod, now_s: float) -> bool:
+    """Whether a pod has waited too long on its node to be started."""
+    waits = pod.phase == "Pending" and not pod.began and pod.deleted_s is None
+    limit_s = STUCK_S if pod.stuck else SLOW_S
+    return waits and pod.bound_s is not None and now_s - pod.bound_s > limit_s
+
+
 def seen_node(node: KubeNode, gpus: int, why: str) -> SeenNode:
     """A node as Horae sees it, with the number of GPUs that is believed; `why` closes it."""
     why = node.why or why
@@ -322,6 +335,6 @@ def read_quantity(text: object) -> float:
         return 0.0
 
 
-def _seconds(text: str | None) -> float | None:
+def seconds_of_time(text: str | None) -> float | None:
     """A time of the API in seconds since 1970."""
     return datetime.fromisoformat(text).timestamp() if text else None

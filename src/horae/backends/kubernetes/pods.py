@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lightkube.models.core_v1 import (
@@ -137,6 +138,7 @@ def resources_of(piece: Piece, node: KubeNode, cpus_m: int, memory_mb: int) -> R
     return ResourceRequirements(requests={"cpu": f"{max(cpus, 1)}m", **sizes, **gpus}, limits={**sizes, **gpus})
 
 
-def binding_of(name: str, node: str) -> PodBinding:
-    """What binds a pod to a node."""
-    return PodBinding(metadata=ObjectMeta(name=name), target=ObjectReference(apiVersion="v1", kind="Node", name=node))
+def binding_of(name: str, node: str, uid: str | None = None, notes: Mapping[str, str] | None = None) -> PodBinding:
+    """What binds a pod to a node; only the pod of this uid, if one is given. It gets the notes as annotations."""
+    meta = ObjectMeta(name=name, uid=uid, annotations=dict(notes) if notes else None)
+    return PodBinding(metadata=meta, target=ObjectReference(apiVersion="v1", kind="Node", name=node))

@@ -15,6 +15,8 @@ class Right:
     resource: str
     verbs: tuple[str, ...]
     whole_cluster: bool = False
+    #: Group of the API; empty for the core.
+    group: str = ""
 
 
 SEE_ALL_PODS = Right("pods", ("list", "watch"), whole_cluster=True)
@@ -24,5 +26,15 @@ NEEDED = (
     Right("pods/binding", ("create",)),
     Right("nodes", ("get", "list", "watch"), whole_cluster=True),
 )
+#: Without these no pod of a user is ordered; they are for the namespaces of these pods, which Horae does not make.
+NEEDED_TO_ADOPT = (
+    Right("pods", ("get", "list", "watch", "delete", "patch")),
+    Right("pods/binding", ("create",)),
+    Right("jobs", ("list", "watch"), group="batch"),
+    Right("leases", ("get", "create", "delete"), group="coordination.k8s.io"),
+    Right("nodes", ("get", "list", "watch"), whole_cluster=True),
+)
+#: Without this users are not told why their pods wait.
+TELL_USERS = Right("events", ("create",))
 #: Without these less is seen.
 USEFUL = (SEE_ALL_PODS, Right("persistentvolumeclaims", ("get",)))

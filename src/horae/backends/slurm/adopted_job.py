@@ -1,24 +1,17 @@
-"""A Slurm job of a user that Horae orders, and the records of such jobs on disk. Stored: change by addition.
-
-<state>/adopted/<key>.json
-"""
+"""A Slurm job of a user that Horae orders, and the records of such jobs on disk. Stored: change by addition."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from horae.backends.local import runner
-from horae.backends.local.attempt_folders import read_json
+from horae.backends.adopted_job import AdoptedJob, JobRecords, known_values
 from horae.backends.slurm.batch_job import host_of
 from horae.backends.slurm.job_request import JobRequest
 from horae.backends.slurm.queue_listing import QueuedJob
-
-#: How an attempt ended. LAUNCH_FAILED is followed by the reason, FAILED by the exit code.
-FINISHED, STOPPED, FAILED, LAUNCH_FAILED = "finished", "stopped", "failed ", "launch failed "
 
 
 @dataclass(slots=True)
@@ -36,18 +29,13 @@ class Timers:
     refused_s: float = -math.inf
 
 
-@dataclass(slots=True)
-class AdoptedJob:
-    """All that is known of a Slurm job, with its last attempt."""
+@dataclass(slots=True, kw_only=True)
+class AdoptedSlurmJob(AdoptedJob):
+    """All that is known of a Slurm job, with its last attempt. Its key is `key_of` what was first seen of it."""
 
-    #: Slurm's id and the time of the first submission: a killed controller gives ids out again.
-    key: str
     slurm_id: str
-    user: str
-    document: dict[str, Any]
     node_count: int
     gpus_per_node: int
-    duration_s: float
     #: Whether Slurm may put the job back.
     requeue: bool = True
     #: Whether the plugin held the job when it was submitted.
@@ -66,41 +54,20 @@ class AdoptedJob:
     ended_restarts: int = -1
     #: Whether the id means another job now: given out again by Slurm, or put back by its user after its end.
     replaced: bool = False
-    #: Horae's id of the job; empty until the service has taken it in.
-    job: str = ""
-    refused: str = ""
-    #: Whether a user holds the job in Slurm.
-    user_hold: bool = False
-    #: Seconds of run time that the job has saved, by its own word (exit code 75).
-    saved_s: float = 0.0
-    #: The last attempt: its number, Slurm's restarts at its launch, its nodes, its task's grace period and work.
-    attempt: int = 0
+    #: Slurm's restarts at the launch of the last attempt.
     restarts: int = 0
-    nodes: tuple[str, ...] = ()
-    grace_s: float = 30.0
-    work: float = 1.0
-    stopping: bool = False
-    #: Whether Slurm was seen to run the attempt, for how long, and whether a node was silent or the controller killed
-    #: meanwhile: then processes may outlive what Slurm says.
-    begun: bool = False
-    run_s: float = 0.0
+    #: Whether a node was silent or the controller killed during the attempt: then processes may outlive what Slurm
+    #: says.
     doubtful: bool = False
     noticed: bool = False
-    #: Hosts on which nothing runs any more: an operator or the site's fence is sure.
-    gone: tuple[str, ...] = ()
-    #: Why the launch is given up; empty if it is not.
-    gave_up: str = ""
-    #: How the attempt ended; empty while it has not.
-    outcome: str = ""
-    forgotten: bool = False
     #: Whether Slurm refused to put the ended job back.
     not_put_back: bool = False
     timers: Timers = field(default_factory=Timers, compare=False)
 
     @staticmethod
-    def of(seen: QueuedJob, request: JobRequest, details: Mapping[str, str], from_plugin: bool) -> AdoptedJob:
+    def of(seen: QueuedJob, request: JobRequest, details: Mapping[str, str], from_plugin: bool) -> AdoptedSlurmJob:
         """A job that was seen for the first time."""
-        return AdoptedJob(
+        return AdoptedSlurmJob(
             key=key_of(seen),
             slurm_id=seen.id,
             user=seen.user,
@@ -116,16 +83,6 @@ class AdoptedJob:
             submitted=seen.submitted,
             seen_restarts=seen.restarts,
         )
-
-    @property
-    def is_active(self) -> bool:
-        """Whether an attempt is to run, runs or may run."""
-        return self.attempt > 0 and not self.outcome
-
-    @property
-    def doubted_hosts(self) -> tuple[str, ...]:
-        """Hosts of the attempt on which something may run, as far as nobody is sure."""
-        return tuple(host for host in self.hosts if host not in self.gone)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -150,22 +107,14 @@ class AdoptedJob:
 
     def begin(self, attempt: int, nodes: tuple[str, ...], grace_s: float, work: float) -> None:
         """A new attempt is to run."""
-        self.attempt, self.nodes, self.grace_s, self.work = attempt, nodes, grace_s, work
-        self.restarts, self.run_s, self.outcome, self.gave_up, self.gone = self.seen_restarts, 0.0, "", "", ()
-        self.stopping = self.begun = self.doubtful = self.noticed = self.forgotten = self.not_put_back = False
+        AdoptedJob.begin(self, attempt, nodes, grace_s, work)
+        self.restarts = self.seen_restarts
+        self.doubtful = self.noticed = self.not_put_back = False
         self.timers = Timers(refused_s=self.timers.refused_s)
 
-    @property
-    def work_saved(self) -> float:
-        """Work saved, in the service's unit. Beyond nine tenths of its estimated time a job comes ever closer to 1."""
-        share = self.saved_s / self.duration_s
-        return self.work * (share if share < 0.9 else 1 - 0.1 * math.exp(9 - 10 * share))
-
-    def stored(self) -> dict[str, Any]:
-        """The record on disk."""
-        record = asdict(self)
-        del record["timers"]
-        return record
+    def note_refused(self, now_s: float) -> None:
+        """Note when the service has refused the job."""
+        self.timers.refused_s = now_s
 
 
 def key_of(seen: QueuedJob) -> str:
@@ -173,45 +122,12 @@ def key_of(seen: QueuedJob) -> str:
     return f"slurm:{seen.id}@{seen.submitted}"
 
 
-class AdoptionRecords:
-    """The adopted jobs of a service, by key, in memory and on disk."""
+class AdoptionRecords(JobRecords[AdoptedSlurmJob]):
+    """The adopted Slurm jobs of a service, by key, in memory and on disk."""
 
     def __init__(self, state: Path) -> None:
-        self._folder = state / "adopted"
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = (read_json(path) for path in sorted(self._folder.glob("slurm*.json")))
-        self.jobs: dict[str, AdoptedJob] = {record["key"]: _load(record) for record in found if record}
-        self._written = {key: job.stored() for key, job in self.jobs.items()}
-
-    def save(self, job: AdoptedJob) -> None:
-        """Write a record, if it has changed. The run time alone, which grows with each look, is no change."""
-        record = job.stored()
-        if self._written.get(job.key, {}) | {"run_s": job.run_s} != record:
-            runner.write_atomically(str(self._folder), _file_name(job.key), record)
-            self._written[job.key] = record
-        self.jobs[job.key] = job
-
-    def drop(self, job: AdoptedJob) -> None:
-        """Forget a job."""
-        (self._folder / _file_name(job.key)).unlink(missing_ok=True)
-        del self.jobs[job.key]
-        self._written.pop(job.key, None)
-
-    def log(self, job: AdoptedJob) -> Path:
-        """A file that says where the output of a job is. It is the user's own file: the service does not open it."""
-        path = self._folder / f"{_file_name(job.key)}.txt"
-        text = f"The output of Slurm job {job.slurm_id} is in {job.output or 'a file of its user'}.\n"
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o600)
-        return path
+        super().__init__(state, "slurm", _load)
 
 
-def _load(record: Mapping[str, Any]) -> AdoptedJob:
-    names = {each.name for each in fields(AdoptedJob)} - {"timers"}
-    values = {name: value for name, value in record.items() if name in names}
-    lists = {name: tuple(values.get(name, ())) for name in ("nodes", "gone")}
-    return AdoptedJob(**{**values, **lists})
-
-
-def _file_name(key: str) -> str:
-    return f"{key.replace(':', '-').replace('/', '-')}.json"
+def _load(record: Mapping[str, Any]) -> AdoptedSlurmJob:
+    return AdoptedSlurmJob(**known_values(AdoptedSlurmJob, record))

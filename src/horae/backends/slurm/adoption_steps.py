@@ -19,8 +19,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from horae.backends.adopted_job import FAILED, FINISHED, LAUNCH_FAILED, STOPPED
 from horae.backends.protocol import KILLED, RUN_AGAIN
-from horae.backends.slurm.adopted_job import FAILED, FINISHED, LAUNCH_FAILED, STOPPED, AdoptedJob, Timers
+from horae.backends.slurm.adopted_job import AdoptedSlurmJob, Timers
 from horae.backends.slurm.queue_listing import QueuedJob
 from horae.core.events import Event, JobCancelled, JobHeld, JobReleased, JobStarted, JobTimedOut
 from horae.core.states import ENDED, ENDING, HELD, HOLDING, LAUNCHING, RUNNING, State
@@ -92,7 +93,7 @@ class Todo:
     events: list[Event] = field(default_factory=list)
 
 
-def see_to(job: AdoptedJob, seen: QueuedJob | None, state: State | None, at: Moment) -> Todo:
+def see_to(job: AdoptedSlurmJob, seen: QueuedJob | None, state: State | None, at: Moment) -> Todo:
     """What to do and tell now. `state` is the job's state in the service, None if it was not taken in yet."""
     todo = Todo()
     if seen is None:
@@ -111,7 +112,7 @@ def see_to(job: AdoptedJob, seen: QueuedJob | None, state: State | None, at: Mom
     return todo
 
 
-def _see_missing(job: AdoptedJob, state: State | None, at: Moment, todo: Todo) -> None:
+def _see_missing(job: AdoptedSlurmJob, state: State | None, at: Moment, todo: Todo) -> None:
     """Slurm does not list the job: it ended long ago, or a killed controller has forgotten it."""
     timers = job.timers
     timers.missing_s = at.now_s if timers.missing_s is None else timers.missing_s
@@ -128,7 +129,7 @@ def _see_missing(job: AdoptedJob, state: State | None, at: Moment, todo: Todo) -
 # --- jobs without an attempt
 
 
-def _see_idle(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
+def _see_idle(job: AdoptedSlurmJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
     if seen.is_ended:
         if state is not None and state not in ENDED:
             todo.events.append(cancelled(job))
@@ -143,7 +144,7 @@ def _see_idle(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment,
         _stop_run(job, seen, state, at, todo)
 
 
-def _keep_waiting(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
+def _keep_waiting(job: AdoptedSlurmJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
     """Postpone a job, and tell whether its user holds it."""
     if not seen.is_postponed:
         todo.steps.append(JobStep.POSTPONE)
@@ -155,7 +156,7 @@ def _keep_waiting(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Mom
         _tell_release(job, state, todo)
 
 
-def _is_own_hold(job: AdoptedJob, seen: QueuedJob, at: Moment) -> bool:
+def _is_own_hold(job: AdoptedSlurmJob, seen: QueuedJob, at: Moment) -> bool:
     """Whether a hold is of the plugin or of Slurm itself, not of the user.
 
     The plugin's hold is there until the job is first seen without it; a killed controller may bring it back.
@@ -163,13 +164,13 @@ def _is_own_hold(job: AdoptedJob, seen: QueuedJob, at: Moment) -> bool:
     return seen.was_put_back or (job.from_plugin and job.unheld_boot != at.boot)
 
 
-def _tell_hold(job: AdoptedJob, state: State | None, todo: Todo) -> None:
+def _tell_hold(job: AdoptedSlurmJob, state: State | None, todo: Todo) -> None:
     job.user_hold = True
     if state is not None and state not in (HELD, HOLDING, *ENDED, *ENDING):
         todo.events.append(JobHeld(0.0, job.job, _by(job)))
 
 
-def _tell_release(job: AdoptedJob, state: State | None, todo: Todo) -> None:
+def _tell_release(job: AdoptedSlurmJob, state: State | None, todo: Todo) -> None:
     if state in (HELD, HOLDING):
         todo.events.append(JobReleased(0.0, job.job, _by(job)))
     else:
@@ -179,7 +180,7 @@ def _tell_release(job: AdoptedJob, state: State | None, todo: Todo) -> None:
 # --- attempts
 
 
-def _see_attempt(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
+def _see_attempt(job: AdoptedSlurmJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
     if not at.answers(job.doubted_hosts):
         job.doubtful = job.doubtful or job.begun
     if seen.restarts > job.restarts:
@@ -192,12 +193,12 @@ def _see_attempt(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Mome
         _see_run(job, seen, state, at, todo)
 
 
-def _is_proven(job: AdoptedJob, at: Moment) -> bool:
+def _is_proven(job: AdoptedSlurmJob, at: Moment) -> bool:
     """Whether an end can be believed. What Slurm has lost sight of may live until shortly after its return."""
     return at.is_settled(job.doubted_hosts) if job.doubtful else at.answers(job.doubted_hosts)
 
 
-def _see_put_back(job: AdoptedJob, seen: QueuedJob, at: Moment, todo: Todo) -> None:
+def _see_put_back(job: AdoptedSlurmJob, seen: QueuedJob, at: Moment, todo: Todo) -> None:
     """Slurm has put the job back: the attempt is over. Exit code 75 says that the job has saved its work."""
     if seen.is_waiting and not seen.is_postponed:
         todo.steps.append(JobStep.POSTPONE)
@@ -209,7 +210,7 @@ def _see_put_back(job: AdoptedJob, seen: QueuedJob, at: Moment, todo: Todo) -> N
     job.outcome = f"{LAUNCH_FAILED}Slurm says: {seen.reason}" if failed else STOPPED
 
 
-def _see_end(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
+def _see_end(job: AdoptedSlurmJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
     """Slurm says that the job is over."""
     is_ending = state in (*ENDING, *ENDED)
     if not _is_proven(job, at):
@@ -232,12 +233,12 @@ def _see_end(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, 
         job.outcome = f"{FAILED}{seen.code or KILLED}"
 
 
-def _runs_again(job: AdoptedJob, seen: QueuedJob) -> bool:
+def _runs_again(job: AdoptedSlurmJob, seen: QueuedJob) -> bool:
     """Whether an ended job is no fault of its own, or asks to run again."""
     return seen.code == RUN_AGAIN or job.noticed or seen.state in ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED")
 
 
-def _see_unbegun(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
+def _see_unbegun(job: AdoptedSlurmJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
     """Slurm says that the attempt has not begun."""
     if job.begun:
         # A killed controller has forgotten the run; what is left of it must be gone first.
@@ -261,7 +262,7 @@ def _see_unbegun(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Mome
         todo.steps.append(JobStep.POSTPONE)
 
 
-def _see_run(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
+def _see_run(job: AdoptedSlurmJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
     """The attempt runs, or is about to end."""
     job.begun, job.run_s = True, max(job.run_s, seen.run_s)
     if job.gone:
@@ -280,7 +281,7 @@ def _see_run(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, 
         _stop_run(job, seen, state, at, todo)
 
 
-def _stop_run(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
+def _stop_run(job: AdoptedSlurmJob, seen: QueuedJob, state: State | None, at: Moment, todo: Todo) -> None:
     """End a run: by a notice, after the grace period by force. Jobs that end for good are cancelled."""
     timers, settings = job.timers, at.settings
     if state in (*ENDING, *ENDED):
@@ -301,22 +302,22 @@ def _stop_run(job: AdoptedJob, seen: QueuedJob, state: State | None, at: Moment,
         todo.steps.append(JobStep.NOTICE)
 
 
-def _put_back(job: AdoptedJob, at: Moment, todo: Todo) -> None:
+def _put_back(job: AdoptedSlurmJob, at: Moment, todo: Todo) -> None:
     if at.now_s - job.timers.last_end_s >= at.settings.end_again_s:
         job.timers.last_end_s = at.now_s
         todo.steps.append(JobStep.PUT_BACK)
 
 
-def _cancel(job: AdoptedJob, at: Moment, todo: Todo) -> None:
+def _cancel(job: AdoptedSlurmJob, at: Moment, todo: Todo) -> None:
     if at.now_s - job.timers.last_end_s >= at.settings.end_again_s:
         job.timers.last_end_s = at.now_s
         todo.steps.append(JobStep.CANCEL)
 
 
-def cancelled(job: AdoptedJob) -> JobCancelled:
+def cancelled(job: AdoptedSlurmJob) -> JobCancelled:
     """The event of a job that ended in Slurm without Horae."""
     return JobCancelled(0.0, job.job, _by(job))
 
 
-def _by(job: AdoptedJob) -> str:
+def _by(job: AdoptedSlurmJob) -> str:
     return f"slurm: {job.user}"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from horae.backends.slurm.adopted_job import AdoptedJob
+from horae.backends.slurm.adopted_job import AdoptedSlurmJob
 from horae.backends.slurm.commands import ChangeRefused, SlurmCommands
 from horae.backends.slurm.job_request import HELD_BY_PLUGIN
 from horae.backends.slurm.queue_listing import QUEUE_FORMAT, QueuedJob, read_details, read_queue
 
 
 def give_back(
-    commands: SlurmCommands, partition: str, records: Mapping[str, AdoptedJob], requeue: bool
+    commands: SlurmCommands, partition: str, records: Mapping[str, AdoptedSlurmJob], requeue: bool
 ) -> tuple[int, list[str]]:
     """Let Slurm start the waiting jobs of a partition; returns their number, and the ids of jobs that it refused.
 
@@ -42,7 +42,7 @@ def _is_held_by_plugin(commands: SlurmCommands, seen: QueuedJob) -> bool:
     return HELD_BY_PLUGIN in details.get("AdminComment", "")
 
 
-def _changes(seen: QueuedJob, record: AdoptedJob | None, by_plugin: bool, requeue: bool) -> list[tuple[str, ...]]:
+def _changes(seen: QueuedJob, record: AdoptedSlurmJob | None, by_plugin: bool, requeue: bool) -> list[tuple[str, ...]]:
     """Commands for one job."""
     if not (record or by_plugin):
         return []
