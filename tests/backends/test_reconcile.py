@@ -420,11 +420,11 @@ def test_the_sites_fence_makes_sure(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_shared_folder_that_is_away_for_longer_than_allowed_ends_jobs_and_for_less_does_not(site: Site) -> None:
-    site.reopen(beat_limit_s=3.0, fence_s=4.5)
+    site.reopen(beat_limit_s=5.0, fence_s=7.0)
     site.start()
     site.told(JobStarted)
     away = site.shared.with_name("away")
-    for away_s, ended in ((1.0, []), (4.5, [JobStopped(7.0, "a-1", 1, 0.0)])):
+    for away_s, ended in ((1.0, []), (6.5, [JobStopped(7.0, "a-1", 1, 0.0)])):
         site.shared.rename(away)
         until(lambda: site.backend.sight() is None, "for the trouble")
         assert site.backend.trouble == "The shared folder cannot be used: No such file or directory."
@@ -434,7 +434,7 @@ def test_a_shared_folder_that_is_away_for_longer_than_allowed_ends_jobs_and_for_
         if ended:
             site.told(JobStopped)
         assert ends(site.rounds()) == ended
-    assert re.search(r"the shared folder could not be written for [34] s; the job is killed", site.log())
+    assert re.search(r"the shared folder could not be written for [56] s; the job is killed", site.log())
 
 
 def test_forgotten_pieces_are_forgotten_by_the_cluster_even_after_a_time_out_of_sight(site: Site) -> None:
