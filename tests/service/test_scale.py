@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -26,25 +27,42 @@ from tests.backends.scripted_cluster import ScriptedCluster
 
 
 class TimedDaemon(Daemon):
-    """A daemon that notes how long each cycle took."""
+    """A daemon that notes how long each pass of its loop took, from waking up until it waits again.
+
+    During a pass the loop takes no command: all that it does, writing the journal included, is in it. Also noted is
+    the processor time of the loop's thread, which others on the machine cannot lengthen by much.
+    """
 
     cycles_s: list[float]
+    cycles_cpu_s: list[float]
 
     def _cycle(self) -> None:
-        began_s = time.perf_counter()
+        began_s, began_cpu_s = time.perf_counter(), time.thread_time()
         super()._cycle()
         self.cycles_s.append(time.perf_counter() - began_s)
+        self.cycles_cpu_s.append(time.thread_time() - began_cpu_s)
 
 
 @contextmanager
-def served(folder: Path, cluster: ScriptedCluster, policy: str) -> Iterator[TimedDaemon]:
+def shared_folder() -> Iterator[Path]:
+    """A folder on another file system than the journal, as shared folders are, if there is one.
+
+    On the same one, each write of the journal would wait until thousands of small files are on disk, too.
+    """
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def served(folder: Path, cluster: ScriptedCluster, policy: str, shared: Path | None = None) -> Iterator[TimedDaemon]:
     """A daemon with its journal, on a cluster behind the reconciler."""
     beginning = InitialSettings((), policy, {})
     warm_up(beginning)
-    backend = Reconciler(cluster, folder / "shared", settings=ReconcilerSettings(ready_s=0.0))
+    backend = Reconciler(cluster, shared or folder / "shared", settings=ReconcilerSettings(ready_s=0.0))
     store = Store(f"sqlite:///{folder}/journal.db", own=True)
     daemon = TimedDaemon(store, backend, beginning, wall_clock(store.epoch), lambda job, attempt: {})
-    daemon.cycles_s = []
+    daemon.cycles_s, daemon.cycles_cpu_s = [], []
     daemon.start()
     try:
         yield daemon
@@ -78,22 +96,31 @@ def test_a_thousand_nodes_and_ten_thousand_jobs(
     tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = ScriptedCluster((f"n{number}" for number in range(1000)), lasts_s=20.0)
-    with served(tmp_path, cluster, policy) as daemon:
+    with shared_folder() as shared, served(tmp_path, cluster, policy, shared) as daemon:
         until(lambda: nodes_up(daemon) == 1000, "for the nodes")
         daemon.cycles_s.clear()
+        daemon.cycles_cpu_s.clear()
         began_s = time.monotonic()
         submit(daemon, 10_000, resources={"gpus": 1})
         until(lambda: ended(daemon) == 10_000, "for the jobs to end", patience_s=400.0)
         took_s = time.monotonic() - began_s
-    cycles_s, rounds_s = sorted(daemon.cycles_s), sorted(cluster.rounds_s)
-    p99_s = cycles_s[int(0.99 * len(cycles_s))]
+    cycles_s, cpu_s, rounds_s = sorted(daemon.cycles_s), sorted(daemon.cycles_cpu_s), sorted(cluster.rounds_s)
+    look_s = _look_s(cluster)
     with capsys.disabled():
         print(  # noqa: T201
-            f"\n{policy}: 10,000 jobs in {took_s:.0f} s; {len(cycles_s)} cycles, p99 {p99_s * 1e3:.0f} ms, "
-            f"most {cycles_s[-1] * 1e3:.0f} ms; {len(rounds_s)} rounds, median {rounds_s[len(rounds_s) // 2]:.2f} s, "
-            f"most {rounds_s[-1]:.2f} s; a look at all pieces: {_look_s(cluster):.3f} s"
+            f"\n{policy}: 10,000 jobs in {took_s:.0f} s; {len(cycles_s)} passes, p99 {_p99(cycles_s) * 1e3:.0f} ms, "
+            f"most {cycles_s[-1] * 1e3:.0f} ms; processor p99 {_p99(cpu_s) * 1e3:.0f} ms, "
+            f"most {cpu_s[-1] * 1e3:.0f} ms; "
+            f"{len(rounds_s)} rounds, median {rounds_s[len(rounds_s) // 2]:.2f} s, most {rounds_s[-1]:.2f} s; "
+            f"a look at all pieces: {look_s:.3f} s"
         )
-    assert p99_s < 0.5, "a machine that others use, too; alone it takes less than a tenth of a second"
+    assert look_s < 0.5
+    assert _p99(cpu_s) < 0.1
+    assert _p99(cycles_s) < 0.4, "a machine that others use, too; alone it takes less than a tenth of a second"
+
+
+def _p99(sorted_s: Sequence[float]) -> float:
+    return sorted_s[int(0.99 * len(sorted_s))]
 
 
 def _look_s(cluster: ScriptedCluster) -> float:

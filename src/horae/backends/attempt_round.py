@@ -59,6 +59,8 @@ class FollowedAttempt:
     #: When this reconciler first told the pieces to end, or first saw all last words; monotonic.
     told_s: float | None = None
     over_s: float | None = None
+    #: Until then nothing needs to be done if the cluster manager says that the attempt runs; monotonic.
+    read_again_s: float = 0.0
 
     @property
     def id(self) -> Attempt:

@@ -32,7 +32,7 @@ from horae.backends.attempt_round import (
     ReconcilerSettings,
     is_held,
 )
-from horae.backends.driver import ClusterDriver, Look, OutOfSight, Piece, PieceId
+from horae.backends.driver import ClusterDriver, Look, OutOfSight, Piece, PieceId, PieceRunning
 from horae.backends.fence import Fence
 from horae.backends.local import runner
 from horae.backends.protocol import Attempt, Backend, Seen, Sight, Start
@@ -47,6 +47,12 @@ _KILL_AGAIN_S, _KILL_RARELY_S = 2.0, 60.0
 _SLICE_S = 1.0
 #: Calls for single attempts without an answer, in one round, after which the cluster is out of sight.
 _REFUSALS = 3
+#: For how many times as long as it has worked this thread waits for the daemon's loop, which needs the interpreter.
+_GIVE_WAY = 4.0
+#: Most events that `watch` returns at once.
+_EVENTS = 100
+#: Seconds until the files of a running piece are read again although the cluster manager says nothing new of it.
+_READ_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,9 @@ class Reconciler(Backend):
         self._rounds = 0
         self._fence = Fence(fence, lambda node: self._note(_Gone(node)))
         self._wake, self._closing = threading.Event(), False
+        #: Set while the daemon's loop waits for something to do; when this thread last gave way to it; monotonic.
+        self._loop_idle, self._gave_way_s = threading.Event(), time.monotonic()
+        self._loop_idle.set()
         self._thread = threading.Thread(target=self._run, name="horae-reconciler", daemon=True)
         self._thread.start()
 
@@ -140,16 +149,22 @@ class Reconciler(Backend):
         """Note that nothing runs on a node any more."""
         self._note(_Gone(node))
 
+    def give_way_until(self, idle: threading.Event) -> None:
+        """Let the daemon's loop have the interpreter first whenever it has something to do."""
+        self._loop_idle = idle
+
     def _note(self, note: _Note) -> None:
         with self._lock:
             self._notes.append(note)
         self._wake.set()
 
     def watch(self, now_s: float) -> list[Event]:
-        """Empty the queue of events."""
+        """The next events of the queue, a limited number: the daemon applies them in one cycle."""
         with self._lock:
-            events, self._events = self._events, []
-        return [replace(event, at_s=now_s) for event in events]
+            events, self._events = self._events[:_EVENTS], self._events[_EVENTS:]
+            # What was told of forgotten attempts is known.
+            news = [event for event in events if (of := _attempt_of(event)) is None or of in self._followed]
+        return [replace(event, at_s=now_s) for event in news]
 
     def forget(self, job: str, attempt: int) -> None:
         """Drop the records of an ended attempt. Its logs stay, and it never runs again."""
@@ -158,7 +173,6 @@ class Reconciler(Backend):
             if followed and followed.ended:
                 del self._followed[job, attempt]
                 self._notes.append(_Forget(job, attempt))
-                self._events = [event for event in self._events if _attempt_of(event) != (job, attempt)]
         self._wake.set()
 
     def discard(self, jobs: Iterable[str], kept: Iterable[Task]) -> list[str]:
@@ -232,6 +246,7 @@ class Reconciler(Backend):
         kept: list[_Note] = []
         # Stops first. A start of an attempt that must stop is then not performed at all.
         for note in sorted(notes, key=_urgency):
+            self._give_way()
             if time.monotonic() > end_s and isinstance(note, Start | _Forget):
                 kept.append(note)
                 self._wake.set()
@@ -296,12 +311,14 @@ class Reconciler(Backend):
 
     def _see_to_all(self, folder: SharedFolder, look: Look) -> None:
         """See to the attempts in turn, for a while: thousands of launches must not keep a stop waiting."""
-        with self._lock:
-            living = [followed for followed in self._followed.values() if not followed.ended]
+        living = self._living()
         self._rounds += 1
         refused, end_s = 0, time.monotonic() + _SLICE_S
         for followed in sorted(living, key=lambda each: each.seen_to):
             followed.seen_to = self._rounds
+            if self._goes_on(followed, folder, look):
+                continue
+            self._give_way()
             try:
                 self._try_for(followed.id[0], AttemptRound(followed, folder, look, self._settings, self).see_to)
             except OutOfSight as why:
@@ -314,14 +331,42 @@ class Reconciler(Backend):
                 self._wake.set()
                 return
 
+    def _give_way(self) -> None:
+        """Wait while the daemon's loop is busy, but only a few times as long as this thread has worked since."""
+        worked_s = time.monotonic() - self._gave_way_s
+        if not self._loop_idle.is_set():
+            self._loop_idle.wait(_GIVE_WAY * worked_s)
+        self._gave_way_s = time.monotonic()
+
+    def _goes_on(self, followed: FollowedAttempt, folder: SharedFolder, look: Look) -> bool:
+        """Whether an attempt of one piece simply runs, so that there is nothing to do for it.
+
+        Its end would be told only when the cluster manager says that the piece has ended, too. Of a gang, one piece
+        may end while the cluster manager says that all run.
+        """
+        now_s = time.monotonic()
+        if not followed.announced or followed.stopping or len(followed.nodes) != 1:
+            return False
+        [node] = followed.nodes
+        state = look.pieces.get(followed.ordered.piece_id(node))
+        if not isinstance(state, PieceRunning) or folder.gone_s(node) or now_s >= followed.read_again_s:
+            followed.read_again_s = now_s + _READ_AGAIN_S
+            return False
+        return True
+
+    def _living(self) -> list[FollowedAttempt]:
+        """The attempts that have not ended. The daemon's thread may wait for the lock: it is held for the copy only."""
+        with self._lock:
+            followed = list(self._followed.values())
+        return [each for each in followed if not each.ended]
+
     def _show(self, look: Look) -> str:
         """Make the look the backend's sight; returns what is wrong with its nodes. It names no job.
 
         A node that the cluster manager has given up is lost when nobody can live there any more. Until then it is only
         closed: what lives there may go on to its end.
         """
-        with self._lock:
-            living = {node for each in self._followed.values() if not each.ended for node in each.nodes}
+        living = {node for each in self._living() for node in each.nodes}
         seen, misnamed = [], []
         for node in look.nodes.values():
             if node.is_lost and node.name not in living:
@@ -361,8 +406,7 @@ class Reconciler(Backend):
 
         An attempt that nobody has seen to yet may have ended: the service would stop it as one that it does not know.
         """
-        with self._lock:
-            living = [each for each in self._followed.values() if not each.ended]
+        living = self._living()
         if any(each.seen_to == NEVER_SEEN for each in living):
             return
         new = [node.name for node in (self._sight.nodes if self._sight else ()) if node.name not in self._observed]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,11 @@ from horae.core.state import Path, declared
 
 VERSION = 1
 _FORMAT = "horae checkpoint"
+#: Entries of a part that are encoded at a time.
+_SLICE = 500
+
+#: A part or a column of the state, and its path.
+Leaf = tuple[Path, Any]
 
 
 class UnreadableCheckpoint(UserError):
@@ -32,13 +37,26 @@ class UnreadableCheckpoint(UserError):
 
 def save(engine: Engine) -> bytes:
     """The whole state of an engine as bytes."""
+    return encode(_leaves(engine.contents()))
+
+
+def copied(engine: Engine) -> list[Leaf]:
+    """The whole state of an engine, for `encode`, which may run in another thread while the engine goes on."""
+    # What is no column is a copy already, or never changes.
+    return [
+        (path, value.copy() if isinstance(value, np.ndarray) else value) for path, value in _leaves(engine.contents())
+    ]
+
+
+def encode(state: Iterable[Leaf]) -> bytes:
+    """The bytes of a state."""
     parts: list[tuple[Path, bytes]] = []
     columns: list[tuple[Path, NDArray[Any]]] = []
-    for path, value in _leaves(engine.contents()):
+    for path, value in state:
         if isinstance(value, np.ndarray):
             columns.append((path, value))
         else:
-            parts.append((path, _adapter(path).dump_json(value)))
+            parts.append((path, _as_json(path, value)))
     header = {
         "format": _FORMAT,
         "v": VERSION,
@@ -47,6 +65,17 @@ def save(engine: Engine) -> bytes:
     }
     values = [*(text for _, text in parts), *(column.tobytes() for _, column in columns)]
     return zlib.compress(b"".join([json.dumps(header).encode(), b"\n", *values]), level=1)
+
+
+def _as_json(path: Path, value: Any) -> bytes:
+    """A part as JSON. A large one is encoded in slices: other threads run in between."""
+    dump = _adapter(path).dump_json
+    if not isinstance(value, tuple | dict) or len(value) <= _SLICE:
+        return dump(value)
+    entries = list(value.items()) if isinstance(value, dict) else value
+    slices = (type(value)(entries[start : start + _SLICE]) for start in range(0, len(entries), _SLICE))
+    texts = [dump(some) for some in slices]
+    return texts[0][:1] + b",".join(text[1:-1] for text in texts) + texts[0][-1:]
 
 
 def load(engine: Engine, body: bytes) -> None:
@@ -67,7 +96,7 @@ def load(engine: Engine, body: bytes) -> None:
     engine.restore(state)
 
 
-def _leaves(state: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
+def _leaves(state: Mapping[str, Any], above: Path = ()) -> Iterator[Leaf]:
     """Parts and columns of the state, each with its path; None is left out."""
     for name, value in state.items():
         path = (*above, name)

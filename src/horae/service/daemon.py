@@ -43,9 +43,11 @@ from horae.core.events import (
 from horae.core.job import JobSpec
 from horae.core.states import LAUNCHING, RUNNING, STATES, State
 from horae.core.status import ClusterStatus
+from horae.service.checkpoint_encoder import CheckpointEncoder
 from horae.service.clock import Clock
 from horae.service.failing_backends import SteadyBackend
 from horae.service.initial_settings import InitialSettings
+from horae.service.interpreter_settings import answering_soon, collect_all, set_aside
 from horae.service.loop_counters import LoopCounters
 from horae.service.machines import changed_nodes, engine_names
 from horae.service.recovery import recover
@@ -57,6 +59,8 @@ Answer = TypeVar("Answer")
 
 #: Seconds in which requests are collected for one write to disk, and most seconds between two looks for events.
 GATHER_S, WATCH_S = 0.005, 0.05
+#: Seconds between two searches for jobs over their time limit.
+LIMITS_S = 0.25
 #: Records between two checkpoints. A record also counts once more for each NUMBERS_A_RECORD numbers of policy memory.
 CHECKPOINT_EVERY, NUMBERS_A_RECORD = 5000, 1000
 #: Seconds for which ended jobs, and records covered by a checkpoint, are kept by default. Clean-up runs once a day.
@@ -119,6 +123,7 @@ class Daemon:
         self.engine, self.seq = recover(store, initial_settings)
         # Counted across restarts: a daemon that crashes often must write checkpoints, too.
         self._checkpointed = (store.newest_checkpoint() or (0, b""))[0]
+        self._encoder = CheckpointEncoder()
         #: Numbers of policy memory in decisions since the last checkpoint.
         self._memory_numbers = 0
         self.tasks: dict[str, Task] = store.tasks()
@@ -136,8 +141,13 @@ class Daemon:
         self._last_trouble_s = -math.inf
         #: Time of the last clean-up.
         self._cleaned_s = -math.inf
+        #: Time of the last search for jobs over their time limit.
+        self._limits_s = -math.inf
         self._wakeup = threading.Condition()
         self._closing = False
+        #: Set while the loop has nothing to do.
+        self._idle = threading.Event()
+        self.backend.give_way_until(self._idle)
         self._thread = threading.Thread(target=self._run, name="horae-daemon", daemon=True)
         self.crashed: BaseException | None = None
 
@@ -217,8 +227,9 @@ class Daemon:
 
     def _run(self) -> None:
         try:
-            while self._wait():
-                self._cycle()
+            with answering_soon():
+                while self._wait():
+                    self._cycle()
             if not self._in_doubt:
                 self._save_checkpoint()
         except BaseException as error:
@@ -226,17 +237,21 @@ class Daemon:
             self.crashed = error
         finally:
             self._closing = True
+            self._idle.set()
             self._refuse(self._take_requests(), Closed(_LEAVING))
 
     def _wait(self) -> bool:
         """Wait for a request, the next look for backend events, or the next decision; False to end the loop."""
         in_s = min(self._watch_s, max(0.0, self.engine.wake_s - self.clock()))
+        self._idle.set()
         with self._wakeup:
             if not self._inbox and not self._closing:
                 self._wakeup.wait(in_s)
             if self._inbox and not self._closing:
                 # Collect requests that come at the same time: together they cost one write.
                 self._wakeup.wait(GATHER_S)
+            if not self._closing:
+                self._idle.clear()
             return not self._closing
 
     def _take_requests(self) -> list[_Request[Any]]:
@@ -262,9 +277,8 @@ class Daemon:
         # Publishing takes milliseconds for many jobs; `_answer_requests` has done it if there were requests.
         if changed and self.published_seq != self.seq and not self._engine_ahead:
             self._publish()
-        records = self.seq - self._checkpointed + self._memory_numbers // NUMBERS_A_RECORD
-        if records >= CHECKPOINT_EVERY and not self._in_doubt:
-            self._save_checkpoint()
+        if not self._in_doubt:
+            self._checkpoint_if_due()
         if now_s - self._cleaned_s >= DAY_S and not self._in_doubt:
             self._clean_up(now_s)
 
@@ -428,8 +442,11 @@ class Daemon:
         )
 
     def _over_time_limit(self, now_s: float) -> list[Event]:
-        """Jobs that have reached their time limit (`max_duration`)."""
+        """Jobs that have reached their time limit (`max_duration`). All that run are looked at, but not each time."""
         over: list[Event] = []
+        if 0.0 <= now_s - self._limits_s < LIMITS_S:
+            return over
+        self._limits_s = now_s
         jobs = self.engine.jobs
         for row in self.engine.gpus.occupied:
             limit_s = self.tasks[jobs.specs[row].id].max_duration_s
@@ -451,6 +468,7 @@ class Daemon:
     def _clean_up(self, now_s: float) -> None:
         """Retire jobs that ended more than `keep_s` ago, and delete the files of jobs retired at the last clean-up."""
         self._cleaned_s = now_s
+        collect_all()
         try:
             self._discard()
             retired = JobsRetired(now_s, now_s - self._keep_s)
@@ -473,15 +491,30 @@ class Daemon:
         for job in gone:
             del self.tasks[job]
 
+    def _checkpoint_if_due(self) -> None:
+        """Begin a checkpoint every few thousand records; write it once it is encoded."""
+        if encoded := self._encoder.take():
+            self._write_checkpoint(*encoded)
+        records = self.seq - self._checkpointed + self._memory_numbers // NUMBERS_A_RECORD
+        if records >= CHECKPOINT_EVERY and not self._encoder.busy:
+            self._encoder.begin(self.engine, self.seq)
+            self._checkpointed, self._memory_numbers = self.seq, 0
+            set_aside()
+
     def _save_checkpoint(self) -> None:
+        """Write a checkpoint of the engine as it is."""
+        self._encoder.drop()
+        self._write_checkpoint(self.seq, checkpoint.save(self.engine))
+        self._checkpointed, self._memory_numbers = self.seq, 0
+
+    def _write_checkpoint(self, seq: int, body: bytes) -> None:
         """Write a checkpoint and compact the journal. On a full disk, the journal alone is enough."""
         try:
-            self.store.save_checkpoint(self.seq, checkpoint.save(self.engine))
+            self.store.save_checkpoint(seq, body)
             since_s = self.clock() - self._keep_s
-            self.store.compact(self.seq, since_s, self.engine.jobs.submitted_before(since_s))
+            self.store.compact(seq, since_s, self.engine.jobs.submitted_before(since_s))
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
-        self._checkpointed, self._memory_numbers = self.seq, 0
 
 
 def _in_order(events: Sequence[Event]) -> tuple[Event, ...]:

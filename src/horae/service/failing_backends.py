@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -60,6 +61,11 @@ class SteadyBackend:
             return next(iter(tuple(self._failures.values())), "") or self._backend.trouble
         except Exception as error:
             return _sentence("say what is wrong", error)
+
+    def give_way_until(self, idle: threading.Event) -> None:
+        """Let threads of the backend wait for this event, which is set while the service's loop has nothing to do."""
+        if give_way := getattr(self._backend, "give_way_until", None):
+            give_way(idle)
 
     def sight(self) -> Sight | None:
         """The nodes; unknown if the backend fails to say."""

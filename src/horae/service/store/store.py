@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -46,6 +47,8 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 _PAGE = 2000
 #: Names or numbers in one statement; databases limit this.
 _NAMES = 500
+#: Rows in one statement of SQLite: as many as possible of these, in this order.
+_ROWS = (64, 8, 1)
 #: Record kinds that are never dropped, since later records depend on them: GPU numbering and policy settings.
 _ALWAYS_KEPT = (NodeJoined.__name__, SettingsChanged.__name__)
 
@@ -369,8 +372,30 @@ def _progress_reports(connection: Connection, since: int, end: int) -> Iterator[
 
 
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
-    if rows:
+    """Insert rows. SQLite gets many in a statement: for each statement, other threads may take the interpreter."""
+    if rows and connection.dialect.name != "sqlite":
         connection.execute(table.insert(), rows)
+        return
+    names = table.columns.keys()
+    for some in _batches(rows):
+        values = tuple([row[name] for row in some for name in names])
+        connection.exec_driver_sql(_insert_statement(table, len(some)), values)
+
+
+def _batches(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Split rows into batches of 64, 8 and 1, so that there are few statements to prepare."""
+    start = 0
+    for size in _ROWS:
+        while len(rows) - start >= size:
+            yield rows[start : start + size]
+            start += size
+
+
+@cache
+def _insert_statement(table: Table, rows: int) -> str:
+    row = f"({', '.join('?' * len(table.columns))})"
+    names = ", ".join(f'"{name}"' for name in table.columns.keys())  # noqa: SIM118, not a dict
+    return f'INSERT INTO "{table.name}" ({names}) VALUES {", ".join([row] * rows)}'
 
 
 def _append_acts(connection: Connection, acts: Sequence[Act]) -> None:
