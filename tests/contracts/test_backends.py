@@ -272,16 +272,29 @@ def test_a_service_may_begin_with_no_nodes_at_all(tmp_path: Path, policy: str) -
     cell = SteppedService(tmp_path, policy, nodes=())
     cell.to(2)
     assert (cell.views().nodes(), cell.views().shares()[0]["entitled_gpus"]) == ([], 0)
-    with pytest.raises(BadJobFile, match="no nodes yet"):
-        cell.submit()
+    jobs = [cell.submit(), cell.submit(resources={"gpus": "v100:1"})]
+    for job in jobs:
+        told = cell.views().why(cell.views().visible_row(ADMIN, job))
+        assert (told["reason"], cell.state(job)) == ("NotYetConsidered", "waiting")
+        assert told["sentence"].startswith("No node of the cluster was seen yet")
     cell.daemon._save_checkpoint()
     cell.crash()
     cell.reopen()
-    cell.backend.join(Node("v1", "v100", 2))
     cell.to(3)
-    job = cell.submit()
+    cell.backend.join(Node("v1", "v100", 2))
+    cell.to(60)
+    assert [cell.state(job) for job in (*jobs, cell.submit())][:2] == ["finished", "finished"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_names_no_gpu_type_uses_types_that_come_later(tmp_path: Path, policy: str) -> None:
+    cell = SteppedService(tmp_path, policy)
+    cell.ask(lambda: cell.operations.drain(ADMIN, "v100", evict=False))
+    anywhere, here = cell.submit(), cell.submit(resources={"gpus": "v100:1"})
+    cell.to(2)
+    cell.backend.join(Node("h1", "h100", 2))
     cell.to(30)
-    assert cell.state(job) == "finished"
+    assert (cell.state(anywhere), cell.state(here)) == ("finished", "waiting")
 
 
 def test_policies_that_share_gpus_need_a_backend_that_can(tmp_path: Path) -> None:

@@ -283,6 +283,8 @@ class Engine:
     def due(self, now_s: float) -> bool:
         """Whether a decision at this time could change anything."""
         state = self._state
+        if not state.gpus.cluster.nodes:
+            return False
         if state.must_plan or now_s >= state.wake_s or state.evicted or state.strays or state.apps.has_news:
             return True
         return state.vacated and bool(state.pending)

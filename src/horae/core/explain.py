@@ -11,7 +11,7 @@ import numpy as np
 from horae.core.commands import Evidence
 from horae.core.compared_by import compared_values, comparison_in_words
 from horae.core.counted import CountingFormatter, counted, counted_or_no
-from horae.core.reasons import RULES, SENTENCES, Reason
+from horae.core.reasons import NO_NODE_YET, RULES, SENTENCES, Reason
 from horae.core.states import ENDED, ENDING, PLACED, STOPPING, WAITING, State
 from horae.core.status import ClusterStatus
 
@@ -58,7 +58,9 @@ def explain(status: ClusterStatus, job: str, now_s: float | None = None) -> Expl
         now_s = status.now_s
     words = _Words(status, row, now_s)
     numbers = words.numbers(reason)
-    sentence = CountingFormatter().format(SENTENCES[reason], **numbers, **words.phrases(reason, numbers))
+    too_early = reason is Reason.NOT_YET_CONSIDERED and not status.cluster.nodes
+    template = NO_NODE_YET if too_early else SENTENCES[reason]
+    sentence = CountingFormatter().format(template, **numbers, **words.phrases(reason, numbers))
     return Explanation(job, reason.code, sentence[0].upper() + sentence[1:] + words.unsaved(), numbers)
 
 

@@ -45,6 +45,9 @@ _DURATIONS = (
     "deadline_s",
 )
 
+#: In place of a GPU type in `JobSpec.throughput`: every type that is not named, also one that joins the cluster later.
+ANY_TYPE = "*"
+
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:

@@ -50,6 +50,12 @@ RULES: dict[Reason, str] = {
     Reason.BEHIND_BETTER: "Jobs whose loss falls faster go first",
 }
 
+#: The sentence for a job that no decision has looked at, since the cluster has not had a node yet.
+NO_NODE_YET = (
+    "No node of the cluster was seen yet, so that nothing is decided: it starts when the cluster shows nodes with "
+    "GPUs; `horae nodes` lists them."
+)
+
 #: The sentence for each reason, its numbers and the next step. `core/explain.py` fills in the numbers; one with a noun
 #: behind its colon is counted: `{gpus:GPU}` is "1 GPU" or "8 GPUs".
 SENTENCES: dict[Reason, str] = {

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core.cluster import Span
-from horae.core.job import JobSpec
+from horae.core.job import ANY_TYPE, JobSpec
 
 
 def closest_span(gpus: int) -> Span:
@@ -118,7 +118,8 @@ class Throughputs:
         if gpus != job.gpus:
             return self.rate(job, gpu_type, job.gpus, span) * gpus / job.gpus
         if job.throughput:
-            return job.throughput.get(gpu_type, 0.0) / job.slowdown[span]
+            given = job.throughput.get(gpu_type)
+            return (job.throughput.get(ANY_TYPE, 0.0) if given is None else given) / job.slowdown[span]
         if job.unit == "seconds" and not self.knows(job.job_class):
             return 1.0 / job.slowdown[span]
         return 0.0
@@ -146,7 +147,7 @@ class TypeRates(NamedTuple):
     def of(job_kind: int, rates: NDArray[np.float64]) -> TypeRates:
         """With the highest rate and the mask of types."""
         types = sum(1 << number for number, rate in enumerate(rates.tolist()) if rate > 0)
-        return TypeRates(job_kind, rates, float(rates.max()), types)
+        return TypeRates(job_kind, rates, float(rates.max(initial=0.0)), types)
 
 
 class Speeds:

@@ -25,7 +25,7 @@ from horae.backends.task import Task
 from horae.core.cluster import Cluster
 from horae.core.durations import seconds_of
 from horae.core.errors import UserError, did_you_mean, in_plain_words
-from horae.core.job import DEFAULT_QUEUE, MAX_SECONDS, MAX_STEPS, JobSpec
+from horae.core.job import ANY_TYPE, DEFAULT_QUEUE, MAX_SECONDS, MAX_STEPS, JobSpec
 
 #: Assumed duration (s) of a job without an estimate, and the steps by which its progress is counted.
 DEFAULT_DURATION_S, DEFAULT_STEPS = 3600.0, 1e6
@@ -304,7 +304,9 @@ def spec_of(job: JobFile, job_id: str, user: str, now_s: float, cluster: Cluster
 
 
 def _in_cluster_spelling(types: tuple[str, ...], cluster: Cluster) -> tuple[str, ...]:
-    """GPU types as the cluster spells them. Unknown types are refused."""
+    """GPU types as the cluster spells them. Unknown types are refused, unless no node was seen yet."""
+    if not cluster.nodes:
+        return types
     names = {name.lower(): name for name in cluster.gpu_types}
     for gpu_type in types:
         if gpu_type.lower() not in names:
@@ -317,15 +319,19 @@ def _in_cluster_spelling(types: tuple[str, ...], cluster: Cluster) -> tuple[str,
 
 
 def _throughput(job: JobFile, work: float, types: tuple[str, ...], cluster: Cluster) -> dict[str, float]:
-    """Steps/s by GPU type: the user's estimate; types without one are assumed as fast as the fastest."""
+    """Steps/s by GPU type: the user's estimate; types without one are assumed as fast as the fastest.
+
+    A job that names no types can also use types that join the cluster later.
+    """
     accepted = types or cluster.gpu_types
     given = {_in_cluster_spelling((gpu_type,), cluster)[0]: rate for gpu_type, rate in job.estimate.throughput.items()}
     for gpu_type, rate in given.items():
         _check_length(work / rate, gpu_type)
-    if given and not set(given) & set(accepted):
+    if given and accepted and not set(given) & set(accepted):
         raise BadJobFile(f"estimate.throughput names no GPU type that the job accepts ({', '.join(accepted)}).")
     guess = max(given.values()) if given else work / (job.estimate.duration or job.max_duration or DEFAULT_DURATION_S)
-    return {gpu_type: given.get(gpu_type, guess) for gpu_type in accepted}
+    others = {} if types else {**given, ANY_TYPE: guess}
+    return {**others, **{gpu_type: given.get(gpu_type, guess) for gpu_type in accepted}}
 
 
 def _check_length(length_s: float, gpu_type: str) -> None:

@@ -98,10 +98,9 @@ class Operations:
         self._apps.catch_up(engine, now_s)
         ids = self._new_ids(engine, jobs)
         cluster = engine.gpus.cluster
-        if not cluster.nodes:
-            raise BadJobFile("This service has no nodes yet: submit the job when `horae nodes` lists some.")
         specs = [spec_of(job, name, user, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
-        check_startable(specs, cluster, engine)
+        if cluster.nodes:  # a cluster may begin empty, and grow when jobs wait
+            check_startable(specs, cluster, engine)
         apps = self._apps.check(user, specs, engine, self._daemon.tasks)
         if dry_run or not ids:
             return Change(), ids
