@@ -19,6 +19,7 @@ from horae.backends.driver import (
     PieceRunning,
     PiecesRefused,
     PieceState,
+    PieceWaiting,
     SeenNode,
 )
 from horae.core.cluster import Node
@@ -36,6 +37,8 @@ class FakeCluster(ClusterDriver):
         #: Nodes whose pieces it believes to run, whatever became of them; nodes on which runners end before they begin.
         self.stuck: set[str] = set()
         self.ends_at_once: set[str] = set()
+        #: Why submitted pieces are not started; empty if they are.
+        self.not_started = ""
         #: Whether ended pieces were cancelled by somebody.
         self.cancelled = False
         #: How often the driver was called.
@@ -65,6 +68,8 @@ class FakeCluster(ClusterDriver):
             return PieceEnded(None, EndCause.STOPPED, "node failed")
         if piece.node in self.stuck:
             return PieceRunning()
+        if not self.runners[piece] and not self.cancelled:
+            return PieceWaiting(self.not_started)
         if any(runner.poll() is None for runner in self.runners[piece]):
             return PieceRunning()
         return PieceEnded(None, EndCause.CANCELLED if self.cancelled else EndCause.EXITED)
@@ -82,7 +87,7 @@ class FakeCluster(ClusterDriver):
         for piece in pieces:
             if piece.id not in self.runners:
                 self.submitted.append(piece.id)
-                self.runners[piece.id] = [self._begin(piece) for _ in range(times)]
+                self.runners[piece.id] = [self._begin(piece) for _ in range(0 if self.not_started else times)]
         if self.lose_answer:
             self.lose_answer -= 1
             raise OutOfSight("The answer was lost.")
@@ -96,6 +101,7 @@ class FakeCluster(ClusterDriver):
         self._ask()
         for runner in self.runners.get(piece, ()):
             runner.kill()
+        self.cancelled |= not self.runners.get(piece)
 
     def forget(self, piece: PieceId) -> None:
         self._ask()

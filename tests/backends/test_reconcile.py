@@ -467,3 +467,46 @@ def test_a_piece_that_cannot_start_beside_one_that_runs_is_a_failed_launch(site:
 
 def _files_with(text: str, folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*.json") if text in text_of(path))
+
+
+def test_a_piece_that_is_never_started_is_a_failed_launch_with_the_clusters_reason(site: Site) -> None:
+    site.reopen(launch_limit_s=0.3)
+    site.cluster.not_started = "ReqNodeNotAvail"
+    site.start(places=_GANG)
+    failed = site.told(LaunchFailed)
+    assert re.search(r"did not start it within .*ReqNodeNotAvail$", failed.why)
+    assert site.cluster.cancelled, "told before the cluster held nothing for it any more"
+    site.cluster.not_started = ""
+    site.start(attempt=2)
+    site.told(JobStarted)
+
+
+def test_time_out_of_sight_does_not_count_as_waiting_for_a_start(site: Site) -> None:
+    site.reopen(launch_limit_s=0.6, silence_s=0.05)
+    site.cluster.not_started = "Priority"
+    site.start()
+    until(lambda: site.cluster.submitted, "for the submission")
+    site.cluster.blind = True
+    time.sleep(0.8)
+    site.cluster.blind = False
+    assert not ends(site.rounds(3))
+    site.told(LaunchFailed)
+
+
+def test_the_fence_gets_the_machine_and_covers_all_its_nodes(site: Site, tmp_path: Path) -> None:
+    fenced = tmp_path / "fenced"
+    (tmp_path / "fence").write_text(f'#!/bin/sh\necho "$1" >> {fenced}\n')
+    (tmp_path / "fence").chmod(0o700)
+    site.cluster.nodes = {
+        name: replace(site.cluster.nodes["v1"], name=name, gpu_type=name[3:]) for name in ("v1/k80", "v1/v100")
+    }
+    site.backend.close()
+    settings = replace(site.settings, doubt_s=0.2, beat_limit_s=30.0, fence_s=60.0)
+    site.backend = Reconciler(site.cluster, site.shared, settings=settings, fence=str(tmp_path / "fence"))
+    site.start(places=(Place("v1/k80", (0,)), Place("v1/v100", (0,))))
+    site.told(JobStarted)
+    end_all(site.shared)
+    site.cluster.cut_off = {"v1/k80", "v1/v100"}
+    site.cluster.nodes = {}
+    assert site.told(JobStopped)
+    assert set(text_of(fenced).split()) == {"v1"}

@@ -75,8 +75,7 @@ class CannotUseSlurm(UserError):
 def _slurm(options: BackendOptions) -> Backend:
     from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
     from horae.backends.driver import OutOfSight
-    from horae.backends.folder_owner import claim_folder
-    from horae.backends.shared_folder import service_id
+    from horae.backends.folder_owner import claim_folder, known_service_id
     from horae.backends.slurm.batch_job import SlurmSettings
     from horae.backends.slurm.commands import SlurmCommands
     from horae.backends.slurm.driver import SlurmDriver
@@ -88,10 +87,9 @@ def _slurm(options: BackendOptions) -> Backend:
         raise CannotUseSlurm("The backend slurm needs a partition and a shared folder: --partition gpu --shared DIR.")
     options.check_settings((*CLUSTER_SETTINGS, "account", "qos"))
     shared, more = options.shared.resolve(), options.settings
+    service = known_service_id(shared, options.state)
     claim_folder(shared, options.state)
-    settings = SlurmSettings(
-        service_id(shared), options.partition, shared, more.get("account", ""), more.get("qos", "")
-    )
+    settings = SlurmSettings(service, options.partition, shared, more.get("account", ""), more.get("qos", ""))
     commands = SlurmCommands()
     flag = PartitionFlag(commands, options.partition, settings.service, settings.account, settings.qos)
     driver = SlurmDriver(settings, commands, flag)
@@ -131,10 +129,10 @@ class CannotUseRay(UserError):
 
 def _ray(options: BackendOptions) -> Backend:
     from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
+    from horae.backends.folder_owner import known_service_id
     from horae.backends.ray.dashboard import Dashboard
     from horae.backends.ray.driver import RayDriver
     from horae.backends.ray.gang_job import RaySettings
-    from horae.backends.shared_folder import service_id
 
     if not options.address or not options.shared:
         raise CannotUseRay(
@@ -142,7 +140,7 @@ def _ray(options: BackendOptions) -> Backend:
         )
     options.check_settings(CLUSTER_SETTINGS)
     shared, dashboard = options.shared.resolve(), Dashboard(options.address)
-    driver = RayDriver(RaySettings(service_id(shared), shared), dashboard)
+    driver = RayDriver(RaySettings(known_service_id(shared, options.state), shared), dashboard)
     # Nodes need not have the service's Python at the same path.
     return reconciler(driver, shared, options, python="python3")
 
@@ -154,6 +152,7 @@ class CannotUseKubernetes(UserError):
 def _kubernetes(options: BackendOptions) -> Backend:
     from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
     from horae.backends.driver import OutOfSight
+    from horae.backends.folder_owner import known_service_id
 
     if options.adopt:
         return _adopting_pods(options)
@@ -167,7 +166,6 @@ def _kubernetes(options: BackendOptions) -> Backend:
     from horae.backends.kubernetes.driver import KubernetesDriver, settings_of_this_process
     from horae.backends.kubernetes.shared_volume import read_volume
     from horae.backends.kubernetes.site_checks import check_rights
-    from horae.backends.shared_folder import service_id
 
     volume = read_volume(options.volume)
     shared = (options.shared or volume.path).resolve()
@@ -177,7 +175,8 @@ def _kubernetes(options: BackendOptions) -> Backend:
     with suppress(OutOfSight):  # an API server that is away must not keep the service from starting
         if errors := check_rights(api, volume).errors:
             raise CannotUseKubernetes(errors[0])
-    driver = KubernetesDriver(settings_of_this_process(service_id(shared), options.image, volume), api)
+    service = known_service_id(shared, options.state)
+    driver = KubernetesDriver(settings_of_this_process(service, options.image, volume), api)
     return reconciler(driver, shared, options, options.settings.get("python", "python3"))
 
 

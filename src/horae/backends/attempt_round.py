@@ -37,6 +37,8 @@ class ReconcilerSettings:
     doubt_s: float = 5.0
     #: Without an answer of the driver, the cluster is out of sight.
     silence_s: float = 30.0
+    #: Accepted and not started by the cluster manager for so long, in sight: the launch has failed.
+    launch_limit_s: float = 300.0
 
     def __post_init__(self) -> None:
         assert self.beat_limit_s < self.fence_s, "a job must be dead before others believe it"
@@ -61,6 +63,9 @@ class FollowedAttempt:
     over_s: float | None = None
     #: Until then nothing needs to be done if the cluster manager says that the attempt runs; monotonic.
     read_again_s: float = 0.0
+    #: For how long the cluster manager was seen not to start a piece, and when that was last seen; monotonic.
+    waited_s: float = 0.0
+    seen_waiting_s: float | None = None
 
     @property
     def id(self) -> Attempt:
@@ -124,6 +129,7 @@ class AttemptRound:
             self._tell_to_end(failed, [node for node, word in words.items() if not word])
         else:
             self._submit_missing()
+            self._give_up_waiting()
         self._announce()
 
     def _state(self, node: str) -> PieceState | None:
@@ -186,6 +192,25 @@ class AttemptRound:
             for node in missing:
                 ordered.piece(node).cancel(CANNOT_RUN, str(why) or "the cluster manager refused it")
             self._hands.look_again()
+
+    def _give_up_waiting(self) -> None:
+        """Cancel the pieces that the cluster manager has accepted, and does not start. From then on they never begin.
+
+        The launch has failed once the cluster manager holds nothing for them any more. Time out of sight does not
+        count.
+        """
+        followed, now_s = self._followed, time.monotonic()
+        waiting = {node: state for node in followed.nodes if isinstance(state := self._state(node), PieceWaiting)}
+        waiting = {node: state for node, state in waiting.items() if not self._ordered.piece(node).begun}
+        since_s, followed.seen_waiting_s = followed.seen_waiting_s, now_s if waiting else None
+        followed.waited_s += min(now_s - since_s, self._settings.silence_s) if waiting and since_s is not None else 0.0
+        if followed.waited_s < self._settings.launch_limit_s:
+            return
+        for node, state in waiting.items():
+            limit = f"{self._settings.launch_limit_s:.0f} s"
+            why = f"the cluster did not start it within {limit} (launch-limit): {state.why or 'it does not say why'}"
+            self._ordered.piece(node).cancel(CANNOT_RUN, why)
+        self._hands.look_again()
 
     def _tell_to_end(self, failed: LastWord | None, nodes: list[str]) -> None:
         """Tell pieces to end: by their stop signal, or because another piece has ended. Kill those that do not."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from horae.backends import BackendOptions
@@ -13,8 +15,8 @@ from horae.core.durations import seconds_of
 from horae.core.errors import UserError
 
 #: Names of the settings: see `reconciler`.
-CLUSTER_SETTINGS = ("fence", "storage-away")
-#: The least time for which the shared folder may be away, in seconds; runners beat once a second.
+CLUSTER_SETTINGS = ("fence", "launch-limit", "storage-away")
+#: The least of these times, in seconds; runners beat once a second, and cluster managers take seconds to start a job.
 _SHORTEST_S = 10.0
 
 
@@ -25,20 +27,23 @@ def reconciler(
 
     `fence` is a command that makes sure that nothing runs on a node. `storage-away` is how long the shared folder may
     be away before jobs are killed; a job of a node that is cut off runs elsewhere after half as long again.
+    `launch-limit` is how long the cluster manager may take to start a job that it has accepted.
     """
-    settings, limit = ReconcilerSettings(), options.settings.get("storage-away")
-    if limit is not None:
-        limit_s = _span_s(limit)
-        settings = ReconcilerSettings(beat_limit_s=limit_s, fence_s=FENCE_MARGIN * limit_s)
+    settings = ReconcilerSettings()
+    if "storage-away" in options.settings:
+        limit_s = _span_s("storage-away", options.settings)
+        settings = replace(settings, beat_limit_s=limit_s, fence_s=FENCE_MARGIN * limit_s)
+    if "launch-limit" in options.settings:
+        settings = replace(settings, launch_limit_s=_span_s("launch-limit", options.settings))
     return Reconciler(driver, shared, options.secrets, settings, python, options.settings.get("fence", ""))
 
 
-def _span_s(text: str) -> float:
-    """Seconds of `storage-away`."""
+def _span_s(name: str, settings: Mapping[str, str]) -> float:
+    """Seconds of a setting."""
     try:
-        limit_s = seconds_of(text)
+        limit_s = seconds_of(settings[name])
     except ValueError as error:
-        raise UserError(f"--with storage-away: {error}.") from None
+        raise UserError(f"--with {name}: {error}.") from None
     if not _SHORTEST_S <= limit_s < float("inf"):
-        raise UserError(f"--with storage-away must be at least {_SHORTEST_S:.0f} seconds: write it like 10m.")
+        raise UserError(f"--with {name} must be at least {_SHORTEST_S:.0f} seconds: write it like 10m.")
     return limit_s

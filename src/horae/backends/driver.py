@@ -93,6 +93,11 @@ class PieceEnded:
 PieceState = PieceWaiting | PieceRunning | PieceEnded
 
 
+def host_of(node: str) -> str:
+    """The machine of a node: one with several GPU types has a node `HOST/TYPE` for each."""
+    return node.partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class SeenNode:
     """A node, or the GPUs of one type on a machine that has several types."""

@@ -1,6 +1,6 @@
 """The site's fence: a command that makes sure that nothing runs on a node any more, for example by cutting its power.
 
-CMD NODE      exit code 0: nothing of this node runs now, whatever happens; any other code: not sure
+CMD HOST      exit code 0: nothing of this machine runs now, whatever happens; any other code: not sure
 """
 
 from __future__ import annotations

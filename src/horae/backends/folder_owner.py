@@ -7,13 +7,41 @@ from pathlib import Path
 
 from horae.backends.local import runner
 from horae.backends.local.attempt_folders import read_json
+from horae.backends.shared_folder import SERVICE, service_id
 from horae.core.errors import UserError
 
 OWNER = "owner.json"
+#: In the state folder: ids of the shared folders that the service has used, by path. Stored: change by addition.
+KNOWN = "shared.json"
 
 
 class FolderTaken(UserError):
     """The shared folder belongs to another service."""
+
+
+class FolderAway(UserError):
+    """The shared folder is not the one that the service has used before."""
+
+
+def known_service_id(shared: Path, state: Path) -> str:
+    """The id of the service that owns a shared folder, made when it is first used.
+
+    Raises `FolderAway` if this service has used a folder at this path that had another id: where a file system is not
+    mounted there is an empty folder, and jobs would begin again while they run.
+    """
+    known = read_json(state / KNOWN) or {}
+    found = str((read_json(shared / SERVICE) or {}).get("id", ""))
+    if known.get(str(shared), found) != found:
+        raise FolderAway(
+            f"The shared folder {shared} is not the one that this service has used: is its file system mounted? Mount "
+            f"it and start again. If the folder is lost for good, make sure that none of its jobs runs any more, "
+            f"delete {state / KNOWN} and start again."
+        )
+    made = service_id(shared)
+    if known.get(str(shared)) != made:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        runner.write_atomically(str(state), KNOWN, {**known, str(shared): made})
+    return made
 
 
 def claim_folder(shared: Path, state: Path) -> None:

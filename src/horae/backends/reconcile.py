@@ -32,7 +32,7 @@ from horae.backends.attempt_round import (
     ReconcilerSettings,
     is_held,
 )
-from horae.backends.driver import ClusterDriver, Look, OutOfSight, Piece, PieceId, PieceRunning
+from horae.backends.driver import ClusterDriver, Look, OutOfSight, Piece, PieceId, PieceRunning, host_of
 from horae.backends.fence import Fence
 from horae.backends.local import runner
 from horae.backends.protocol import Attempt, Backend, Seen, Sight, Start
@@ -449,8 +449,8 @@ class Reconciler(Backend):
             self._driver.kill(piece)
 
     def fence_off(self, node: str) -> None:
-        """Let the site's fence make sure that nothing runs on a node."""
-        self._fence.use_on(node)
+        """Let the site's fence make sure that nothing runs on a node's machine."""
+        self._fence.use_on(host_of(node))
 
     def look_again(self) -> None:
         """Look again at once."""

@@ -3,7 +3,7 @@
     <shared>/service.json                      the service that owns the folder
     <shared>/runner-<hash>.py                  the runner, for all nodes
     <shared>/clock                             touched to learn the file server's time
-    <shared>/gone/<node>                       written when it was sure that nothing runs on a node any more
+    <shared>/gone/<host>                       written when it was sure that nothing runs on a machine any more
     <shared>/jobs/<job>/<attempt>/order.json   the attempt as it was ordered; beside it `stop`, if it must stop
     <shared>/jobs/<job>/<attempt>/<node>/      the files of a piece
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from horae.backends.driver import NODE_VARIABLE, PieceId, SeenNode
+from horae.backends.driver import NODE_VARIABLE, PieceId, SeenNode, host_of
 from horae.backends.local import runner
 from horae.backends.local.attempt_folders import AttemptFolders, read_if_there, read_json, work_saved
 from horae.backends.local.runner_order import make_order, master_variables, task_of
@@ -33,6 +33,8 @@ from horae.backends.protocol import Attempt, Start
 from horae.backends.task import Task
 from horae.core.errors import UserError
 
+#: File with the id of the service.
+SERVICE = "service.json"
 #: Variables that name the GPUs which the cluster manager chose.
 _TAKEN_OVER = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
@@ -192,25 +194,26 @@ class SharedFolder:
     # --- nodes that are surely gone
 
     def note_gone(self, node: str) -> None:
-        """Remember that nothing runs on a node any more, as of now."""
-        self._gone(node).parent.mkdir(mode=0o700, exist_ok=True)
-        self._gone(node).write_text("", encoding="utf-8")
+        """Remember that nothing runs on a node's machine any more, as of now."""
+        mark = self.path / "gone" / quote(host_of(node), safe="")
+        mark.parent.mkdir(mode=0o700, exist_ok=True)
+        mark.write_text("", encoding="utf-8")
         self._gone_s = None
 
     def gone_s(self, node: str) -> float:
         """When it was last sure that nothing runs on a node; 0 if never."""
         if self._gone_s is None:
             self._gone_s = {entry.name: entry.stat().st_mtime for entry in self._gone_entries()}
-        return self._gone_s.get(quote(node, safe=""), 0.0)
+        if not self._gone_s:
+            return 0.0
+        # Marks of nodes such as HOST/TYPE were written by earlier versions.
+        return max(self._gone_s.get(quote(name, safe=""), 0.0) for name in (node, host_of(node)))
 
     def _gone_entries(self) -> list[os.DirEntry[str]]:
         try:
             return list(os.scandir(self.path / "gone"))
         except FileNotFoundError:
             return []
-
-    def _gone(self, node: str) -> Path:
-        return self.path / "gone" / quote(node, safe="")
 
     # --- discarded jobs
 
@@ -231,8 +234,8 @@ class SharedFolder:
 def service_id(shared: Path) -> str:
     """The id of the service that owns a shared folder, made on its first day: services must not mix up their jobs."""
     shared.mkdir(mode=0o700, parents=True, exist_ok=True)
-    runner.write_atomically(str(shared), "service.json", {"id": os.urandom(4).hex()}, once=True)
-    return str((read_json(shared / "service.json") or {})["id"])
+    runner.write_atomically(str(shared), SERVICE, {"id": os.urandom(4).hex()}, once=True)
+    return str((read_json(shared / SERVICE) or {})["id"])
 
 
 def piece_log(shared: Path, attempt: Attempt, piece: int) -> Path:

@@ -164,8 +164,8 @@ def command(
         typer.Option(
             "--with",
             metavar="KEY=VALUE",
-            help="Further settings of a cluster: fence=COMMAND, storage-away=TIME; Slurm's account, qos; "
-            "python=PATH in Kubernetes' image; repeatable.",
+            help="Further settings of a cluster: fence=COMMAND, storage-away=TIME, launch-limit=TIME; Slurm's account, "
+            "qos; python=PATH in Kubernetes' image; repeatable.",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from horae.backends.adopted_job import AdoptedJob, JobRecords, known_values
-from horae.backends.slurm.batch_job import host_of
+from horae.backends.driver import host_of
 from horae.backends.slurm.job_request import JobRequest
 from horae.backends.slurm.queue_listing import QueuedJob
 

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from horae.backends.adopting_backend import AdoptingBackend
 from horae.backends.adoption_options import BadRequest
-from horae.backends.driver import OutOfSight
+from horae.backends.driver import OutOfSight, host_of
 from horae.backends.found_jobs import FoundJob, TakenJob
 from horae.backends.protocol import Place
 from horae.backends.slurm.adopted_job import AdoptedSlurmJob, AdoptionRecords, key_of
 from horae.backends.slurm.adoption_steps import AdoptionSettings, JobStep, Moment, cancelled, see_to
-from horae.backends.slurm.batch_job import host_of
 from horae.backends.slurm.command_output import SlurmHost, read_config
 from horae.backends.slurm.commands import ChangeRefused, SlurmCommands
 from horae.backends.slurm.driver import foreign_by_node, hosts_of, jobs_on, racks_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horae.backends.attempt_names import attempt_name
-from horae.backends.driver import NODE_VARIABLE, Piece, PiecesRefused
+from horae.backends.driver import NODE_VARIABLE, Piece, PiecesRefused, host_of
 from horae.backends.slurm.command_output import SlurmHost
 
 #: The batch script. It ends with 0 whatever happened: sites requeue jobs by exit code (RequeueExit), which overrules
@@ -46,11 +46,6 @@ class SlurmSettings:
 def attempt_folder(shared: Path, job: str, attempt: int) -> Path:
     """The folder of an attempt."""
     return shared / "jobs" / job / str(attempt)
-
-
-def host_of(node: str) -> str:
-    """The Slurm host of a node. On a host with GPUs of several types, nodes are called `host/type`."""
-    return node.partition("/")[0]
 
 
 def groups_of(pieces: Iterable[Piece]) -> list[list[Piece]]:
