@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from horae.backends.local import runner
 from horae.backends.local.attempt_folders import read_json
 from horae.backends.local.runner_order import make_order
+from horae.backends.piece_files import PieceFiles
 from tests.backends.real import bash, start, text_of, until
 
 _PATIENT = "trap 'echo noticed; exit 75' USR1; echo up; sleep 60 & wait"
@@ -102,7 +104,8 @@ def test_a_piece_beats_and_kills_its_job_if_it_cannot(tmp_path: Path) -> None:
     piece = Piece(tmp_path, _PATIENT, beat_limit_s=2.0)
     running = piece.run()
     piece.up()
-    first = until(lambda: (piece.folder / runner.BEAT).stat().st_mtime, "for a beat")
+    beat = piece.folder / runner.BEAT
+    first = until(lambda: beat.exists() and beat.stat().st_mtime, "for a beat")
     until(lambda: (piece.folder / runner.BEAT).stat().st_mtime > first, "for another beat")
     away = tmp_path / "away"
     piece.folder.rename(away)
@@ -126,3 +129,39 @@ def test_a_link_that_was_made_though_the_answer_was_lost_counts(
     assert runner.claim(str(tmp_path), "me")
     assert not runner.claim(str(tmp_path), "me")
     assert json.loads(text_of(tmp_path / runner.CLAIM)) == {"by": "me"}
+
+
+def test_files_are_not_written_through_links_that_a_job_made(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in (f".exit.json.{os.uname().nodename}.{os.getpid()}", f".stop.{os.getpid()}"):
+        (tmp_path / name).symlink_to(victim)
+    assert runner.write_atomically(str(tmp_path), runner.EXIT, {"code": 0})
+    PieceFiles(tmp_path).ask_to_stop(runner.STOP_NOW)
+    assert victim.read_text() == "precious"
+    assert json.loads((tmp_path / runner.EXIT).read_text()) == {"code": 0}
+    assert (tmp_path / runner.STOP).read_text() == runner.STOP_NOW
+
+
+@pytest.mark.parametrize(("beat_limit_s", "expected_s"), [(600.0, 600.0), (30.0, 60.0)])
+def test_a_runner_tries_to_tell_the_end_for_as_long_as_storage_may_be_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat_limit_s: float, expected_s: float
+) -> None:
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def fail(*_: object) -> bool:
+        raise OSError("away")
+
+    order = {"task": {}, "checkpoint_dir": str(tmp_path), "beat_limit_s": beat_limit_s}
+    (tmp_path / runner.ORDER).write_text(json.dumps(order))
+    made = runner.Runner(str(tmp_path))
+    monkeypatch.setattr(runner, "write_atomically", fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now_s)
+        patch.setattr(time, "sleep", sleep)
+        made._write_exit()
+    assert now_s == pytest.approx(expected_s, abs=1.0)

@@ -94,9 +94,12 @@ def _slurm(options: BackendOptions) -> Backend:
     flag = PartitionFlag(commands, options.partition, settings.service, settings.account, settings.qos)
     driver = SlurmDriver(settings, commands, flag)
     with suppress(OutOfSight):  # a controller that is away must not keep the service from starting
-        if errors := driver.check_site().errors:
-            raise CannotUseSlurm(errors[0])
+        report = driver.check_site()
+        if report.errors:
+            raise CannotUseSlurm(report.errors[0])
         flag.raise_flag()
+        for sentence in report.warnings:
+            _LOG.warning(sentence)
     return reconciler(driver, shared, options)
 
 

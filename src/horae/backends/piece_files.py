@@ -117,7 +117,8 @@ class PieceFiles:
         if (self.path / runner.STOP).exists():
             return
         draft = self.path / f".stop.{os.getpid()}"
-        draft.write_text(how, encoding="utf-8")
+        with os.fdopen(runner.create(str(draft)), "w", encoding="utf-8") as file:
+            file.write(how)
         draft.rename(self.path / runner.STOP)
 
     def cancel(self, code: int = RUN_AGAIN, why: str = "") -> bool:

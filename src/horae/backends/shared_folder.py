@@ -92,7 +92,8 @@ class SharedFolder:
         program = self.path / f"runner-{hashlib.sha256(source).hexdigest()[:12]}.py"
         if not program.exists():
             draft = program.with_suffix(f".{os.getpid()}")
-            draft.write_bytes(source)
+            with os.fdopen(runner.create(str(draft)), "wb") as file:
+                file.write(source)
             draft.rename(program)
         return program
 

@@ -14,7 +14,8 @@ KEY = f"slurm:17@{SUBMITTED}"
 
 def adopted(**more: Any) -> AdoptedSlurmJob:
     """A job of ann on one node that the service knows as a.17-1."""
-    given: dict[str, Any] = {"job": "a.17-1", "submitted": SUBMITTED, "work": 100.0, "duration_s": 1000.0, **more}
+    given: dict[str, Any] = {"job": "a.17-1", "submitted": SUBMITTED, "utc": True, "work": 100.0, **more}
+    given = {"duration_s": 1000.0, **given}
     return AdoptedSlurmJob(key=KEY, slurm_id="17", user="ann", document={}, node_count=1, gpus_per_node=4, **given)
 
 

@@ -28,6 +28,8 @@ class MadeUpQueue(SlurmCommands):
         self.refuses = ""
         self.refused: list[tuple[str, ...]] = []
         self.dead = False
+        #: Whether jobs are hidden from the service, and whether Slurm's settings say so.
+        self.hidden = self.private = False
         #: Clear it, and every command hangs.
         self.answering = threading.Event()
         self.answering.set()
@@ -60,11 +62,12 @@ class MadeUpQueue(SlurmCommands):
                 hosts = [f"{name}|idle|gpu:v100:4|16|64000|v100|{name}|none" for name in ("v1", "v2")]
                 return "\n".join(hosts)
             case ["squeue", *_, format_option] if format_option.startswith("JobArrayID"):
-                return "\n".join(_line(job) for job in self.jobs.values())
+                return "" if self.hidden else "\n".join(_line(job) for job in self.jobs.values())
             case ["scontrol", "show", "job", job]:
                 return self.details[job]
             case ["scontrol", "show", "config"]:
-                return "BOOT_TIME = 2026-01-01T00:00:00\n"
+                private = "PrivateData = jobs\n" if self.private else ""
+                return f"BOOT_TIME = 2026-01-01T00:00:00\nSlurmUser = slurm(1)\n{private}"
             case _:
                 return ""
 

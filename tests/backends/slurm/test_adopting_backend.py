@@ -5,6 +5,7 @@ Tests backends/slurm/adoption.py, backends/adopting_backend.py and backends/look
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ from tests.backends.slurm.adopted import KEY, SUBMITTED
 from tests.backends.slurm.made_up_queue import MadeUpQueue, seconds
 
 JOB = "train.17-1"
-QUICK = AdoptionSettings(look_every_s=0.02, look_soon_s=0.01, missing_s=0.1, settle_s=0.1, end_again_s=0.05)
+QUICK = AdoptionSettings(
+    look_every_s=0.02, look_soon_s=0.01, missing_s=0.1, settle_s=0.1, end_again_s=0.05, none_left_s=0.5
+)
 
 
 class Stage:
@@ -279,3 +282,29 @@ def test_the_log_says_where_the_output_is(stage: Stage) -> None:
         stage.backend.log("nobody-1", 1)
     assert stage.backend.secrets(["TOKEN"]) == {}
     assert stage.backend.discard([JOB], []) == [JOB]
+
+
+def test_jobs_that_vanish_all_at_once_are_not_believed_to_be_gone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_see = False
+    monkeypatch.setattr("horae.backends.slurm.adoption_checks.is_operator", lambda *_: may_see)
+    stage.queue.add("18")
+    stage.run()
+    stage.queue.hidden = stage.queue.private = True
+    until(lambda: "none of the 2 jobs" in stage.backend.trouble, "for the doubt")
+    time.sleep(2 * QUICK.none_left_s)
+    assert stage.backend.sight() is None
+    stage.queue.hidden = False
+    until(stage.backend.sight, "for the jobs to be back")
+    stage.events += stage.backend.watch(5.0)
+    assert not [event for event in stage.events if isinstance(event, JobStopped | JobFailed | JobCancelled)]
+    stage.queue.hidden, may_see = True, True
+    until(lambda: not stage.backend.sight(), "for the doubt")
+    stage.until_told(JobCancelled)
+
+
+def test_one_job_that_vanishes_is_gone_as_before(stage: Stage) -> None:
+    stage.run()
+    stage.queue.jobs.clear()
+    stage.until_told(JobCancelled)

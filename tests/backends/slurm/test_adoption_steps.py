@@ -5,6 +5,7 @@ Tests backends/slurm/adopted_job.py and backends/adopted_job.py, too.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from horae.backends.slurm.adopted_job import AdoptionRecords
 from horae.backends.slurm.adoption_steps import JobStep, see_to
 from horae.core.events import JobCancelled, JobHeld, JobReleased, JobStarted, JobTimedOut
 from horae.core.states import State
-from tests.backends.slurm.adopted import adopted, attempt, moment, shown
+from tests.backends.slurm.adopted import KEY, SUBMITTED, adopted, attempt, moment, shown
 
 BY = "slurm: ann"
 
@@ -312,3 +313,19 @@ class TestIdentity:
         assert next((tmp_path / "adopted").iterdir()).stat().st_mtime_ns == written, "not at each look"
         records.drop(job)
         assert AdoptionRecords(tmp_path).jobs == {}
+
+
+def test_records_in_another_time_zone_are_still_of_the_same_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        AdoptionRecords(tmp_path).save(adopted(submitted="2026-01-01T19:00:00", utc=False))
+        for _ in range(2):
+            (job,) = AdoptionRecords(tmp_path).jobs.values()
+            assert (job.key, job.submitted, job.matches(shown())) == (KEY, SUBMITTED, True)
+            AdoptionRecords(tmp_path).save(job)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

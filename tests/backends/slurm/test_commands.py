@@ -86,3 +86,11 @@ def test_a_cancellation_that_fails_is_told(tmp_path: Path) -> None:
 def test_a_machine_without_slurm_is_a_mistake_of_the_user(tmp_path: Path) -> None:
     with pytest.raises(NoSlurm, match="sbatch was not found"):
         SlurmCommands({"PATH": str(tmp_path)})
+
+
+def test_times_do_not_depend_on_the_time_zone_and_jobs_keep_theirs(tmp_path: Path) -> None:
+    slurm = commands(tmp_path, squeue="date -d @0 +%H:%M", sbatch=f"date -d @0 +%H:%M > {tmp_path}/zone")
+    slurm._environment["TZ"] = "Asia/Tokyo"
+    assert slurm.read("squeue") == "00:00\n"
+    slurm.submit([], "")
+    assert (tmp_path / "zone").read_text() == "09:00\n"

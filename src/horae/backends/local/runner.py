@@ -51,8 +51,9 @@ _RUN_AGAIN = 75
 _NOT_FOUND, _CANNOT_RUN = 127, 126
 #: Seconds from SIGTERM to SIGKILL, and from one SIGKILL to the next.
 _TERM_TO_KILL_S, _KILL_EVERY_S = 5.0, 0.1
-#: How often to try to write the exit to a full disk, every half second.
-_DISK_TRIES = 120
+#: Seconds for which to try to write the exit to a full disk, and between two tries. A piece tries for as long as the
+#: shared folder may be away.
+_DISK_S, _DISK_AGAIN_S = 60.0, 0.5
 #: Characters of `saved.json` that are read.
 _LARGEST_SAVED = 65536
 #: Seconds between two looks for `stop`, and between two beats.
@@ -72,7 +73,7 @@ def write_atomically(folder: str, name: str, content: object, once: bool = False
     """
     path = os.path.join(folder, name)
     draft = os.path.join(folder, f".{name}.{os.uname().nodename}.{os.getpid()}")
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file = create(draft)
     try:
         with os.fdopen(file, "w", encoding="utf-8") as out:
             out.write(json.dumps(content))
@@ -91,6 +92,16 @@ def write_atomically(folder: str, name: str, content: object, once: bool = False
     if durable:
         _sync_folder(folder)
     return True
+
+
+def create(path: str) -> int:
+    """Create a file and open it for writing. What is there is removed: a job may have put a link there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, 0o600)
 
 
 def _link(draft: str, path: str) -> None:
@@ -113,7 +124,7 @@ def _sync_folder(folder: str) -> None:
 
 def take_lock(folder: str) -> "int | None":
     """Take the lock of an attempt: an open file, closed to release it. None if another process holds the lock."""
-    handle = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -346,7 +357,8 @@ class Runner:
         begun_s = time.monotonic()
         if self.beat_limit_s is not None and begun_s - self.last_beat_s >= self.beat_limit_s:
             return  # a runner that was frozen: others believe that the job is gone, and `_check_beat` kills it
-        handle = os.open(os.path.join(self.folder, BEAT), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(os.path.join(self.folder, BEAT), flags, 0o600)
         try:
             os.utime(handle)
         finally:
@@ -445,7 +457,7 @@ class Runner:
             _log_line(f"the start of the job could not be recorded: {why}")
 
     def _write_exit(self) -> None:
-        """Write `exit.json`. On a full disk, try for a minute: without the exit the job would run again."""
+        """Write `exit.json`. On a full disk, try for a while: without the exit the job would run again."""
         if self.code and signal.SIGTERM in signal.sigpending():
             self.stopped = True  # the job got the same signal, and was faster
         end = {
@@ -458,12 +470,15 @@ class Runner:
             "saved_before": self.saved_before,
             "saved_after": self._saved(),
         }
-        for _ in range(_DISK_TRIES):
+        end_s = time.monotonic() + max(_DISK_S, self.beat_limit_s or 0.0)
+        while True:
             try:
                 write_atomically(self.folder, EXIT, end)
                 return
             except OSError:
-                time.sleep(0.5)
+                if time.monotonic() >= end_s:
+                    return
+                time.sleep(_DISK_AGAIN_S)
 
 
 def was_begun(folder: str) -> bool:
@@ -501,7 +516,7 @@ def main_of_piece(attempt_folder: str) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if not claim(folder, f"{os.uname().nodename} {os.getpid()}"):
         return 0
-    log = os.open(os.path.join(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(os.path.join(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class AdoptedSlurmJob(AdoptedJob):
     #: Restarts and submission time when the job was first seen: Slurm changes both each time that it puts a job back.
     first_restarts: int = 0
     submitted: str = ""
+    #: Whether `submitted` is in UTC; earlier versions stored it in the service's time zone, and so is it in their keys.
+    utc: bool = False
     #: Restarts when the job was last seen. A controller that was killed may count some of them again.
     seen_restarts: int = 0
     #: Restarts when Slurm showed the job as ended; -1 if it never has.
@@ -81,6 +84,7 @@ class AdoptedSlurmJob(AdoptedJob):
             output=details.get("StdOut", ""),
             first_restarts=seen.restarts,
             submitted=seen.submitted,
+            utc=True,
             seen_restarts=seen.restarts,
         )
 
@@ -127,7 +131,18 @@ class AdoptionRecords(JobRecords[AdoptedSlurmJob]):
 
     def __init__(self, state: Path) -> None:
         super().__init__(state, "slurm", _load)
+        for job in [job for job in self.jobs.values() if not job.utc]:
+            job.submitted, job.utc = _in_utc(job.submitted), True
+            del self._written[job.key]
 
 
 def _load(record: Mapping[str, Any]) -> AdoptedSlurmJob:
     return AdoptedSlurmJob(**known_values(AdoptedSlurmJob, record))
+
+
+def _in_utc(local: str) -> str:
+    """A time of Slurm in the service's time zone, in UTC; what is no time stays as it is."""
+    try:
+        return datetime.fromisoformat(local).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    except ValueError:
+        return local

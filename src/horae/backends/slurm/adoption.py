@@ -17,6 +17,7 @@ from horae.backends.driver import OutOfSight, host_of
 from horae.backends.found_jobs import FoundJob, TakenJob
 from horae.backends.protocol import Place
 from horae.backends.slurm.adopted_job import AdoptedSlurmJob, AdoptionRecords, key_of
+from horae.backends.slurm.adoption_checks import sees_jobs_of_others
 from horae.backends.slurm.adoption_steps import AdoptionSettings, JobStep, Moment, cancelled, see_to
 from horae.backends.slurm.command_output import SlurmHost, read_config
 from horae.backends.slurm.commands import ChangeRefused, SlurmCommands
@@ -29,6 +30,8 @@ from horae.core.states import ENDED
 
 #: New jobs that are read in one round: each costs a command.
 _NEW_IN_A_ROUND = 50
+#: Jobs that do not end between two looks, all of them.
+_SEVERAL = 2
 #: Refusals in a row after which a job cannot be put back; one may only mean that it is ending just now.
 _REFUSALS = 3
 
@@ -53,6 +56,8 @@ class SlurmAdoption(AdoptingBackend[AdoptedSlurmJob]):
         self._left_alone: set[str] = set()
         self._boot, self._controller_s = "", time.monotonic()
         self._answering_s: dict[str, float] = {}
+        #: How many known jobs Slurm last showed that had not ended, and since when it shows none; monotonic.
+        self._living, self._none_since_s = sum(not job.outcome for job in self._records.jobs.values()), 0.0
         #: Whether something was changed in the last round: then it is worth looking again soon.
         self._acted = False
         self._begin()
@@ -98,6 +103,7 @@ class SlurmAdoption(AdoptingBackend[AdoptedSlurmJob]):
         queue = self._queue()
         self._take_up(queue, taken)
         seen = self._match(queue)
+        self._doubt_an_empty_list(seen, at.now_s)
         trouble = self._show(hosts)
         for job in list(self._records.jobs.values()):
             if self._closing:
@@ -118,6 +124,23 @@ class SlurmAdoption(AdoptingBackend[AdoptedSlurmJob]):
             host.name: self._answering_s.get(host.name, now_s) for host in hosts.values() if host.answers
         }
         return Moment(now_s, self._controller_s, dict(self._answering_s), self._settings, boot)
+
+    def _doubt_an_empty_list(self, seen: Mapping[str, QueuedJob], now_s: float) -> None:
+        """Raise `OutOfSight` if all of several jobs are missing at once: more likely they are hidden than gone.
+
+        A controller that has lost its accounts hides jobs of others (PrivateData) even from operators.
+        """
+        if seen or self._living < _SEVERAL:
+            self._living, self._none_since_s = sum(not job.is_ended for job in seen.values()), 0.0
+            return
+        self._none_since_s = self._none_since_s or now_s
+        if now_s - self._none_since_s >= self._settings.none_left_s and sees_jobs_of_others(self._commands):
+            self._living = 0
+            return
+        raise OutOfSight(
+            f"Slurm shows none of the {self._living} jobs that Horae orders any more, all at once. Check with squeue "
+            "that they are gone, and that the service may see jobs of others (PrivateData in slurm.conf)."
+        )
 
     def _queue(self) -> list[QueuedJob]:
         """Jobs of the partition, ended ones included, and known jobs that were moved elsewhere."""

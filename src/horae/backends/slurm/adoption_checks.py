@@ -74,6 +74,13 @@ def slurm_user(config: Mapping[str, str]) -> str:
     return config.get("SlurmUser", "root").partition("(")[0]
 
 
+def sees_jobs_of_others(commands: SlurmCommands) -> bool:
+    """Whether Slurm shows jobs of others to the service's user."""
+    config = read_config(commands.read("scontrol", "show", "config"))
+    hides = "jobs" in config.get("PrivateData", "").split(",")
+    return not hides or is_operator(commands, config, pwd.getpwuid(os.getuid()).pw_name)
+
+
 def is_operator(commands: SlurmCommands, config: Mapping[str, str], user: str) -> bool:
     """Whether a user may change jobs of others: by being root or SlurmUser, or by Slurm's accounts."""
     if os.getuid() == 0 or user == slurm_user(config):

@@ -57,6 +57,8 @@ class AdoptionSettings:
     settle_s: float = 30.0
     #: After which a job that Slurm does not list is gone.
     missing_s: float = 30.0
+    #: After which a list without any of the known jobs is believed.
+    none_left_s: float = 120.0
     #: Without an answer, the cluster is out of sight.
     silence_s: float = 30.0
     #: Between two tries to take in a job that the service refused.

@@ -61,6 +61,8 @@ class SlurmCommands:
         self._environment = {name: environment[name] for name in PASSED_ON if name in environment}
         # Messages are compared with English texts.
         self._environment["LC_ALL"] = "C.UTF-8"
+        # Times identify jobs, and must not depend on a zone. Jobs get the environment of `sbatch`, which keeps its own.
+        self._reading = {**self._environment, "TZ": "UTC"}
         self._user = pwd.getpwuid(os.getuid()).pw_name
         self._ping_s, self._read_s, self._write_s = ping_s, read_s, write_s
         missing = [name for name in PROGRAMS if not shutil.which(name, path=self._environment.get("PATH"))]
@@ -114,7 +116,7 @@ class SlurmCommands:
         try:
             return subprocess.run(
                 command,
-                env=self._environment,
+                env=self._environment if command[0] == "sbatch" else self._reading,
                 cwd="/",
                 input=text,
                 capture_output=True,
