@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ import pytest
 from horae.backends.attempt_round import ReconcilerSettings
 from horae.backends.driver import PieceId
 from horae.backends.local import runner
-from horae.backends.local.attempt_folders import read_json
+from horae.backends.local.attempt_folders import AttemptFolders, read_json
 from horae.backends.protocol import Place
 from horae.backends.reconcile import Reconciler
 from horae.backends.shared_folder import master_port
@@ -510,3 +511,48 @@ def test_the_fence_gets_the_machine_and_covers_all_its_nodes(site: Site, tmp_pat
     site.cluster.nodes = {}
     assert site.told(JobStopped)
     assert set(text_of(fenced).split()) == {"v1"}
+
+
+def test_runners_of_other_versions_go_once_no_piece_may_need_them(site: Site) -> None:
+    site.told(NodeObserved)
+    old = site.shared / "runner-0123456789ab.py"
+    site.cluster.not_started = "Priority"
+    site.start()
+    until(lambda: site.cluster.submitted, "for the submission")
+    old.touch()
+    site.reopen()
+    site.told(NodeObserved)
+    assert old.exists(), "a piece that was not begun may be one of its"
+    site.backend.stop("a-1", 1)
+    site.told(JobStopped)
+    site.reopen()
+    site.told(NodeObserved)
+    assert [str(path) for path in site.shared.glob("runner-*.py")] == [
+        site.backend._folder and site.backend._folder.program
+    ]
+
+
+def test_drafts_with_secrets_go_with_their_attempt(site: Site) -> None:
+    site.start("true")
+    site.told(JobFinished)
+    attempt = site.shared / "jobs" / "a-1" / "1"
+    drafts = [folder / ".order.json.head.99" for folder in (attempt, attempt / "v1")]
+    for draft in drafts:
+        draft.write_text("a secret")
+    site.backend.forget("a-1", 1)
+    until(lambda: not any(draft.exists() for draft in drafts), "for the drafts to go")
+
+
+def test_discarding_does_not_wait_for_the_file_server(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.start("true")
+    site.told(JobFinished)
+    site.backend.forget("a-1", 1)
+    until(lambda: not site.backend._notes, "for the note")
+    answers, discard = threading.Event(), AttemptFolders.discard
+    monkeypatch.setattr(AttemptFolders, "discard", lambda *given: answers.wait(20) and discard(*given))
+    begun_s = time.perf_counter()
+    assert site.backend.discard(["a-1"], []) == []
+    assert time.perf_counter() - begun_s < 0.5
+    answers.set()
+    until(lambda: site.backend.discard(["a-1"], []) == ["a-1"], "for the job to be gone")
+    assert not (site.shared / "jobs" / "a-1").exists()

@@ -134,3 +134,30 @@ def test_jobs_for_such_a_backend_are_not_submitted_to_the_service(
     monkeypatch.setattr(service.daemon.backend, "_backend", backend)
     with pytest.raises(BadJobFile, match="use `sbatch`"):
         service.submit()
+
+
+def test_a_job_with_a_broken_record_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, finder = SteppedService(tmp_path), Finder(found("1@noon"), found("2@noon", user="zoe"))
+    take = service.operations.take_in
+
+    def fail_for_one(job: FoundJob) -> str:
+        if job.key == "1@noon":
+            raise KeyError("broken")
+        return take(job)
+
+    monkeypatch.setattr(service.operations, "take_in", fail_for_one)
+    taker = JobTaker(service.daemon, service.operations, finder)
+
+    def once() -> None:
+        for job in finder.found():
+            taker._take_in(job)
+
+    for _ in range(2):
+        service.ask(once)
+    taker._follow()
+    assert list(finder.taken) == ["2@noon"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "The job 1@noon of the cluster could not be taken in."
+    ]

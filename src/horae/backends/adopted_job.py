@@ -113,9 +113,11 @@ class JobRecords(Generic[Job]):
         """`prefix` is how the keys of this cluster manager begin, and so its files; `load` makes a job of a record."""
         self._folder = state / "adopted"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = (read_json(path) for path in sorted(self._folder.glob(f"{prefix}*.json")))
+        found = [read_json(path) for path in sorted(self._folder.glob(f"{prefix}*.json"))]
         self.jobs: dict[str, Job] = {record["key"]: load(record) for record in found if record}
         self._written = {key: job.stored() for key, job in self.jobs.items()}
+        for log in set(self._folder.glob(f"{prefix}*.json.txt")).difference(map(self._log, self.jobs)):
+            log.unlink(missing_ok=True)
 
     def save(self, job: Job) -> None:
         """Write a record, if it has changed. The run time alone, which grows with each look, is no change."""
@@ -127,13 +129,17 @@ class JobRecords(Generic[Job]):
 
     def drop(self, job: Job) -> None:
         """Forget a job."""
-        (self._folder / file_name(job.key)).unlink(missing_ok=True)
+        for path in (self._folder / file_name(job.key), self._log(job.key)):
+            path.unlink(missing_ok=True)
         del self.jobs[job.key]
         self._written.pop(job.key, None)
 
+    def _log(self, key: str) -> Path:
+        return self._folder / f"{file_name(key)}.txt"
+
     def write_log(self, job: Job, sentence: str) -> Path:
         """A file that says where the output of a job is."""
-        path = self._folder / f"{file_name(job.key)}.txt"
+        path = self._log(job.key)
         path.write_text(f"{sentence}\n", encoding="utf-8")
         path.chmod(0o600)
         return path

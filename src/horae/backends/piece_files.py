@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from horae.backends.local import runner
-from horae.backends.local.attempt_folders import read_json
+from horae.backends.local.attempt_folders import read_json, remove_drafts
 from horae.backends.protocol import KILLED, RUN_AGAIN
 
 #: Who claims a piece that must not run any more.
@@ -109,6 +109,7 @@ class PieceFiles:
 
     def remove_environment(self) -> None:
         """Remove the environment, with token and secrets, from the order."""
+        remove_drafts(self.path)
         if order := read_json(self.path / runner.ORDER):
             runner.write_atomically(str(self.path), runner.ORDER, {**order, "env": {}}, durable=False)
 

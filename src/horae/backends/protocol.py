@@ -145,6 +145,7 @@ class Backend(Protocol):
     def discard(self, jobs: Iterable[str], kept: Iterable[Task]) -> list[str]:
         """Delete all files of jobs that left the service, logs included; returns the jobs whose files are gone.
 
+        May return before that is done: what is not gone yet is asked for again later.
         The files of a job stay while one of its attempts is not forgotten, or while a task in `kept` names its folder.
         """
 

@@ -230,6 +230,8 @@ class Reconciler(Backend):
         """Read the attempts of the reconciler before this one."""
         folder = SharedFolder(self._shared, self._secrets)
         found = {ordered.id: FollowedAttempt(ordered, ordered.stop_requested) for ordered in folder.tracked()}
+        if all(each.ordered.piece(node).begun for each in found.values() for node in each.nodes):
+            folder.remove_old_runners()
         with self._lock:
             self._folder, self._followed = folder, found
         return folder

@@ -80,7 +80,10 @@ class SharedFolder:
         self._attempts = AttemptFolders(path)
         self._clock = path / "clock"
         self._clock.touch(mode=0o600)
-        self._bin_thread = threading.Thread()
+        #: The thread that deletes; jobs that it has to discard, and jobs whose folders are gone.
+        self._bin_thread, self._bin_lock = threading.Thread(), threading.Lock()
+        self._to_discard: set[str] = set()
+        self._discarded: set[str] = set()
         #: When it was sure that nothing runs on nodes, by the names of their files; None until it is read.
         self._gone_s: dict[str, float] | None = None
         self.program = str(self._place_runner())
@@ -96,6 +99,12 @@ class SharedFolder:
                 file.write(source)
             draft.rename(program)
         return program
+
+    def remove_old_runners(self) -> None:
+        """Remove runners of other versions. No piece that was not begun may need them."""
+        for program in self.path.glob("runner-*.py"):
+            if str(program) != self.program:
+                program.unlink(missing_ok=True)
 
     def clock_s(self) -> float:
         """The time by the file server's clock. Raises OSError if the folder is away, or another in its place."""
@@ -219,17 +228,36 @@ class SharedFolder:
     # --- discarded jobs
 
     def discard(self, jobs: Iterable[str], needed: set[str], kept: Iterable[Task]) -> list[str]:
-        """Delete the folders of jobs, except needed ones and those that tasks name; returns the jobs that are gone."""
+        """Delete the folders of jobs, except needed ones and those that tasks name; returns the jobs that are gone.
+
+        A thread of its own does that: file servers take their time, and a checkpoint may hold a million files. Ask
+        again for those that are not gone yet.
+        """
         needed = needed | self._attempts.jobs_named_in(kept)
-        gone = [job for job in jobs if job not in needed and self._attempts.discard(job)]
+        wanted = [job for job in jobs if job not in needed]
+        with self._bin_lock:
+            gone = [job for job in wanted if job in self._discarded]
+            self._discarded.difference_update(gone)
+            self._to_discard |= set(wanted).difference(gone)
         self._empty_bin()
         return gone
 
     def _empty_bin(self) -> None:
-        """Delete what was discarded, in a thread of its own: a checkpoint may hold a million files."""
-        if not self._bin_thread.is_alive() and self._attempts.has_full_bin:
-            self._bin_thread = threading.Thread(target=self._attempts.empty_bin, name="horae-bin", daemon=True)
+        if not self._bin_thread.is_alive():
+            self._bin_thread = threading.Thread(target=self._delete, name="horae-bin", daemon=True)
             self._bin_thread.start()
+
+    def _delete(self) -> None:
+        """Move discarded jobs into the bin, and delete what is in it."""
+        jobs: set[str] = set()
+        while True:
+            moved = {job for job in jobs if self._attempts.discard(job)}
+            with self._bin_lock:
+                self._discarded |= moved
+                jobs, self._to_discard = self._to_discard, set()
+            if not jobs:
+                break
+        self._attempts.empty_bin()
 
 
 def service_id(shared: Path) -> str:

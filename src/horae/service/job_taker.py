@@ -33,6 +33,8 @@ class JobTaker:
         self._told_seq = -1
         #: Code and sentence of the reason for which a job waits.
         self._whys: dict[str, tuple[str, str]] = {}
+        #: Keys of jobs that could not be taken in for a reason that is no mistake of their users.
+        self._failed: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="horae-job-taker", daemon=True)
 
     def start(self) -> None:
@@ -66,6 +68,13 @@ class JobTaker:
             raise
         except UserError as why:
             self._backend.refuse(found.key, str(why))
+        except TimeoutError:
+            raise
+        except Exception:
+            # One job must not hold up the others. It is tried again, and told of once.
+            if found.key not in self._failed:
+                self._failed.add(found.key)
+                _LOG.exception("The job %s of the cluster could not be taken in.", found.key)
 
     def _follow(self) -> None:
         """Tell the backend the state of each job that was taken in, if anything has changed."""

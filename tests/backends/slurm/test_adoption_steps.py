@@ -329,3 +329,16 @@ def test_records_in_another_time_zone_are_still_of_the_same_jobs(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_files_that_say_where_output_is_go_with_their_job(tmp_path: Path) -> None:
+    records = AdoptionRecords(tmp_path)
+    stays = adopted()
+    records.save(stays)
+    log = records.write_log(stays, "It is elsewhere.")
+    left = log.with_name("slurm-9@then.json.txt")
+    left.touch()
+    assert AdoptionRecords(tmp_path).jobs
+    assert (log.exists(), left.exists()) == (True, False)
+    records.drop(stays)
+    assert not log.exists()

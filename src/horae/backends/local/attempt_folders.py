@@ -54,6 +54,7 @@ class AttemptFolder:
 
     def scrub(self, durable: bool = True) -> None:
         """Remove the environment, and with it the token, from the order. The task stays."""
+        remove_drafts(self.path)
         order = self.order()
         if order and order["env"]:
             runner.write_atomically(str(self.path), runner.ORDER, {**order, "env": {}}, durable=durable)
@@ -196,6 +197,12 @@ class AttemptFolders:
         attempts = [int(entry.name) for entry in os.scandir(self._jobs / job) if entry.name.isdigit()]
         found = (self.of((job, number)).order() for number in sorted(attempts, reverse=True))
         return (order for order in found if order)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove drafts of orders, with tokens and secrets, that a process left when it died."""
+    for draft in folder.glob(f".{runner.ORDER}.*"):
+        draft.unlink(missing_ok=True)
 
 
 def _path_texts(task: Task) -> Iterator[str]:

@@ -7,6 +7,7 @@ records of `adopted_job.py` say what was begun, also after a crash. Nothing of H
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from horae.backends.slurm.partition_sight import sight_of
 from horae.backends.slurm.queue_listing import FAR, QUEUE_FORMAT, QueuedJob, read_details, read_queue
 from horae.core.states import ENDED
 
+_LOG = logging.getLogger(__name__)
 #: New jobs that are read in one round: each costs a command.
 _NEW_IN_A_ROUND = 50
 #: Jobs that do not end between two looks, all of them.
@@ -54,6 +56,7 @@ class SlurmAdoption(AdoptingBackend[AdoptedSlurmJob]):
         super().__init__(AdoptionRecords(state), self._settings.silence_s, fence)
         self._partition, self._commands, self._flag = partition, commands, flag
         self._left_alone: set[str] = set()
+        self._failed: set[str] = set()
         self._boot, self._controller_s = "", time.monotonic()
         self._answering_s: dict[str, float] = {}
         #: How many known jobs Slurm last showed that had not ended, and since when it shows none; monotonic.
@@ -108,7 +111,7 @@ class SlurmAdoption(AdoptingBackend[AdoptedSlurmJob]):
         for job in list(self._records.jobs.values()):
             if self._closing:
                 return
-            self._see_to(job, seen.get(job.key), taken.get(job.key), at)
+            self._try_to_see_to(job, seen.get(job.key), taken.get(job.key), at)
         self._offer(seen, taken, at)
         self._observe_jobs()
         self._trouble, self._looked_s = trouble, time.monotonic()
@@ -195,6 +198,17 @@ class SlurmAdoption(AdoptingBackend[AdoptedSlurmJob]):
             self._commands.change("scontrol", "update", f"jobid={seen.id}", comment)
         except ChangeRefused:
             return
+
+    def _try_to_see_to(self, job: AdoptedSlurmJob, seen: QueuedJob | None, taken: TakenJob | None, at: Moment) -> None:
+        """See to a job. One that fails does not hold up the others, and is told of once."""
+        try:
+            self._see_to(job, seen, taken, at)
+        except (OutOfSight, OSError):
+            raise
+        except Exception:
+            if job.key not in self._failed:
+                self._failed.add(job.key)
+                _LOG.exception("Nothing can be done for %s of Slurm.", job.key)
 
     def _see_to(self, job: AdoptedSlurmJob, seen: QueuedJob | None, taken: TakenJob | None, at: Moment) -> None:
         if taken and not job.job:
