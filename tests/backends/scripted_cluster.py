@@ -31,6 +31,8 @@ class ScriptedCluster(ClusterDriver):
         self._ends_s: dict[PieceId, tuple[float, Path]] = {}
         #: Seconds between two looks, which is what a round of the reconciler takes and waits.
         self.rounds_s: list[float] = []
+        #: How long each look took, and how many pieces it showed.
+        self.looks: list[tuple[float, int]] = []
         self._looked_s = time.monotonic()
 
     def resize(self, nodes: Iterable[str]) -> None:
@@ -49,7 +51,9 @@ class ScriptedCluster(ClusterDriver):
         for piece, (end_s, folder) in list(self._ends_s.items()):
             if now_s >= end_s or (folder / runner.STOP).exists():
                 self._end(piece, folder, stopped=now_s < end_s)
-        return Look(dict(self.nodes), dict(self.pieces), {})
+        look = Look(dict(self.nodes), dict(self.pieces), {})
+        self.looks.append((time.monotonic() - now_s, len(look.pieces)))
+        return look
 
     def _end(self, piece: PieceId, folder: Path, stopped: bool) -> None:
         word = {"code": 75 if stopped else 0, "signal": 0, "stopped": stopped, "up_s": self.lasts_s}

@@ -22,7 +22,16 @@ from horae.core.cluster import Node, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Launch, Stop, StopWhy
 from horae.core.engine import Engine
-from horae.core.events import Event, JobFinished, JobProgressed, JobStarted, JobStopped, JobSubmitted
+from horae.core.events import (
+    Event,
+    JobFinished,
+    JobProgressed,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+)
 from horae.core.history import Attempts, History
 from horae.core.job import JobSpec
 from horae.core.states import State
@@ -492,3 +501,26 @@ def test_run_again_the_same_jobs_count_as_finished_as_did_then(turns: SteppedSer
     for report in (measure(was), measure(told)):
         assert (report.jobs, report.finished, report.cancelled) == (4, 1, 2)
     assert measure(told).avg_jct_s == again.end_s[1] - again.submit_s[1]
+
+
+def test_a_host_that_came_back_larger_counts_once_and_absent_nodes_do_not_count() -> None:
+    spec = JobSpec("a-1", 0.0, 2, 100.0, throughput={"v100": 1.0})
+    larger = Node("v1~2", "v100", 4)
+    placed = Decided(0.0, True, launches=(Launch("a-1", 1, (0, 1), Span(1), 0.0),))
+    again = Decided(60.0, True, launches=(Launch("a-1", 2, (2, 3, 4, 5), Span(1), 50.0),))
+    records: list[Event | Decided] = [
+        JobSubmitted(0.0, spec),
+        placed,
+        JobStarted(0.0, "a-1", 1),
+        NodeLost(50.0, "v1"),
+        JobStopped(50.0, "a-1", 1, 50.0),
+        NodeJoined(60.0, larger),
+        again,
+        JobStarted(60.0, "a-1", 2),
+        JobFinished(100.0, "a-1", 2),
+    ]
+    history = read_history(InitialSettings((Node("v1", "v100", 2),), "fifo"), records)
+    report = measure(history)
+    assert (history.cluster.gpus, report.gpus, report.by_gpu_type["v100"].gpus) == (6, 4, 4)
+    # 2 GPUs for 50 s and 4 for 40 s were there, and held all the time.
+    assert report.utilization == pytest.approx(1.0)

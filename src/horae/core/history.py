@@ -61,6 +61,33 @@ class LeaveTimes:
 
 
 @dataclass(frozen=True)
+class NodePresence:
+    """When nodes were there, and with how many GPUs. Columns of equal length; a node may come and go often."""
+
+    gpu_type: NDArray[np.int64]
+    gpus: NDArray[np.int64]
+    begin_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+
+    def gpu_seconds(self, types: int, begin_s: float, end_s: float) -> NDArray[np.float64]:
+        """GPU-seconds that were there between two times, by GPU type."""
+        inside_s = np.minimum(self.end_s, end_s) - np.maximum(self.begin_s, begin_s)
+        spent: NDArray[np.float64] = np.zeros(types)
+        np.add.at(spent, self.gpu_type, self.gpus * np.maximum(inside_s, 0.0))
+        return spent
+
+    def most(self, types: int) -> NDArray[np.int64]:
+        """The largest number of GPUs of each type that were there at the same time."""
+        at_once = (self.begin_s <= self.begin_s[:, None]) & (self.begin_s[:, None] < self.end_s)
+        most = np.zeros(types, np.int64)
+        for there in at_once:
+            count = np.zeros(types, np.int64)
+            np.add.at(count, self.gpu_type, self.gpus * there)
+            most = np.maximum(most, count)
+        return most
+
+
+@dataclass(frozen=True)
 class History:
     """A finished (or interrupted) run. Job columns follow the order of submission.
 
@@ -87,6 +114,13 @@ class History:
     given_up: NDArray[np.bool_] | None = None
     #: How jobs of a live run left their GPUs; None for simulated runs.
     leave: LeaveTimes | None = None
+    #: When nodes were there; None if all were there all the time.
+    presence: NodePresence | None = None
+
+    @property
+    def gpus_by_type(self) -> NDArray[np.int64]:
+        """GPUs of each type; if nodes came and went, the most that were there at the same time."""
+        return self.presence.most(len(self.cluster.gpu_types)) if self.presence else self.cluster.gpus_by_type
 
     @property
     def submit_s(self) -> NDArray[np.float64]:

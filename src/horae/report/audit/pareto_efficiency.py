@@ -22,7 +22,7 @@ def judge_idleness(history: History, observed: Observations) -> Verdict:
     """Whether a GPU idled while a waiting job could have used it where it was, after any decision of the run."""
     idle, end_s = observed.idleness, float(history.attempts.end_s.max(initial=0.0))
     begin_s = float(history.submit_s.min(initial=0.0))
-    capacity = history.cluster.gpus * max(end_s - begin_s, 1e-9)
+    capacity = int(history.gpus_by_type.sum()) * max(end_s - begin_s, 1e-9)
     numbers: dict[str, Any] = {
         "decisions": observed.decisions,
         "stretches": idle.stretches,

@@ -112,7 +112,7 @@ def finish_time_fairness(history: History) -> AppFairness:
     shared_s[of_job[np.isnan(history.end_s)]] = np.nan
     shared_s[~np.isfinite(shared_s)] = np.nan
     demand = _finished_demand(history, of_job, len(lives))
-    capacity = history.cluster.gpus_by_type.astype(np.float64)
+    capacity = history.gpus_by_type.astype(np.float64)
     fair_s = demand.time_on(capacity / contention[:, None])
     cluster_s = demand.time_on(np.broadcast_to(capacity, (len(lives), len(capacity))))
     paper = shared_s / (cluster_s * contention)
@@ -124,7 +124,7 @@ def alone_until(history: History, app: str, at_s: float) -> float:
     lives = AppLives.of(history)
     number = next(k for k, job in enumerate(lives.first_job.tolist()) if history.jobs[job].app_id == app)
     until_s = np.maximum(lives.begin_s + _LEAST_LIFE_S, at_s)
-    capacity = history.cluster.gpus_by_type / lives.contention(until_s)[:, None]
+    capacity = history.gpus_by_type / lives.contention(until_s)[:, None]
     return float(_finished_demand(history, lives.of_job, len(lives)).time_on(capacity)[number])
 
 
@@ -135,7 +135,7 @@ def _finished_demand(history: History, of_job: Ints, apps: int) -> AppDemand:
     work = np.array([job.work for job in jobs], dtype=np.float64)
     gangs = np.array([(job.gpus, job.gpus_min, job.gpus_max) for job in jobs], dtype=np.int64).reshape(-1, 3)
     gpus, least, most = gangs.T
-    return AppDemand.of(of_job[done], apps, work, gpus, least, most, history.rates[done], history.cluster.gpus_by_type)
+    return AppDemand.of(of_job[done], apps, work, gpus, least, most, history.rates[done], history.gpus_by_type)
 
 
 def _horizon_s(history: History) -> float:

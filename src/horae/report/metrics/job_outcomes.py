@@ -64,7 +64,7 @@ def outcomes(history: History, holdings: Holdings) -> Outcomes:
     submit_s, attempts, jobs = history.submit_s, history.attempts, len(history.jobs)
     jct_s = np.where(history.finished, history.end_s - submit_s, np.nan)
     work = np.array([job.work for job in history.jobs])
-    alone_s = isolated_jct(submit_s, history.gpus, work, history.rates, history.cluster.gpus_by_type)
+    alone_s = isolated_jct(submit_s, history.gpus, work, history.rates, history.gpus_by_type)
     holder = attempts.job[holdings.attempt]
     overhead_gpu_s = _overhead_gpu_s(attempts, holdings)
     apps = finish_time_fairness(history)
@@ -101,7 +101,7 @@ def _isolated_app_s(history: History, apps: AppFairness, work: Floats, alone_s: 
         history.gpus[takes_part],
         work[takes_part],
         history.rates[takes_part],
-        history.cluster.gpus_by_type,
+        history.gpus_by_type,
     )
     return end_s - history.submit_s[apps.first_job]
 

@@ -174,13 +174,13 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         given_up=int(given_up.sum()),
         timeout=int((states == State.TIMEOUT).sum()),
         apps=len(apps),
-        gpus=history.cluster.gpus,
+        gpus=int(history.gpus_by_type.sum()),
         avg_jct_s=_mean(jct_s),
         median_jct_s=_percentile(jct_s, 50),
         p95_jct_s=_percentile(jct_s, 95),
         p99_jct_s=_percentile(jct_s, 99),
         makespan_s=length_s,
-        utilization=_share_held(by_gpu_type),
+        utilization=_share_held(by_gpu_type, _gpus_there(history, window)),
         shared_gpu_share=holdings.inside(window.begin_s, window.end_s).shared_share,
         preemptions=int(result.preemptions[inside].sum()),
         rho=Fairness.of(result.apps.rho[apps]),
@@ -299,11 +299,11 @@ def _by_gpu_type(history: History, holdings: Holdings, window: Window) -> dict[s
     own = (attempts.job >= window.first_job) & (attempts.job < window.end_job)
     of_own = np.where(own[holdings.attempt], holdings.gpu_s, 0.0)
     held_by_own = holdings.sums_by_gpu(of_own, cluster.gpu_type, types)
-    visited = _visited(history)
+    visited, gpus, there = _visited(history), history.gpus_by_type, _gpus_there(history, window)
     return {
         name: TypeReport(
-            gpus=int(cluster.gpus_by_type[k]),
-            utilization=float(held[k] / (cluster.gpus_by_type[k] * length_s)) if length_s > 0 else math.nan,
+            gpus=int(gpus[k]),
+            utilization=float(held[k] / (there[k] * length_s)) if length_s > 0 and there[k] > 0 else math.nan,
             gpu_hours=float(held_by_own[k]) / 3600,
             jobs=int(visited[k, window.first_job : window.end_job].sum()),
         )
@@ -321,10 +321,20 @@ def _visited(history: History) -> NDArray[np.bool_]:
     return visited
 
 
-def _share_held(by_gpu_type: dict[str, TypeReport]) -> float:
-    """Utilisation of the whole from that of the types."""
-    gpus = sum(of_type.gpus for of_type in by_gpu_type.values())
-    return sum(of_type.gpus * of_type.utilization for of_type in by_gpu_type.values()) / gpus
+def _gpus_there(history: History, window: Window) -> NDArray[np.generic]:
+    """GPUs of each type, on average over the window: nodes may have come and gone."""
+    length_s = window.end_s - window.begin_s
+    if history.presence is None or not length_s > 0:
+        return history.gpus_by_type
+    types = len(history.cluster.gpu_types)
+    return history.presence.gpu_seconds(types, window.begin_s, window.end_s) / length_s
+
+
+def _share_held(by_gpu_type: dict[str, TypeReport], there: NDArray[np.generic]) -> float:
+    """Utilisation of the whole from that of the types, each by the GPUs that were there."""
+    gpus = there.tolist()
+    held = [count * of_type.utilization for count, of_type in zip(gpus, by_gpu_type.values(), strict=True) if count]
+    return float(sum(held) / sum(gpus)) if held else math.nan
 
 
 def _groups(number: Ints, groups: int) -> list[Ints]:

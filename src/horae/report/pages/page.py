@@ -157,8 +157,8 @@ def render_page(
 def _lead(history: History, report: Report) -> str:
     """How many jobs ran on which cluster."""
     cluster = history.cluster
-    types = [f"{number(gpus)} {name}" for name, gpus in zip(cluster.gpu_types, cluster.gpus_by_type, strict=True)]
-    machines = f"{counted(cluster.gpus, 'GPU')} on {counted(len(cluster.nodes), 'node')} ({', '.join(types)})"
+    types = [f"{number(gpus)} {name}" for name, gpus in zip(cluster.gpu_types, history.gpus_by_type, strict=True)]
+    machines = f"{counted(report.gpus, 'GPU')} on {counted(len(cluster.nodes), 'node')} ({', '.join(types)})"
     jobs = counted(report.jobs, "job") + (f" of {counted(report.apps, 'app')}" if report.apps != report.jobs else "")
     window = report.window
     if window.end_job - window.first_job < len(history.jobs):
