@@ -1,4 +1,7 @@
-"""Gangs that ask for a number of nodes, alike, against brute force over every set of nodes."""
+"""Gangs that ask for a number of nodes, alike, against brute force over every set of nodes.
+
+Tests core/alike_nodes.py, too.
+"""
 
 from __future__ import annotations
 

@@ -35,8 +35,13 @@ needs_slurm = [pytest.mark.engine, pytest.mark.skipif(bool(why_not()), reason=f"
 
 
 @pytest.fixture
-def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
-    nodes = [MadeUpNode("v1", "v100", "rack-0")]
+def hosts() -> list[str]:
+    return ["v1"]
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch, hosts: list[str]) -> Iterator[SlurmCluster]:
+    nodes = [MadeUpNode(host, "v100", "rack-0") for host in hosts]
     with engine_folder("slurm") as folder, SlurmCluster(folder / "slurm", nodes) as cluster:
         for variable in ("SLURM_CONF", "PATH"):
             monkeypatch.setenv(variable, cluster.environment[variable])
@@ -66,6 +71,25 @@ class TestOnRealSlurm:
         turns = {"policy": "time-slice", "settings": {"quantum": "2"}}
         with served(on(slurm, tmp_path / "state", **turns, url="http://head:8642", allow_plain_http=True)) as client:
             three_jobs_take_turns(client)
+
+    @pytest.mark.parametrize("hosts", [["v1", "v2"]])
+    def test_a_job_that_asks_for_two_nodes_has_half_of_its_gpus_on_each(
+        self, slurm: SlurmCluster, tmp_path: Path
+    ) -> None:
+        shared = slurm.folder.parent / "shared"
+        server = Server(ServeOptions(tmp_path / "state", port=0, backend="slurm", partition=PARTITION, shared=shared))
+        try:
+            headers = {"Authorization": f"Bearer {server.token_file.read_text().strip()}"}
+            with httpx.Client(base_url=server.url, headers=headers, timeout=20, trust_env=False) as client:
+                eventually(lambda: [node["state"] for node in client.get("/v1/nodes").json()["nodes"]] == ["up"] * 2)
+                says = "echo $LOCAL_WORLD_SIZE of $WORLD_SIZE"
+                jobs = submit(client, {"run": says, "processes": "gpu", "resources": {"gpus": 4, "nodes": 2}})
+                until(lambda: states(client, jobs) == {"finished"}, "for the job to finish", patience_s=60.0)
+                (attempt,) = client.get(f"/v1/jobs/{jobs[0]}").json()["attempts"]
+                assert attempt["on"] == ["v1[0,1]", "v2[0,1]"]
+                assert "2 of 4" in client.get(f"/v1/jobs/{jobs[0]}/logs").text
+        finally:
+            server.close()
 
     def test_a_job_on_a_node_reports_over_tls(self, slurm: SlurmCluster, tmp_path: Path) -> None:
         ca = trustme.CA()

@@ -32,17 +32,18 @@ def choose_alike(ids: Ints, machines: Machines, nodes: int, gpus: int) -> tuple[
     They are in one rack if one has them, and leave as few of these GPUs as possible on the machines chosen: what
     `placement/choose.py` does by all rules but least-fragmentation, which does not look at racks.
     """
-    each = gpus // nodes
-    number, count = np.unique(machines.of_gpu[ids], return_counts=True)
-    order = np.lexsort((number, count))
-    number, count = number[order][count[order] >= each], count[order][count[order] >= each]
-    rack = machines.rack[number]
-    in_racks = [np.flatnonzero(rack == one)[:nodes] for one in np.unique(rack).tolist()]
-    whole = [places for places in in_racks if len(places) == nodes]
-    chosen = min(whole, key=lambda places: int(count[places].sum())) if whole else np.arange(min(nodes, len(number)))
+    each, machine_of = gpus // nodes, machines.of_gpu[ids]
+    free = np.bincount(machine_of)
+    # The machines with enough GPUs, those with the fewest first.
+    enough = sorted(np.flatnonzero(free >= each).tolist(), key=lambda machine: (free[machine], machine))
+    by_rack: dict[int, list[int]] = {}
+    for machine in enough:
+        by_rack.setdefault(int(machines.rack[machine]), []).append(machine)
+    in_one_rack = [by_rack[rack][:nodes] for rack in sorted(by_rack) if len(by_rack[rack]) >= nodes]
+    chosen = min(in_one_rack, key=lambda group: int(free[group].sum()), default=enough[:nodes])
     if len(chosen) < nodes:
         return ()
-    return tuple(sorted(gpu for one in number[chosen] for gpu in ids[machines.of_gpu[ids] == one][:each].tolist()))
+    return tuple(sorted(gpu for machine in chosen for gpu in ids[machine_of == machine][:each].tolist()))
 
 
 def is_alike(gpu_ids: tuple[int, ...], nodes: int, node_of: Ints) -> bool:

@@ -59,8 +59,8 @@ def explain(status: ClusterStatus, job: str, now_s: float | None = None) -> Expl
         now_s = status.now_s
     words = _Words(status, row, now_s)
     numbers = words.numbers(reason)
-    told = NODE_SENTENCES.get(reason, SENTENCES[reason]) if "nodes" in numbers else SENTENCES[reason]
-    sentence = CountingFormatter().format(told, **numbers, **words.phrases(reason, numbers))
+    template = NODE_SENTENCES.get(reason, SENTENCES[reason]) if "nodes" in numbers else SENTENCES[reason]
+    sentence = CountingFormatter().format(template, **numbers, **words.phrases(reason, numbers))
     more = words.nodes_asked(reason, numbers) + words.unsaved()
     return Explanation(job, reason.code, sentence[0].upper() + sentence[1:] + more, numbers)
 

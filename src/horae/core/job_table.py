@@ -110,6 +110,8 @@ class JobTable:
         #: What is kept of retired jobs.
         self.past = RetiredJobs()
         self.rows: dict[str, int] = {}
+        #: Whether any job has asked for a number of nodes.
+        self.asks_for_nodes = False
         self.gpu_types = gpu_types
         self.speeds, self._queues = speeds, queues
         #: Name of each app number, newest number of each name, and rows of each app without some that have ended.
@@ -161,7 +163,7 @@ class JobTable:
         self.specs.append(spec)
         self.rows[spec.id] = row
         self.gpus[row], self.gpus_min[row], self.gpus_max[row] = spec.gpus, spec.gpus_min, spec.gpus_max
-        self.nodes[row] = spec.nodes
+        self.nodes[row], self.asks_for_nodes = spec.nodes, self.asks_for_nodes or spec.nodes > 0
         self.submit_s[row] = self.waiting_since_s[row] = self.since_s[row] = now_s
         self.work[row] = self.work_left[row] = spec.work
         self.weight[row], self.min_runtime_s[row] = spec.weight, spec.min_runtime_s
@@ -367,6 +369,7 @@ class JobTable:
         self.gpu_types = gpu_types
         self.specs = list(specs)
         self.rows = {spec.id: row for row, spec in enumerate(specs)}
+        self.asks_for_nodes = any(spec.nodes for spec in specs)
         for row, spec in enumerate(specs):
             self._group(row, spec)
         room = max(64, len(specs))

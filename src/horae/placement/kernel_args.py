@@ -184,6 +184,8 @@ class Walk(NamedTuple):
     complete: bool
     several: bool
     as_jobs_say: bool
+    #: Whether some jobs ask for a number of nodes: if not, hot loops do not look.
+    asks_for_nodes: bool
     #: Whether rows that keep their GPUs after their lease has ended are to be listed.
     renews: bool
     #: Whether some queues have a minimum, and whether some have a maximum.

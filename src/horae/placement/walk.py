@@ -173,7 +173,7 @@ def _all_fit(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> bool:
         row = walk.job[i]
         if floor.holder_of[row] >= 0:
             continue
-        if needs.nodes[row] > 0:
+        if walk.asks_for_nodes and needs.nodes[row] > 0:
             # Whether there are such nodes, too, is for the full walk.
             return False
         wanted += needs.gpus_min[row]
@@ -277,7 +277,8 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, 
     counters, job, turns, type_counts, counts = floor.counters, walk.job, walk.turns, floor.by_type, floor.by_pool
     holder_of, held, holders, marks = floor.holder_of, floor.held, floor.holders, floor.marks
     next_gpu, by_gpu = floor.next_gpu, floor.by_gpu
-    gpus_min, types, skew, nodes = needs.gpus_min, needs.types, needs.skew, needs.nodes
+    gpus_min, types, skew = needs.gpus_min, needs.types, needs.skew
+    nodes, asks_for_nodes = needs.nodes, walk.asks_for_nodes
     codes, tried, heap_key = walk.codes, walk.tried, walk.heap_key
     keyed, lacking, everybody = len(walk.key) > 0, what_is_lacking(walk), EVERYBODY + 0
     turn = 0
@@ -297,7 +298,7 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, 
             if h < 0 and marks[MARK, row] != GRANTED:
                 counters[FIRST_TO_WAIT] = i
             continue
-        least, stuck = gpus_min[row], 0
+        least, asked, stuck = gpus_min[row], 0, 0
         if h >= 0 and holders[STATUS, h] == UNDECIDED and holders[GUEST, h] < 0:
             # What a job has is what it says: such a wish suits.
             holders[STATUS, h] = KEEPS
@@ -310,9 +311,10 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, 
             continue
         if h < 0 and marks[MARK, row] == UNMARKED and counters[BLOCKED] == 0:
             consolidated = pools.rule == BY_SKEW and skew[row] > pools.pack_limit
-            entry = entry_of_gang(least, nodes[row], consolidated, floor, tried)
+            asked = nodes[row] if asks_for_nodes else 0
+            entry = entry_of_gang(least, asked, consolidated, floor, tried)
             stuck = _is_stuck(least, types[row], entry, walk.preempt, type_counts, tried, counters)
-        if stuck > 0 and could_hold(least, nodes[row], types[row], type_counts):
+        if stuck > 0 and could_hold(least, asked, types[row], type_counts):
             codes[CODE, i] = _FRAGMENTED if stuck == 2 else lacking
             counters[BLOCKED] = 1 if walk.blocking else counters[BLOCKED]
             counters[FIRST_TO_WAIT] = i if counters[FIRST_TO_WAIT] < 0 else counters[FIRST_TO_WAIT]

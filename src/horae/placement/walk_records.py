@@ -155,6 +155,7 @@ class WalkRecords:
             complete=wishes.job is now.rows,
             several=len(wishes.gpu_type) > 0,
             as_jobs_say=len(wishes.gpu_type) + len(wishes.gpus_min) + len(wishes.gpus_max) == 0,
+            asks_for_nodes=now.table.asks_for_nodes,
             renews=wishes.lease_until_s > now.now_s and not unprotected,
             guaranteed=queues.has_minimum,
             limited=queues.has_maximum,

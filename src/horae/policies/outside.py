@@ -145,9 +145,9 @@ def _problem_of_nodes(now: Snapshot, wishes: Wishes) -> str:
     """What is wrong with wishes for jobs that ask for a number of nodes: these have one GPU count, and never share."""
     nodes, gpus = now.table.nodes, now.table.gpus
     for column in (wishes.gpus_min, wishes.gpus_max):
-        wrong = np.flatnonzero((nodes[wishes.job] > 0) & (gpus[wishes.job] != column)) if len(column) else ()
+        wrong = wishes.job[(nodes[wishes.job] > 0) & (gpus[wishes.job] != column)] if len(column) else column
         if len(wrong):
-            job = now.table.specs[wishes.job[wrong[0]]]
+            job = now.table.specs[int(wrong[0])]
             return f"give job {job.id!r} another GPU count than {job.gpus}, and it asks for {job.nodes} nodes, alike"
     paired = np.flatnonzero(wishes.partner != -1)
     if (nodes[wishes.job[paired]] > 0).any() or (nodes[wishes.partner[paired]] > 0).any():

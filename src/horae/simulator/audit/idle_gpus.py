@@ -83,7 +83,7 @@ def _without_nodes(now: Snapshot, fitting: Ints, free: NDArray[np.bool_]) -> Int
     """
     if not now.table.nodes[fitting].any():
         return fitting
-    plain = fitting[now.table.nodes[fitting] == 0]
+    plain: Ints = fitting[now.table.nodes[fitting] == 0]
     if len(plain):
         return plain
     by_type = np.bincount(now.cluster.gpu_type[free], minlength=len(now.cluster.gpu_types))
