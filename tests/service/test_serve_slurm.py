@@ -73,23 +73,14 @@ class TestOnRealSlurm:
             three_jobs_take_turns(client)
 
     @pytest.mark.parametrize("hosts", [["v1", "v2"]])
-    def test_a_job_that_asks_for_two_nodes_has_half_of_its_gpus_on_each(
-        self, slurm: SlurmCluster, tmp_path: Path
-    ) -> None:
-        shared = slurm.folder.parent / "shared"
-        server = Server(ServeOptions(tmp_path / "state", port=0, backend="slurm", partition=PARTITION, shared=shared))
-        try:
-            headers = {"Authorization": f"Bearer {server.token_file.read_text().strip()}"}
-            with httpx.Client(base_url=server.url, headers=headers, timeout=20, trust_env=False) as client:
-                eventually(lambda: [node["state"] for node in client.get("/v1/nodes").json()["nodes"]] == ["up"] * 2)
-                says = "echo $LOCAL_WORLD_SIZE of $WORLD_SIZE"
-                jobs = submit(client, {"run": says, "processes": "gpu", "resources": {"gpus": 4, "nodes": 2}})
-                until(lambda: states(client, jobs) == {"finished"}, "for the job to finish", patience_s=60.0)
-                (attempt,) = client.get(f"/v1/jobs/{jobs[0]}").json()["attempts"]
-                assert attempt["on"] == ["v1[0,1]", "v2[0,1]"]
-                assert "2 of 4" in client.get(f"/v1/jobs/{jobs[0]}/logs").text
-        finally:
-            server.close()
+    def test_half_of_the_gpus_of_a_job_on_two_nodes_are_on_each(self, slurm: SlurmCluster, tmp_path: Path) -> None:
+        with served(on(slurm, tmp_path / "state"), nodes=2) as client:
+            says = "echo $LOCAL_WORLD_SIZE of $WORLD_SIZE"
+            jobs = submit(client, {"run": says, "processes": "gpu", "resources": {"gpus": 4, "nodes": 2}})
+            all_become("finished", client, jobs)
+            (record,) = records(client, jobs)
+            assert record["attempts"][0]["on"] == ["v1[0,1]", "v2[0,1]"]
+            assert "2 of 4" in logs(client, jobs)[0]
 
     def test_a_job_on_a_node_reports_over_tls(self, slurm: SlurmCluster, tmp_path: Path) -> None:
         ca = trustme.CA()
