@@ -176,11 +176,32 @@ def test_what_could_never_fit_is_told_so(there: Cluster, sizes: list[tuple[int, 
     cell = Cell(there, "fifo-backfill")
     jobs = [gang(n, shape) for n, shape in enumerate(sizes)]
     cell.submit(0, *jobs)
-    for spec in jobs:
-        pools = [[node for node in there.nodes if node.gpu_type == t] for t in there.gpu_types]
-        able = any(sum(node.gpus >= spec.gpus_per_node for node in pool) >= spec.nodes for pool in pools)
-        if spec.nodes:
-            assert (cell.reason(spec.id) is Reason.CLUSTER_TOO_SMALL) == (not able)
+    assert {spec.id for spec in jobs if cell.reason(spec.id) is Reason.CLUSTER_TOO_SMALL} == {
+        spec.id for spec in jobs if not able(spec, there)
+    }
+
+
+def able(spec: JobSpec, there: Cluster) -> bool:
+    """Whether an empty cluster holds a job."""
+    pools = [[node for node in there.nodes if node.gpu_type == gpu_type] for gpu_type in there.gpu_types]
+    if not spec.nodes:
+        return any(sum(node.gpus for node in pool) >= spec.gpus for pool in pools)
+    return any(sum(node.gpus >= spec.gpus_per_node for node in pool) >= spec.nodes for pool in pools)
+
+
+@given(there=clusters, first=wanted, second=wanted)
+@settings(max_examples=60, deadline=None)
+def test_who_goes_first_gets_its_nodes_from_whoever_has_them(
+    there: Cluster, first: list[tuple[int, int]], second: list[tuple[int, int]]
+) -> None:
+    cell, jobs = Cell(there, "srtf"), []
+    for now_s, batch in ((0.0, first), (10.0, second)):
+        new = [gang(len(jobs) + n, shape, work=10_000.0 - 100 * (len(jobs) + n)) for n, shape in enumerate(batch)]
+        jobs += new
+        cell.submit(now_s, *new)
+        shortest = next((spec.id for spec in reversed(jobs) if able(spec, there)), None)
+        assert shortest is None or shortest in cell.running
+        assert not {spec.id for spec in jobs if not able(spec, there)} & set(cell.running)
 
 
 class WalksWithNodes(RandomWalks):
