@@ -11,7 +11,7 @@ from tests.conformance.recorder import FREE, Line
 #: How far numbers behind a sentence may be from those recorded, relative to them.
 TOLERANCE = 1e-9
 #: Fields that events got after runs were recorded, and what they mean there: stored formats grow by addition.
-ADDED: dict[str, Line] = {"NodeDraining": {"by": ""}, "JobSubmitted": {"spec": {"notice_s": None}}}
+ADDED: dict[str, Line] = {"NodeDraining": {"by": ""}, "JobSubmitted": {"spec": {"notice_s": None, "nodes": 0}}}
 #: Characters of a value that a message shows.
 _SHOWN = 300
 

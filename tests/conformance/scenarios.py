@@ -135,6 +135,15 @@ def elastic(specs: Iterable[JobSpec], seed: int) -> tuple[JobSpec, ...]:
     )
 
 
+def on_nodes(specs: Iterable[JobSpec], seed: int) -> tuple[JobSpec, ...]:
+    """The same jobs; half of them ask for 1, 2 or 4 nodes, alike, as far as their GPUs can be divided."""
+    draw, made = Random(seed), []
+    for one in specs:
+        wanted = draw.choice((0, 0, 0, 1, 2, 4))
+        made.append(one if wanted == 0 or one.gpus % wanted else replace(one, nodes=wanted))
+    return tuple(made)
+
+
 def with_losses(specs: Iterable[JobSpec], seed: int, reports: int = 6) -> tuple[JobSpec, ...]:
     """The same jobs, which report a falling loss so many times."""
     draw, made = Random(seed), []
@@ -311,6 +320,22 @@ def _ordering() -> Iterable[Scenario]:
         placement="least-fragmentation",
     )
     yield Scenario("fifo-backfill-nodes", ONE_TYPE, "fifo-backfill", touched(jobs(5, 50), 5), events=operator(ONE_TYPE))
+    yield Scenario(
+        "fifo-backfill-reserve-alike",
+        RACKS,
+        "fifo-backfill",
+        on_nodes(touched(jobs(35, 50), 35), 35),
+        {"reserve": "300"},
+        events=operator(RACKS),
+    )
+    yield Scenario(
+        "tiresias-alike",
+        nodes((3, 2, "v100"), (2, 4, "v100"), (3, 2, "k80"), nodes_per_rack=3),
+        "tiresias",
+        on_nodes(touched(jobs(36, 60, every_s=50.0), 36), 36),
+        placement="tiresias",
+        events=requests(jobs(36, 60, every_s=50.0), 36),
+    )
     yield Scenario("smallest-first", RACKS, "smallest-first", jobs(6, 50), {"reserve": "400"}, placement="consolidated")
     mixed = nodes((1, 4, "v100"), (2, 2, "v100"), (1, 4, "k80"))
     yield Scenario(

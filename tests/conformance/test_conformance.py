@@ -36,6 +36,7 @@ RESTARTED = (
     "themis-agents",
     "highest-rho-hyperband",
     "srtf-failing-jobs",
+    "tiresias-alike",
     "switch-themis-max-min-retired",
 )
 restarted = pytest.mark.parametrize("name", RESTARTED)

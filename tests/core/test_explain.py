@@ -41,6 +41,28 @@ def test_a_gang_between_scraps_hears_how_much_is_free_and_how_much_of_it_on_one_
     assert re.search(r"^3 GPUs are free.* 2 .*at most 1 on one node", sentence)
 
 
+def test_a_job_hears_how_many_nodes_it_needs_and_how_many_have_room() -> None:
+    cell = Cell("3x4", placement="consolidated")
+    cell.submit(0, *(job(f"corner{n}", gpus=2, nodes=1) for n in range(5)))
+    cell.submit(1, job("gang", gpus=8, nodes=2), job("huge", gpus=20, nodes=4))
+    code, sentence = said(cell, "gang")
+    assert (code, explain(cell.engine.status(), "gang").numbers["fitting_nodes"]) == ("NoFreeGpus", 0)
+    assert "needs 2 nodes of one type with 4 GPUs free on each, and no node has so many" in sentence
+    assert said(cell, "huge")[0] == "ClusterTooSmall"
+    assert "needs 4 nodes of one type with 5 GPUs each, and the cluster now has 0 that can" in said(cell, "huge")[1]
+    cell.at(2, *(JobFinished(2, f"corner{n}", 1) for n in (0, 1, 2)))
+    code, sentence = said(cell, "gang")
+    assert (code, cell.gpus("gang")) == ("Fragmented", ())
+    assert "with 4 GPUs free on each, and 1 node has so many, though 8 GPUs are free" in sentence
+
+
+def test_a_job_behind_others_hears_of_its_nodes_too() -> None:
+    cell = Cell("2x2", "srtf")
+    cell.submit(0, job("short", gpus=2, work=10), job("corner", gpus=1, work=10), job("gang", gpus=4, nodes=2))
+    assert said(cell, "gang")[0] == "BehindShorter"
+    assert said(cell, "gang")[1].endswith("It asks for 2 nodes with 2 GPUs each, and no node has so many free.")
+
+
 def test_a_job_over_its_quota_hears_which_queue_is_full() -> None:
     cell = Cell("1x4", queues=[Queue("org", gpus_max=1)])
     cell.submit(0, job("a", queue="org/x"), job("b", queue="org/y"))

@@ -51,3 +51,21 @@ def test_a_job_is_rigid_unless_told_otherwise() -> None:
 
 def test_a_job_without_an_app_is_one_of_its_own() -> None:
     assert (job("a").app_id, job("a", app="sweep").app_id) == ("a", "sweep")
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"gpus": 6, "nodes": 4}, "6 GPUs cannot be divided equally among 4 nodes; ask for 4 or 8 GPUs"),
+        ({"gpus": 2, "nodes": 4}, "ask for 4 GPUs, or for another number of nodes"),
+        ({"gpus": 4, "nodes": 2, "gpus_min": 2}, "leave out nodes, or gpus_min and gpus_max"),
+        ({"gpus": 4, "nodes": -1}, "ask for at least 1, or leave nodes out"),
+    ],
+)
+def test_nodes_that_cannot_be_alike_are_told(fields: dict[str, int], sentence: str) -> None:
+    with pytest.raises(BadJob, match=sentence):
+        job("a", **fields)
+
+
+def test_gpus_on_each_node_follow_from_the_number_of_nodes() -> None:
+    assert (job("a", gpus=8, nodes=2).gpus_per_node, job("a", gpus=8).gpus_per_node) == (4, 0)

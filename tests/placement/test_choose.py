@@ -47,7 +47,7 @@ def chosen(rule: int, gpus: int, gpu_type: int, pools: list[Pool]) -> dict[int, 
     block[FREE], block[POOL_TYPE], block[POOL_RACK], block[CAPACITY] = free, types, racks, capacity
     block[BY_CAPACITY] = np.argsort(-capacity, kind="stable")
     record = Pools(rule, 0.5, False, int(racks.max()) + 1, False, block)
-    taken, choice = plain(choose)(Gang(rule, gpus, gpu_type), block[FREE], record), block
+    taken, choice = plain(choose)(Gang(rule, gpus, gpu_type, 0), block[FREE], record), block
     assert len(set(choice[CHOSEN_POOL, :taken].tolist())) == taken, "a pool is named twice"
     return dict(zip(choice[CHOSEN_POOL, :taken].tolist(), choice[CHOSEN_GPUS, :taken].tolist(), strict=True))
 

@@ -129,3 +129,15 @@ def test_elastic_jobs_may_change_places_of_different_size() -> None:
     found = better_places(crowded, jobs, CLUSTER, Speeds(Throughputs()))
     assert [(one.job, one.gain, one.other, one.gain_of_other) for one in found] == [(1, 2.0, 0, 0.0)]
     assert np.isclose(Throughputs().rate(jobs[1], "b", 1, Span.GPU), 1.0)
+
+
+def test_a_job_that_asks_for_nodes_stays_where_it_is() -> None:
+    spread = {"throughput": {"a": 1.0}, "slowdown": (1.0, 1.0, 2.0, 3.0)}
+    speeds, moment = Speeds(Throughputs()), moment_of([(0, 2), (1, 3)])
+    free = [job("first", 2, **spread), job("second", 2, **spread)]
+    assert [found.job for found in better_places(moment, free, CLUSTER, speeds)] == [0, 1]
+    alike = [job("first", 2, nodes=2, **spread), job("second", 2, **spread)]
+    found = better_places(moment, alike, CLUSTER, speeds)
+    assert [(one.job, one.other) for one in found] == [(1, None)], "on idle GPUs, not on those of the first"
+    both = [job("first", 2, nodes=2, **spread), job("second", 2, nodes=2, **spread)]
+    assert better_places(moment, both, CLUSTER, speeds) == []

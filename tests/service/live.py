@@ -44,14 +44,16 @@ class PrintingBackend(FakeBackend):
 class Live:
     """A service that runs, and people who ask it."""
 
-    def __init__(self, folder: Path, policy: str, settings: dict[str, str], script: FakeJob) -> None:
+    def __init__(
+        self, folder: Path, policy: str, settings: dict[str, str], script: FakeJob, nodes: tuple[Node, ...]
+    ) -> None:
         self.folder = folder
         self.store = Store(f"sqlite:///{folder}/journal.db", own=True)
         clock = wall_clock(self.store.epoch)
         self.tokens = Tokens(self.store, b"s" * 32, clock)
-        self.backend = PrintingBackend(NODES, FakeWorld(default=script))
+        self.backend = PrintingBackend(nodes, FakeWorld(default=script))
         self.backend.logs = folder
-        beginning = InitialSettings(NODES, policy, settings)
+        beginning = InitialSettings(nodes, policy, settings)
         warm_up(beginning)
         self.daemon = Daemon(self.store, self.backend, beginning, clock, lambda job, attempt: {}, watch_s=0.01)
         self.daemon.start()
@@ -97,10 +99,14 @@ class Live:
 
 @contextmanager
 def live(
-    folder: Path, policy: str = "fifo-backfill", settings: dict[str, str] | None = None, script: FakeJob | None = None
+    folder: Path,
+    policy: str = "fifo-backfill",
+    settings: dict[str, str] | None = None,
+    script: FakeJob | None = None,
+    nodes: tuple[Node, ...] = NODES,
 ) -> Iterator[Live]:
     """A service for a while. Jobs run until they are stopped, unless `script` says otherwise."""
-    service = Live(folder, policy, settings or {}, script or FakeJob())
+    service = Live(folder, policy, settings or {}, script or FakeJob(), nodes)
     try:
         yield service
         assert service.daemon.crashed is None

@@ -74,6 +74,14 @@ def test_a_found_job_runs_as_its_users(tmp_path: Path) -> None:
     assert [(act.actor, act.action) for act in service.store.acts()] == [("zoe", "submit")]
 
 
+@pytest.mark.parametrize(("policy", "nodes"), [("fifo", 1), ("themis", 0)])
+def test_a_number_of_nodes_is_kept_where_placement_chooses_them(tmp_path: Path, policy: str, nodes: int) -> None:
+    service = SteppedService(tmp_path, policy=policy)
+    take_in(service, finder := Finder(found(resources={"gpus": 2, "nodes": 1})))
+    assert not finder.refused, "the cluster manager itself sees to them otherwise"
+    assert service.daemon.engine.jobs.nodes[0] == nodes
+
+
 def test_a_job_is_taken_in_once_however_often_it_is_found(tmp_path: Path) -> None:
     service = SteppedService(tmp_path)
     for _ in range(2):

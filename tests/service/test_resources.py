@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from horae.core.cluster import Node
 from horae.service.job_file import BadJobFile, read_job, task_of
-from tests.service.live import live, submit
+from horae.service.roles import Role
+from tests.service.live import eventually, in_state, live, submit
 
 ALL = frozenset({"cpus_per_gpu", "memory_per_gpu", "image"})
 ASKED = {"gpus": 2, "cpus_per_gpu": 8, "memory_per_gpu": "1.5GiB", "image": "registry.example/team/train:1.2"}
@@ -49,6 +51,9 @@ def test_memory_is_counted_in_mib_rounded_up(text: str, mb: int) -> None:
         ({"image": "two words"}, "cannot be the name of an image"),
         ({"image": "--privileged"}, "cannot be the name of an image"),
         ({"memory": "16GiB"}, "Did you mean"),
+        ({"gpus": 6, "nodes": 4}, "6 GPUs cannot be divided equally among 4 nodes; ask for 4 or 8 GPUs"),
+        ({"gpus_min": 2, "gpus": 4, "nodes": 2}, "leave out nodes, or gpus_min and gpus_max"),
+        ({"nodes": 0}, "nodes"),
     ],
 )
 def test_what_makes_no_sense_is_told(resources: dict[str, Any], says: str) -> None:
@@ -87,3 +92,44 @@ def test_ignored_cpus_and_memory_are_told_at_submission(tmp_path: Path) -> None:
             "This service's backend ignores resources.cpus_per_gpu: it does not divide those."
         ]
         assert ana.post("/v1/jobs", json=[{"run": "true"}]).json()["notes"] == []
+
+
+def test_a_job_runs_on_as_many_nodes_as_it_asks_for(tmp_path: Path) -> None:
+    with live(tmp_path, nodes=tuple(Node(f"n{k}", "v100", 4) for k in range(3))) as service:
+        ana = service.person("ana")
+        (corner, gang) = submit(ana, {"resources": {"gpus": 3}}, {"resources": {"gpus": 4, "nodes": 2}})
+        told = in_state(ana, gang, "running")
+        assert (told["gpus"], told["nodes"]) == (4, 2)
+        assert told["on"] == ["n1[0,1]", "n2[0,1]"]
+        assert in_state(ana, corner, "running")["nodes"] is None
+        (waits,) = submit(ana, {"resources": {"gpus": 6, "nodes": 2}})
+        why = eventually(lambda: (told := ana.get(f"/v1/jobs/{waits}/why").json())["reason"] == "NoFreeGpus" and told)
+        assert why["numbers"]["fitting_nodes"] == 0
+        assert "needs 2 nodes of one type with 3 GPUs free on each, and no node has so many" in why["sentence"]
+        events = ana.get(f"/v1/jobs/{gang}/events").json()["events"]
+        assert "4 GPUs on 2 nodes, alike" in str(events)
+
+
+def test_nodes_that_there_never_are_are_refused_with_what_there_is(tmp_path: Path) -> None:
+    with live(tmp_path) as service:
+        wide = {"name": "wide", "run": "true", "resources": {"gpus": 4, "nodes": 2}}
+        refused = service.person("ana").post("/v1/jobs", json=[wide])
+        assert refused.status_code == 400
+        said = "Job 'wide' asks for 2 nodes of one type with 2 GPUs each, and there is only 1 with so many: ask for"
+        assert said in refused.json()["error"]
+        large = {"name": "large", "run": "true", "resources": {"gpus": 8, "nodes": 1}}
+        refused = service.person("ana").post("/v1/jobs", json=[large])
+        assert "needs 8 GPUs of one type, but there are only 4" in refused.json()["error"]
+
+
+def test_a_policy_that_chooses_nodes_itself_refuses_a_number_of_nodes(tmp_path: Path) -> None:
+    with live(tmp_path, "themis") as service:
+        ana, admin = service.person("ana"), service.person("root", Role.ADMIN)
+        refused = ana.post("/v1/jobs", json=[{"run": "true", "resources": {"gpus": 2, "nodes": 1}}])
+        assert refused.status_code == 400
+        assert "the policy themis chooses nodes itself and does not know that" in refused.json()["error"]
+        assert admin.put("/v1/settings", json={"policy": "fifo-backfill"}).status_code == 200
+        (gang,) = submit(ana, {"resources": {"gpus": 2, "nodes": 1}})
+        refused = admin.put("/v1/settings", json={"policy": "themis"})
+        assert refused.status_code == 400
+        assert f"Job {gang} asks for 1 node, alike, and the policy themis chooses nodes itself" in refused.text

@@ -35,8 +35,13 @@ needs_slurm = [pytest.mark.engine, pytest.mark.skipif(bool(why_not()), reason=f"
 
 
 @pytest.fixture
-def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
-    nodes = [MadeUpNode("v1", "v100", "rack-0")]
+def hosts() -> list[str]:
+    return ["v1"]
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch, hosts: list[str]) -> Iterator[SlurmCluster]:
+    nodes = [MadeUpNode(host, "v100", "rack-0") for host in hosts]
     with engine_folder("slurm") as folder, SlurmCluster(folder / "slurm", nodes) as cluster:
         for variable in ("SLURM_CONF", "PATH"):
             monkeypatch.setenv(variable, cluster.environment[variable])
@@ -66,6 +71,16 @@ class TestOnRealSlurm:
         turns = {"policy": "time-slice", "settings": {"quantum": "2"}}
         with served(on(slurm, tmp_path / "state", **turns, url="http://head:8642", allow_plain_http=True)) as client:
             three_jobs_take_turns(client)
+
+    @pytest.mark.parametrize("hosts", [["v1", "v2"]])
+    def test_half_of_the_gpus_of_a_job_on_two_nodes_are_on_each(self, slurm: SlurmCluster, tmp_path: Path) -> None:
+        with served(on(slurm, tmp_path / "state"), nodes=2) as client:
+            says = "echo $LOCAL_WORLD_SIZE of $WORLD_SIZE"
+            jobs = submit(client, {"run": says, "processes": "gpu", "resources": {"gpus": 4, "nodes": 2}})
+            all_become("finished", client, jobs)
+            (record,) = records(client, jobs)
+            assert record["attempts"][0]["on"] == ["v1[0,1]", "v2[0,1]"]
+            assert "2 of 4" in logs(client, jobs)[0]
 
     def test_a_job_on_a_node_reports_over_tls(self, slurm: SlurmCluster, tmp_path: Path) -> None:
         ca = trustme.CA()

@@ -213,3 +213,11 @@ def test_claiming_less_work_pays_under_shortest_first_and_not_under_fifo() -> No
     _, seen = observed(jobs, "1x1", "fifo", samples=40)
     assert seen.probes
     assert all(one.lying == one.honest for one in seen.probes)
+
+
+@pytest.mark.parametrize(("nodes", "idle"), [(0, (2, 3)), (1, (2, 3)), (2, ())])
+def test_gpus_are_idle_for_a_job_that_asks_for_nodes_only_on_such_nodes(nodes: int, idle: tuple[int, ...]) -> None:
+    cell = Cell("2x2", "fifo")
+    cell.submit(0, job("a", gpus=2, nodes=1), job("big", gpus=4), job("gang", gpus=2, nodes=nodes))
+    found = idle_now(cell.engine.snapshot())
+    assert (found.gpu_ids if found else ()) == idle

@@ -180,6 +180,11 @@ class Engine:
         return self._state.dropped_reports
 
     @property
+    def flat(self) -> bool:
+        """Whether the placement rule goes by the GPU count alone."""
+        return self._placement.flat
+
+    @property
     def policy_name(self) -> str:
         """Name of the policy that decides."""
         return self._state.policy[0]
@@ -470,7 +475,7 @@ class Engine:
         taken: list[int] = []
         for row, span in state.pending.items():
             if STATES[state.jobs.state[row]] is PLACED and not state.gpus.vacant(row):
-                gpu_ids = state.gpus.idle_like(row, span, machines, taken)
+                gpu_ids = state.gpus.idle_like(row, span, machines, taken, int(state.jobs.nodes[row]))
                 if gpu_ids:
                     launches.append(self._launch(row, gpu_ids, machines.span(gpu_ids)))
                     taken += gpu_ids

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
+from numpy.typing import NDArray
 
 from horae.core.commands import Evidence
 from horae.core.compared_by import compared_values, comparison_in_words
 from horae.core.counted import CountingFormatter, counted, counted_or_no
-from horae.core.reasons import NO_NODE_YET, RULES, SENTENCES, Reason
+from horae.core.reasons import NO_NODE_YET, NODE_SENTENCES, RULES, SENTENCES, WAITS_FOR_GPUS, Reason
 from horae.core.states import ENDED, ENDING, PLACED, STOPPING, WAITING, State
 from horae.core.status import ClusterStatus
 
@@ -58,10 +59,12 @@ def explain(status: ClusterStatus, job: str, now_s: float | None = None) -> Expl
         now_s = status.now_s
     words = _Words(status, row, now_s)
     numbers = words.numbers(reason)
-    too_early = reason is Reason.NOT_YET_CONSIDERED and not status.cluster.nodes
-    template = NO_NODE_YET if too_early else SENTENCES[reason]
+    template = NODE_SENTENCES.get(reason, SENTENCES[reason]) if "nodes" in numbers else SENTENCES[reason]
+    if reason is Reason.NOT_YET_CONSIDERED and not status.cluster.nodes:
+        template = NO_NODE_YET
     sentence = CountingFormatter().format(template, **numbers, **words.phrases(reason, numbers))
-    return Explanation(job, reason.code, sentence[0].upper() + sentence[1:] + words.unsaved(), numbers)
+    more = words.nodes_asked(reason, numbers) + words.unsaved()
+    return Explanation(job, reason.code, sentence[0].upper() + sentence[1:] + more, numbers)
 
 
 class _Words:
@@ -91,6 +94,8 @@ class _Words:
             "given_up": status.given_up.get(row, ""),
             "app": status.spec(row).app_id,
         }
+        if int(column["nodes"][row]):
+            numbers |= self._nodes()
         match reason:
             case Reason.OVER_QUOTA:
                 numbers |= self._full_queue()
@@ -133,7 +138,15 @@ class _Words:
             "vacating": _vacating(number.get("occupied", 0), self._status.state(self._row) is STOPPING),
             "passing": self._passing(),
             "kept": self._kept(numbers),
+            "fitting_have": counted_or_no(number.get("fitting_nodes", 0), "node", "has", "have"),
         }
+
+    def nodes_asked(self, reason: Reason, numbers: Mapping[str, float | str]) -> str:
+        """How many nodes a job asks for, and how many could take it now; empty if it waits for none."""
+        if "nodes" not in numbers or reason not in WAITS_FOR_GPUS:
+            return ""
+        asked = "It asks for {nodes:node} with {each:GPU} each, and {fitting_have} so many free."
+        return " " + CountingFormatter().format(asked, **numbers, **self.phrases(reason, numbers))
 
     def unsaved(self) -> str:
         """That a job which waits begins anew, and how long it then works at least; empty if it goes on."""
@@ -154,6 +167,26 @@ class _Words:
         free = self._evidence.node_free
         usable = np.isin(self._status.cluster.node_type[: len(free)], self._types)
         return int(free[usable].max(initial=0))
+
+    def _nodes(self) -> dict[str, float | str]:
+        """Nodes of one type, and GPUs on each, that a job asks for; how many have so many free, and in all."""
+        status, free = self._status, self._evidence.node_free
+        nodes = int(status.columns["nodes"][self._row])
+        each = int(status.columns["gpus_min"][self._row]) // nodes
+        there = zip(status.nodes, status.node_up, status.node_draining, strict=True)
+        able = np.array([up and not draining and node.gpus >= each for node, up, draining in there], np.bool_)
+        return {
+            "nodes": nodes,
+            "each": each,
+            "fitting_nodes": self._most_of_one_type(free >= each),
+            "able_nodes": self._most_of_one_type(able),
+        }
+
+    def _most_of_one_type(self, chosen: NDArray[np.bool_]) -> int:
+        """How many nodes are chosen, of the type that the job can use and that has most of them."""
+        node_type = self._status.cluster.node_type[: len(chosen)][chosen]
+        counts = np.bincount(node_type, minlength=len(self._status.cluster.gpu_types))
+        return max((int(counts[gpu_type]) for gpu_type in self._types), default=0)
 
     def _over_types(self, by_type: tuple[int, ...]) -> int:
         """Sum over the GPU types that the job can use."""

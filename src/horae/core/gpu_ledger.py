@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horae.core import gpu_moves
+from horae.core.alike_nodes import choose_alike
 from horae.core.arrays import Ints
 from horae.core.cluster import Cluster, Machines, Node, Span
 from horae.core.declared import Rows, Stored
@@ -113,10 +114,12 @@ class GpuLedger:
         sits_on = self.occupied.get(first if second == row else second, ())
         return sorted(sits_on) == sorted(gpu_ids) or set(sits_on).isdisjoint(gpu_ids)
 
-    def idle_like(self, row: int, span: Span, machines: Machines, taken: Collection[int] = ()) -> tuple[int, ...]:
+    def idle_like(
+        self, row: int, span: Span, machines: Machines, taken: Collection[int] = (), nodes: int = 0
+    ) -> tuple[int, ...]:
         """Idle GPUs that nobody has, like those set aside for a job and no farther apart; empty if there are none.
 
-        `span` is the span of those set aside; `taken` are not to be used.
+        `span` is the span of those set aside; `taken` are not to be used; `nodes` is what the job asks for, or 0.
         """
         gpu_ids, count = self.held[row], len(self.held[row])
         gpu_type = int(self.cluster.gpu_type[gpu_ids[0]])
@@ -126,6 +129,9 @@ class GpuLedger:
         idle &= self.cluster.gpu_type == gpu_type
         idle[list(taken)] = False
         ids = np.flatnonzero(idle)
+        if nodes:
+            found = choose_alike(ids, machines, nodes, count)
+            return found if found and machines.span(found) <= span else ()
         for group in (machines.of_gpu[ids], machines.rack[machines.of_gpu[ids]], np.zeros_like(ids)):
             found = _tightest(ids, group, machines.of_gpu[ids], count)
             if found:
@@ -241,6 +247,8 @@ class GpuLedger:
         on_node = np.arange(self.cluster.gpus) - self.cluster.first_gpu[self.cluster.gpu_node]
         self.gpu_open: NDArray[np.bool_] = on_node < open_gpus[self.cluster.gpu_node]
         self.open_by_type: Ints = self._by_type(self.gpu_open)
+        #: By k, from 0 to the GPUs of the largest node, and by GPU type: nodes with at least k open GPUs.
+        self.nodes_with: Ints = self._nodes_with(self._by_node(self.gpu_open))
         free = self.gpu_open & (self.holders[0] == NOBODY)
         idle = free & (self.occupants[0] == NOBODY)
         #: FREE and IDLE open GPUs.
@@ -269,6 +277,12 @@ class GpuLedger:
     def _by_node(self, chosen: NDArray[np.bool_]) -> Ints:
         """How many GPUs of each node are chosen."""
         return np.bincount(self.cluster.gpu_node[chosen], minlength=len(self.cluster.nodes)).astype(np.int64)
+
+    def _nodes_with(self, gpus_by_node: Ints) -> Ints:
+        """How many nodes of each type (columns) have at least 0, 1, 2 and so on (rows) of some GPUs."""
+        just = np.zeros((int(gpus_by_node.max(initial=0)) + 1, len(self.cluster.gpu_types)), np.int64)
+        np.add.at(just, (gpus_by_node, self.cluster.node_type), 1)
+        return np.ascontiguousarray(just[::-1].cumsum(axis=0)[::-1])
 
     def _by_type(self, chosen: NDArray[np.bool_]) -> Ints:
         """How many GPUs of each type are chosen."""

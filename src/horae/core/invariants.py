@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from horae.core.alike_nodes import is_alike
 from horae.core.engine import Engine
 from horae.core.queues import UNLIMITED
 from horae.core.states import ALIVE, ENDED, LAUNCHING, PLACED, RUNNING, STATES, STOPPING, WAITING
@@ -33,7 +34,10 @@ def _require(holds: bool, what: str) -> None:
 
 
 def _check_gpus(engine: Engine) -> None:
-    """No GPU has more jobs than seats; GPUs by job and jobs by GPU agree; gangs are whole and of one GPU type."""
+    """No GPU has more jobs than seats; GPUs by job and jobs by GPU agree.
+
+    Gangs are whole, of one GPU type, and on as many nodes, alike, as they ask for.
+    """
     gpus, jobs = engine.gpus, engine.jobs
     for name, by_row, by_gpu in (("held", gpus.held, gpus.holders), ("occupied", gpus.occupied, gpus.occupants)):
         seen: dict[int, list[int]] = {}
@@ -46,6 +50,12 @@ def _check_gpus(engine: Engine) -> None:
             )
             types = {int(gpus.cluster.gpu_type[gpu]) for gpu in ids}
             _require(len(types) == 1, f"row {row} has GPUs of types {types}")
+            nodes = int(jobs.nodes[row])
+            where = gpus.cluster.gpu_labels(ids)
+            _require(
+                not nodes or is_alike(ids, nodes, gpus.cluster.gpu_node),
+                f"row {row} asks for {nodes} nodes, alike, and is on {where}",
+            )
             allowed = all(int(jobs.types[row]) >> gpu_type & 1 for gpu_type in types)
             _require(allowed, f"row {row} has GPUs of types {types}, which it cannot use")
         for gpu, rows in seen.items():

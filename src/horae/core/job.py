@@ -60,6 +60,9 @@ class JobSpec:
     A job is rigid unless `gpus_min` or `gpus_max` differ from `gpus`; 0 takes
     the value of `gpus`. For a GPU count without a measured throughput, the
     speed of an elastic job is proportional to the GPU count.
+
+    With `nodes`, the job runs on exactly that many nodes, with the same number
+    of GPUs on each; 0 leaves the number of nodes to the placement rule.
     """
 
     id: str
@@ -69,6 +72,7 @@ class JobSpec:
     unit: Literal["seconds", "steps"] = "seconds"
     gpus_min: int = 0
     gpus_max: int = 0
+    nodes: int = 0
     job_class: str = ""
     #: GPU types the job accepts; empty means any.
     gpu_types: tuple[str, ...] = ()
@@ -121,6 +125,11 @@ class JobSpec:
         return self.gpus_min != self.gpus_max
 
     @property
+    def gpus_per_node(self) -> int:
+        """GPUs on each node of a job that asks for `nodes`; 0 for a job that does not."""
+        return self.gpus // self.nodes if self.nodes else 0
+
+    @property
     def app_id(self) -> str:
         """Name of the job's app: `app`, or the job's id where that is empty."""
         return self.app or self.id
@@ -140,6 +149,8 @@ class JobSpec:
             return f"it asks for {self.gpus} GPUs; ask for at least 1"
         if not 1 <= self.gpus_min <= self.gpus <= self.gpus_max:
             return f"GPUs must satisfy 1 <= min <= gpus <= max, not {self.gpus_min}, {self.gpus}, {self.gpus_max}"
+        if problem := problem_of_nodes(self.nodes, self.gpus, self.elastic):
+            return problem
         if not (math.isfinite(self.weight) and self.weight > 0):
             return f"weight {self.weight} must be a finite number above 0"
         if self.unit not in ("seconds", "steps"):
@@ -176,6 +187,24 @@ class JobSpec:
             except BadAppScheduler as why:
                 return str(why)
         return self.loss.problem if self.loss else ""
+
+
+def problem_of_nodes(nodes: int, gpus: int, elastic: bool) -> str:
+    """What is wrong with a number of nodes, 0 for none asked; or an empty string."""
+    if not nodes:
+        return ""
+    if nodes < 0:
+        return f"it asks for {nodes} nodes; ask for at least 1, or leave nodes out"
+    if elastic:
+        return f"with {nodes} nodes, alike, its GPU count is fixed; leave out nodes, or gpus_min and gpus_max"
+    if gpus % nodes:
+        low = gpus // nodes * nodes
+        instead = f"{low} or {low + nodes}" if low else str(nodes)
+        return (
+            f"{gpus} GPUs cannot be divided equally among {nodes} nodes; ask for {instead} GPUs, or for another number "
+            "of nodes"
+        )
+    return ""
 
 
 def _has_control_characters(text: str) -> bool:

@@ -39,6 +39,8 @@ class JobTable:
     gpus: Ints = ints(1, shown=True)
     gpus_min: Ints = ints(1, shown=True)
     gpus_max: Ints = ints(1)
+    #: Nodes that the job asks for, with the same number of GPUs on each; 0 if it leaves that to the placement rule.
+    nodes: Ints = ints(0, shown=True)
     #: Mask of the GPU types that the job can run on.
     types: Ints = ints(0, shown=True)
     #: Number of the job's kind in `Speeds`; -1 for a job that never shares GPUs.
@@ -108,6 +110,8 @@ class JobTable:
         #: What is kept of retired jobs.
         self.past = RetiredJobs()
         self.rows: dict[str, int] = {}
+        #: Whether any job has asked for a number of nodes.
+        self.asks_for_nodes = False
         self.gpu_types = gpu_types
         self.speeds, self._queues = speeds, queues
         #: Name of each app number, newest number of each name, and rows of each app without some that have ended.
@@ -159,6 +163,7 @@ class JobTable:
         self.specs.append(spec)
         self.rows[spec.id] = row
         self.gpus[row], self.gpus_min[row], self.gpus_max[row] = spec.gpus, spec.gpus_min, spec.gpus_max
+        self.nodes[row], self.asks_for_nodes = spec.nodes, self.asks_for_nodes or spec.nodes > 0
         self.submit_s[row] = self.waiting_since_s[row] = self.since_s[row] = now_s
         self.work[row] = self.work_left[row] = spec.work
         self.weight[row], self.min_runtime_s[row] = spec.weight, spec.min_runtime_s
@@ -196,15 +201,15 @@ class JobTable:
         """Look up how fast a job runs on each GPU type, and so which types it can use."""
         spec = self.specs[row]
         job_kind, rates, best_rate, types = self.speeds.type_rates(spec, self.gpu_types)
-        self.kind[row] = -1 if spec.elastic else job_kind
+        self.kind[row] = job_kind if _may_share(spec) else -1
         self.rates[row] = rates
         self.best_rate[row] = best_rate
         self.types[row] = types
 
     def _job_kind(self, spec: JobSpec) -> int:
-        """Number of the job's kind; -1 for elastic jobs, which never share: partners must have the same GPU count."""
+        """Number of the job's kind; -1 for a job that never shares GPUs."""
         job_kind = self.speeds.job_kind(spec)
-        return -1 if spec.elastic else job_kind
+        return job_kind if _may_share(spec) else -1
 
     def rate_on(self, row: int, gpu_type: int, gpus: int, span: Span, neighbour: int = -1) -> float:
         """Work per second of a job on `gpus` GPUs of a type at a span, alone or shared with the row `neighbour`."""
@@ -364,6 +369,7 @@ class JobTable:
         self.gpu_types = gpu_types
         self.specs = list(specs)
         self.rows = {spec.id: row for row, spec in enumerate(specs)}
+        self.asks_for_nodes = any(spec.nodes for spec in specs)
         for row, spec in enumerate(specs):
             self._group(row, spec)
         room = max(64, len(specs))
@@ -387,6 +393,11 @@ class JobTable:
 
 #: The columns as they were declared, by name.
 COLUMNS: dict[str, Column] = {name: value for name, value in vars(JobTable).items() if isinstance(value, Column)}
+
+
+def _may_share(spec: JobSpec) -> bool:
+    """Whether a job may share GPUs: partners have the same GPU count, on whichever nodes one of them is."""
+    return not spec.elastic and not spec.nodes
 
 
 def _extended(column: NDArray[np.generic], room: NDArray[Any]) -> NDArray[Any]:

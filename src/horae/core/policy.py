@@ -20,6 +20,8 @@ class Policy(Protocol):
     of a dataclass; `objective`, `unit` and `paper`, where it has them, are shown to people. With `type_aware = False`
     it says that it does not go by the speeds of jobs on GPU types, and users are told where these differ. With
     `preempts = False` it says that it never preempts, and users are not told what that means for jobs that do not save.
+    With `chooses_machines = True` it says that it pins jobs to machines and does not look at `nodes`; jobs that ask for
+    a number of nodes are refused then.
     """
 
     memory: MemorySpec = MemorySpec()

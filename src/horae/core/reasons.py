@@ -105,3 +105,18 @@ SENTENCES: dict[Reason, str] = {
     Reason.GIVEN_UP: "Its app gave it up {given_up}; to run it to its end all the same, submit it again without the "
     "app.",
 }
+
+#: Other sentences for a job that asks for a number of nodes.
+NODE_SENTENCES: dict[Reason, str] = {
+    Reason.NO_FREE_GPUS: "It needs {nodes:node} of one type with {each:GPU} free on each, and {fitting_have} so many; "
+    "{holders_have} the {taken:GPU} in use: it starts when enough of them are free again, or sooner with fewer GPUs on "
+    "more nodes, or without a number of nodes{passing}.",
+    Reason.FRAGMENTED: "It needs {nodes:node} of one type with {each:GPU} free on each, and {fitting_have} so many, "
+    "though {free:GPU} are free; with fewer GPUs on more nodes, or without a number of nodes, it would start sooner"
+    "{passing}.",
+    Reason.CLUSTER_TOO_SMALL: "It needs {nodes:node} of one type with {each:GPU} each, and the cluster now has "
+    "{able_nodes} that can hold so many; return a node, or ask for another number of nodes.",
+}
+
+#: Reasons of a job that waits for GPUs. One that asks for a number of nodes is told how many there are.
+WAITS_FOR_GPUS = (*RULES, Reason.LEASED, Reason.KEPT_FOR_OTHERS, Reason.RESERVED_FOR_LARGER)

@@ -108,6 +108,10 @@ class Snapshot:
     def usable(self) -> NDArray[np.bool_]:
         """Whether each job (rows) can run on each GPU type (columns): it has a speed there, and the gang fits now."""
         usable: NDArray[np.bool_] = (self.rates > 0) & (self.open_gpus >= self.gpus[:, None])
+        nodes, nodes_with = self.table.nodes[self.rows], self.gpu_ledger.nodes_with
+        for i in np.flatnonzero(nodes).tolist():
+            each = int(self.gpus[i] // nodes[i])
+            usable[i] &= nodes_with[each] >= nodes[i] if each < len(nodes_with) else False
         return usable
 
     @cached_property

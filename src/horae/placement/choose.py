@@ -24,6 +24,8 @@ class Gang(NamedTuple):
     rule: int
     gpus: int
     gpu_type: int
+    #: Exactly this many pools, with the same number of GPUs on each; 0 leaves that to the rule.
+    nodes: int
 
 
 @inlined
@@ -182,9 +184,70 @@ def _fill(gang: Gang, rack: int, counts: Ints, pools: Pools) -> int:
 
 
 @lean
+def _next_alike(last: int, each: int, gang: Gang, rack: int, counts: Ints, pools: Pools) -> int:
+    """The pool with the fewest GPUs, `each` at least, after the last one (-1 for none yet); -1 if there is no other."""
+    limit, best = each if last < 0 else counts[last], -1
+    for pool in range(len(counts)):
+        if counts[pool] < each or (best >= 0 and counts[pool] >= counts[best]):
+            continue
+        if last >= 0 and not (counts[pool] > counts[last] or (counts[pool] == counts[last] and pool > last)):
+            continue
+        if _eligible(pool, gang.gpu_type, rack, pools):
+            best = pool
+            if counts[pool] == limit:
+                break
+    return best
+
+
+@lean
+def _take_alike(gang: Gang, rack: int, counts: Ints, pools: Pools) -> int:
+    """Take the pools that the gang fills best; gives how many GPUs it leaves there, -1 if there are too few pools."""
+    # The sum is no constant: for a constant numba would compile the next function once more.
+    each, left_over, last = gang.gpus // gang.nodes, 0, _NO_POOL + 0
+    for taken in range(gang.nodes):
+        last = _next_alike(last, each, gang, rack, counts, pools)
+        if last < 0:
+            return -1
+        pools.by_pool[CHOSEN_POOL, taken], pools.by_pool[CHOSEN_GPUS, taken] = last, each
+        left_over += counts[last] - each
+    return left_over
+
+
+@lean
+def _has_alike(gang: Gang, rack: int, counts: Ints, pools: Pools) -> bool:
+    """Whether as many pools as the gang asks for have enough GPUs."""
+    each, found = gang.gpus // gang.nodes, 0
+    for pool in range(len(counts)):
+        if counts[pool] >= each and _eligible(pool, gang.gpu_type, rack, pools):
+            found += 1
+    return found >= gang.nodes
+
+
+@lean
+def _alike(gang: Gang, counts: Ints, pools: Pools) -> int:
+    """Exactly as many pools as the gang asks for, the same number of GPUs from each.
+
+    They are in one rack if one has them; least-fragmentation does not look at racks. Of several racks it is the one
+    where the fewest GPUs are left over.
+    """
+    if pools.flat or gang.gpus % gang.nodes != 0 or not _has_alike(gang, _ANY_RACK + 0, counts, pools):
+        return 0
+    best, best_left = _ANY_RACK + 0, 0
+    by_rack = pools.racks > 1 and gang.nodes > 1 and gang.rule != LEAST_FRAGMENTATION
+    for rack in range(pools.racks if by_rack else 0):
+        left_over = _take_alike(gang, rack, counts, pools) if _has_alike(gang, rack, counts, pools) else -1
+        if left_over >= 0 and (best < 0 or left_over < best_left):
+            best, best_left = rack, left_over
+    _take_alike(gang, best, counts, pools)
+    return gang.nodes
+
+
+@lean
 def choose(gang: Gang, counts: Ints, pools: Pools) -> int:
     """Choose pools of one type for a gang; gives how many were chosen, 0 if the rule finds none."""
     rack = _ANY_RACK
+    if gang.nodes > 0:
+        return _alike(gang, counts, pools)
     if gang.rule != LEAST_FRAGMENTATION:
         fewest = _fewest(gang, pools)
         taken = _together(fewest, gang, counts, pools) if fewest > 0 else 0

@@ -39,6 +39,9 @@ UNMARKED, LEFT, GRANTED, LOOKED_AT = 0, 1, 2, 3
 FREE, IDLE, REACH, LATE, TRIAL = 0, 1, 2, 3, 4
 #: More columns of `Floor.by_type`: all open GPUs; and the GPUs that are free after the decision.
 TYPE_CAPACITY, LEFT_OF_TYPE = 5, 6
+#: From here on, column NODES_WITH + k of `Floor.by_type` is how many nodes have at least k open GPUs, up to the largest
+#: node. Where only the count matters there are none of these but that for k = 0.
+NODES_WITH = 7
 #: More columns of `Floor.by_pool`: GPU type, rack, open GPUs, and the pools from the largest to the smallest. The
 #: pools that a gang takes GPUs from, and how many from each. The pool's nodes are from FIRST_NODE up to END_NODE of
 #: IN_POOL; CURSOR says where to go on looking for GPUs without an occupant, the next column for occupied ones.
@@ -61,8 +64,8 @@ STOPPED, TAKER, RENEWED, FIRST, GPU_ID, SPAN, READY = 8, 9, 10, 11, 12, 13, 14
 #: Columns of `Walk.times`. By holder: key of its first wish, and that key in a heap; the times of ENDING; and when the
 #: job with a reservation could start: one number.
 FIRST_KEY, TURNED_KEY, END_S, RESERVED_S = 0, 1, 2, 3
-#: Parts of `Walk.tried`, by GPU type and gang size: the stamps of the moments when such a gang found no place among
-#: FREE and among REACH GPUs.
+#: Parts of `Walk.tried`, by GPU type and gang (`turns.entry_of_gang`): the stamps of the moments when such a gang found
+#: no place among FREE and among REACH GPUs.
 TRIED_FREE, TRIED_REACH = 0, 1
 #: The host of a grant is the holder whose GPUs the job comes to share, or HOST_GRANT less the number of a grant.
 NO_HOST, HOST_GRANT = -1, -2
@@ -91,6 +94,7 @@ class Needs(NamedTuple):
 
     gpus_min: Ints
     gpus_max: Ints
+    nodes: Ints
     types: Ints
     rates: Floats
     skew: Floats
@@ -180,6 +184,8 @@ class Walk(NamedTuple):
     complete: bool
     several: bool
     as_jobs_say: bool
+    #: Whether some jobs ask for a number of nodes: if not, hot loops do not look.
+    asks_for_nodes: bool
     #: Whether rows that keep their GPUs after their lease has ended are to be listed.
     renews: bool
     #: Whether some queues have a minimum, and whether some have a maximum.

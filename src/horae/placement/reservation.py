@@ -89,7 +89,7 @@ def reserve(rule: int, floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns,
 
     GPUs come free in order of expected ends: the reservation of backfill scheduling.
     """
-    gpus, types = needs.gpus_min[walk.head], needs.types[walk.head]
+    gpus, nodes, types = needs.gpus_min[walk.head], needs.nodes[walk.head], needs.types[walk.head]
     counts, by_type = floor.by_pool[TRIAL], floor.by_type[TRIAL]
     for pool in range(len(counts)):
         counts[pool] = floor.by_pool[FREE, pool]
@@ -101,7 +101,7 @@ def reserve(rule: int, floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns,
         _give_back(pop(ends_s, who, size), counts, by_type, floor, walk)
         for gpu_type in range(len(by_type)):
             if taken == 0 and types >> gpu_type & 1 and by_type[gpu_type] >= gpus:
-                taken = choose(Gang(rule, gpus, gpu_type), counts, pools)
+                taken = choose(Gang(rule, gpus, gpu_type, nodes), counts, pools)
         if taken > 0:
             start_s = end_s
             break

@@ -183,10 +183,11 @@ def _first_served_first(now: Snapshot, plan: Plan, settling: list[int]) -> Plan:
     if len(plan.placed) == 1:
         return plan
     late = {gpu for row in settling for gpu in now.gpu_ledger.held[row]}
-    alike: dict[tuple[int, int, int], list[int]] = {}
-    gpu_type = now.cluster.gpu_type
+    alike: dict[tuple[int, int, int, int], list[int]] = {}
+    gpu_type, nodes = now.cluster.gpu_type, now.table.nodes
     for at, new in enumerate(plan.placed):
-        alike.setdefault((len(new.gpu_ids), int(gpu_type[new.gpu_ids[0]]), new.span), []).append(at)
+        gang = len(new.gpu_ids), int(gpu_type[new.gpu_ids[0]]), int(new.span), int(nodes[new.row])
+        alike.setdefault(gang, []).append(at)
     placed, taker = list(plan.placed), {}
     for places in alike.values():
         is_late = [not late.isdisjoint(placed[at].gpu_ids) for at in places]

@@ -40,6 +40,7 @@ from horae.placement.kernel_args import (
     MOST,
     MOST_GPUS,
     NO_HOST,
+    NODES_WITH,
     NONE,
     PARTNER,
     PIECE_GPUS,
@@ -91,6 +92,8 @@ class Wish(NamedTuple):
     holder: int
     least: int
     most: int
+    #: Nodes to be on, with the same number of GPUs on each; 0 for any.
+    nodes: int
     #: GPU types that will do, as bits.
     types: int
 
@@ -103,6 +106,36 @@ def most_of_one_type(types: int, column: int, by_type: Ints) -> int:
         if types >> gpu_type & 1 and by_type[column, gpu_type] > most:
             most = by_type[column, gpu_type]
     return most
+
+
+@inlined
+def could_hold(gpus: int, nodes: int, types: int, by_type: Ints) -> bool:
+    """Whether a gang would fit onto open GPUs of one type if they were all free."""
+    if nodes == 0:
+        return most_of_one_type(types, TYPE_CAPACITY, by_type) >= gpus
+    column = NODES_WITH + gpus // nodes
+    return column < by_type.shape[0] and gpus % nodes == 0 and most_of_one_type(types, column, by_type) >= nodes
+
+
+@inner(INT, INT, INT, INT, INT, INT)
+def entry_of_nodes(gpus: int, nodes: int, largest: int, all_nodes: int, entries: int) -> int:
+    """The entry of `Walk.tried` for a gang on some nodes, alike, from the last one on; past the end if it cannot be.
+
+    By which rule it is placed makes no difference to whether there is a place.
+    """
+    each = gpus // nodes
+    if gpus % nodes != 0 or each > largest or nodes > all_nodes:
+        return entries
+    return entries - (nodes - 1) * largest - each
+
+
+@inlined
+def entry_of_gang(gpus: int, nodes: int, consolidated: bool, floor: Floor, tried: Ints) -> int:
+    """The entry of `Walk.tried` for a gang. Where only some gangs are consolidated, these have the second half."""
+    if nodes > 0:
+        largest = floor.by_type.shape[0] - NODES_WITH - 1
+        return entry_of_nodes(gpus, nodes, largest, floor.by_pool.shape[1], tried.shape[2])
+    return gpus + (len(floor.next_gpu) + 1 if consolidated else 0)
 
 
 @inlined
@@ -132,7 +165,7 @@ def _read_wish(i: int, walk: Walk, needs: Needs) -> Wish:
             most = walk.asked[MOST, i]
         if walk.asked[GPU_TYPE, i] >= 0:
             types &= 1 << walk.asked[GPU_TYPE, i]
-    return Wish(i, row, partner, 0, NONE, least_gpus(i, walk, needs), most, types)
+    return Wish(i, row, partner, 0, NONE, least_gpus(i, walk, needs), most, needs.nodes[row], types)
 
 
 @lean
@@ -172,7 +205,7 @@ def _with_seat(wish: Wish, floor: Floor) -> Wish:
         # An earlier wish came to nothing, and the job was counted where it is: look at it anew.
         charge(row, floor.holders[GUEST, holder], -floor.held[SIZE, holder], floor.queue, floor.quotas)
         floor.holders[POSITION, holder] = wish.i
-    return Wish(wish.i, row, partner, returned, holder, wish.least, wish.most, wish.types)
+    return Wish(wish.i, row, partner, returned, holder, wish.least, wish.most, wish.nodes, wish.types)
 
 
 @lean
@@ -272,12 +305,11 @@ def _runs_into_reservation(row: int, gpu_type: int, floor: Floor, walk: Walk, ne
 @inlined
 def _look_on_type(source: int, gang: Gang, row: int, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> int:
     """Choose pools of one type for a gang: among IDLE or FREE GPUs, or among those in REACH."""
-    # Where only some jobs are consolidated, these have the second half of the sizes.
     consolidated = pools.rule == BY_SKEW and gang.rule == CONSOLIDATED
-    size = gang.gpus + (len(floor.next_gpu) + 1 if consolidated else 0)
+    entry = entry_of_gang(gang.gpus, gang.nodes, consolidated, floor, walk.tried)
     tried = walk.tried[TRIED_REACH if source == REACH else TRIED_FREE]
     stamp = floor.counters[REACH_STAMP if source == REACH else FREE_STAMP]
-    if tried[gang.gpu_type, size] == stamp:
+    if entry == tried.shape[1] or tried[gang.gpu_type, entry] == stamp:
         return 0
     if source == REACH:
         taken = _reach_back(gang, floor, walk, pools)
@@ -286,7 +318,7 @@ def _look_on_type(source: int, gang: Gang, row: int, floor: Floor, walk: Walk, n
     else:
         taken = choose(gang, floor.by_pool[source], pools)
     if taken == 0 and source != IDLE:
-        tried[gang.gpu_type, size] = stamp
+        tried[gang.gpu_type, entry] = stamp
     return taken
 
 
@@ -304,7 +336,8 @@ def _look_for(source: int, wish: Wish, floor: Floor, walk: Walk, needs: Needs, p
                 fastest = gpu_type
         types &= ~(1 << fastest)
         if floor.by_type[column, fastest] >= wish.least:
-            taken = _look_on_type(source, Gang(rule, wish.least, fastest), wish.row, floor, walk, needs, pools)
+            gang = Gang(rule, wish.least, fastest, wish.nodes)
+            taken = _look_on_type(source, gang, wish.row, floor, walk, needs, pools)
     return taken
 
 
@@ -336,7 +369,7 @@ def what_is_lacking(walk: Walk) -> int:
 @inlined
 def _why_it_waits(wish: Wish, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> int:
     """Why a job whose turn came found no GPUs."""
-    if most_of_one_type(needs.types[wish.row], TYPE_CAPACITY, floor.by_type) < wish.least:
+    if not could_hold(wish.least, wish.nodes, needs.types[wish.row], floor.by_type):
         return _TOO_SMALL
     if most_of_one_type(wish.types, FREE, floor.by_type) < wish.least:
         return what_is_lacking(walk)
@@ -346,7 +379,7 @@ def _why_it_waits(wish: Wish, floor: Floor, walk: Walk, needs: Needs, pools: Poo
     rule = rule_for(wish.row, pools, needs.skew)
     for gpu_type in range(floor.by_type.shape[1]):
         fits = wish.types >> gpu_type & 1 and floor.by_type[FREE, gpu_type] >= wish.least
-        if fits and choose(Gang(rule, wish.least, gpu_type), floor.by_pool[FREE], pools) > 0:
+        if fits and choose(Gang(rule, wish.least, gpu_type, wish.nodes), floor.by_pool[FREE], pools) > 0:
             return _RESERVED
     return _FRAGMENTED
 

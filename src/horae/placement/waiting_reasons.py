@@ -28,7 +28,6 @@ from horae.placement.kernel_args import (
     RENAMED_WISH,
     STATUS,
     TURNS,
-    TYPE_CAPACITY,
     UNMARKED,
     UNREACHED_WISH,
     WALK_STAMP,
@@ -41,7 +40,7 @@ from horae.placement.kernel_args import (
     Walk,
 )
 from horae.placement.quotas import within_maximum
-from horae.placement.turns import least_gpus, most_of_one_type, what_is_lacking
+from horae.placement.turns import could_hold, least_gpus, most_of_one_type, what_is_lacking
 
 _PLACED, _RUNNING, _STOPPING = int(State.PLACED), int(State.RUNNING), int(State.STOPPING)
 _NONE, _VACATING = int(Reason.NONE), int(Reason.VACATING)
@@ -72,7 +71,7 @@ def _unreached_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> int:
     """The reason of a job whose turn never came."""
     row = walk.job[i]
     gpus = needs.gpus_min[row]
-    if most_of_one_type(needs.types[row], TYPE_CAPACITY, floor.by_type) < gpus:
+    if not could_hold(gpus, needs.nodes[row], needs.types[row], floor.by_type):
         return _TOO_SMALL
     if walk.limited and not within_maximum(floor.queue[row], gpus, floor.quotas):
         return _OVER_QUOTA
@@ -131,8 +130,8 @@ def list_wishless(count: int, floor: Floor, walk: Walk, needs: Needs, jobs: JobC
         has_gpus = jobs.state[row] >= _PLACED and jobs.state[row] <= _RUNNING
         if has_gpus or floor.marks[WISHED, row] == floor.counters[WALK_STAMP]:
             continue
-        too_small = most_of_one_type(needs.types[row], TYPE_CAPACITY, floor.by_type) < needs.gpus_min[row]
-        code = _TOO_SMALL if too_small else walk.waiting
+        holds = could_hold(needs.gpus_min[row], needs.nodes[row], needs.types[row], floor.by_type)
+        code = walk.waiting if holds else _TOO_SMALL
         if code != jobs.reason[row]:
             walk.turns[REASON_ROW, count], walk.codes[REASON_CODE, count] = row, code
             count += 1

@@ -79,7 +79,6 @@ from horae.placement.kernel_args import (
     TRIED_FREE,
     TRIED_REACH,
     TURNS,
-    TYPE_CAPACITY,
     TYPE_OF,
     UNDECIDED,
     UNMARKED,
@@ -100,8 +99,9 @@ from horae.placement.turns import (
     EVERYBODY,
     GUARANTEED,
     LONGER_WAITING,
+    could_hold,
+    entry_of_gang,
     least_gpus,
-    most_of_one_type,
     rule_for,
     take_turn,
     what_is_lacking,
@@ -173,6 +173,9 @@ def _all_fit(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> bool:
         row = walk.job[i]
         if floor.holder_of[row] >= 0:
             continue
+        if walk.asks_for_nodes and needs.nodes[row] > 0:
+            # Whether there are such nodes, too, is for the full walk.
+            return False
         wanted += needs.gpus_min[row]
         types |= needs.types[row]
         for gpu_type in range(walk.before_by_type.shape[1]):
@@ -250,15 +253,15 @@ def _nothing_left(by_type: Ints) -> bool:
 
 
 @inlined
-def _is_stuck(least: int, types: int, size: int, preempt: bool, type_counts: Ints, tried: Ints, counters: Ints) -> int:
+def _is_stuck(least: int, types: int, entry: int, preempt: bool, type_counts: Ints, tried: Ints, counters: Ints) -> int:
     """How a gang without GPUs finds none: 1 if too few are left, 2 if one like it found no place; 0 if it may."""
     stuck = 1
-    for gpu_type in range(tried.shape[1] if size < tried.shape[2] else 0):
+    for gpu_type in range(tried.shape[1] if entry < tried.shape[2] else 0):
         if types >> gpu_type & 1:
             free, reach = type_counts[FREE, gpu_type] >= least, preempt and type_counts[REACH, gpu_type] >= least
-            if free and tried[TRIED_FREE, gpu_type, size] != counters[FREE_STAMP]:
+            if free and tried[TRIED_FREE, gpu_type, entry] != counters[FREE_STAMP]:
                 return 0
-            if reach and tried[TRIED_REACH, gpu_type, size] != counters[REACH_STAMP]:
+            if reach and tried[TRIED_REACH, gpu_type, entry] != counters[REACH_STAMP]:
                 return 0
             stuck = 2 if free else stuck
     return stuck
@@ -275,8 +278,9 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, 
     holder_of, held, holders, marks = floor.holder_of, floor.held, floor.holders, floor.marks
     next_gpu, by_gpu = floor.next_gpu, floor.by_gpu
     gpus_min, types, skew = needs.gpus_min, needs.types, needs.skew
+    nodes, asks_for_nodes = needs.nodes, walk.asks_for_nodes
     codes, tried, heap_key = walk.codes, walk.tried, walk.heap_key
-    keyed, lacking, all_gpus, everybody = len(walk.key) > 0, what_is_lacking(walk), len(next_gpu), EVERYBODY + 0
+    keyed, lacking, everybody = len(walk.key) > 0, what_is_lacking(walk), EVERYBODY + 0
     turn = 0
     while turn < counters[TURNS] or counters[LISTED] < floor.wishes:
         if turn == counters[TURNS]:
@@ -294,7 +298,7 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, 
             if h < 0 and marks[MARK, row] != GRANTED:
                 counters[FIRST_TO_WAIT] = i
             continue
-        least, stuck = gpus_min[row], 0
+        least, asked, stuck = gpus_min[row], 0, 0
         if h >= 0 and holders[STATUS, h] == UNDECIDED and holders[GUEST, h] < 0:
             # What a job has is what it says: such a wish suits.
             holders[STATUS, h] = KEEPS
@@ -307,9 +311,10 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, 
             continue
         if h < 0 and marks[MARK, row] == UNMARKED and counters[BLOCKED] == 0:
             consolidated = pools.rule == BY_SKEW and skew[row] > pools.pack_limit
-            size = least + (all_gpus + 1 if consolidated else 0)
-            stuck = _is_stuck(least, types[row], size, walk.preempt, type_counts, tried, counters)
-        if stuck > 0 and most_of_one_type(types[row], TYPE_CAPACITY, type_counts) >= least:
+            asked = nodes[row] if asks_for_nodes else 0
+            entry = entry_of_gang(least, asked, consolidated, floor, tried)
+            stuck = _is_stuck(least, types[row], entry, walk.preempt, type_counts, tried, counters)
+        if stuck > 0 and could_hold(least, asked, types[row], type_counts):
             codes[CODE, i] = _FRAGMENTED if stuck == 2 else lacking
             counters[BLOCKED] = 1 if walk.blocking else counters[BLOCKED]
             counters[FIRST_TO_WAIT] = i if counters[FIRST_TO_WAIT] < 0 else counters[FIRST_TO_WAIT]

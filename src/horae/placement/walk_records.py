@@ -33,6 +33,7 @@ from horae.placement.kernel_args import (
     NODE_END,
     NODE_RACK,
     NODE_START,
+    NODES_WITH,
     NONE,
     PARTNER,
     POOL_OF,
@@ -154,6 +155,7 @@ class WalkRecords:
             complete=wishes.job is now.rows,
             several=len(wishes.gpu_type) > 0,
             as_jobs_say=len(wishes.gpu_type) + len(wishes.gpus_min) + len(wishes.gpus_max) == 0,
+            asks_for_nodes=now.table.asks_for_nodes,
             renews=wishes.lease_until_s > now.now_s and not unprotected,
             guaranteed=queues.has_minimum,
             limited=queues.has_maximum,
@@ -203,8 +205,10 @@ class WalkRecords:
         cluster, gpus, types = ledger.cluster, ledger.cluster.gpus, len(ledger.cluster.gpu_types)
         self.by_gpu = _by_gpu(ledger, self._flat)
         self._by_node = _by_node(cluster, self._flat)
-        self._by_type = np.zeros((7, types), np.int64)
+        nodes_with = ledger.nodes_with[:1] if self._flat else ledger.nodes_with
+        self._by_type = np.zeros((NODES_WITH + len(nodes_with), types), np.int64)
         self._by_type[TYPE_CAPACITY] = np.bincount(cluster.gpu_type[ledger.gpu_open], minlength=types)
+        self._by_type[NODES_WITH:] = nodes_with
         self.pools = Pools(
             rule=self._rule,
             pack_limit=self._pack_limit,
@@ -214,7 +218,8 @@ class WalkRecords:
             by_pool=_by_pool(cluster, self.by_gpu[POOL_OF], self._flat),
         )
         sizes = 2 * (gpus + 1) if self._rule == BY_SKEW else gpus + 1
-        self._tried = np.zeros((2, types, sizes), np.int64)
+        shapes = len(cluster.nodes) * (len(nodes_with) - 1)
+        self._tried = np.zeros((2, types, sizes + shapes), np.int64)
         self._holders = np.zeros((7, gpus), np.int64)
         self._holders[STATUS], self._holders[JOINED] = KEEPS, NONE
         # Every GPU may be given to one job, and to another that shares it; before, a third may have it. A holder is

@@ -27,7 +27,17 @@ _HERE = __file__.rpartition("/policies/")[0]
 _INTS = ("job", "gpu_type", "gpus_min", "gpus_max", "partner")
 _FLOATS = ("key", "wake_if_stopped_s", "unkept_key", "key_per_s")
 #: What a policy may offer beside `plan`; see `horae.core.policy`.
-_EXTRAS = ("check", "relaxed", "counters", "space_sharing", "shares_gpus", "type_aware", "aware", "preempts")
+_EXTRAS = (
+    "check",
+    "relaxed",
+    "counters",
+    "space_sharing",
+    "shares_gpus",
+    "type_aware",
+    "aware",
+    "preempts",
+    "chooses_machines",
+)
 
 
 class BadPolicy(UserError):
@@ -124,8 +134,24 @@ def _problem_of_counts(now: Snapshot, wishes: Wishes) -> str:
         return "ask for no GPUs: give at least 1 to every wish"
     if len(wishes.gpus_min) and len(wishes.gpus_max) and (wishes.gpus_min > wishes.gpus_max).any():
         return "have a gpus_min above gpus_max: correct them"
+    if problem := _problem_of_nodes(now, wishes):
+        return problem
     if not wishes.wake_s > now.now_s or (wishes.wake_if_stopped_s <= now.now_s).any():
         return f"ask to be woken at {wishes.wake_s:g}, and it is {now.now_s:g} already: name a later moment"
+    return ""
+
+
+def _problem_of_nodes(now: Snapshot, wishes: Wishes) -> str:
+    """What is wrong with wishes for jobs that ask for a number of nodes: these have one GPU count, and never share."""
+    nodes, gpus = now.table.nodes, now.table.gpus
+    for column in (wishes.gpus_min, wishes.gpus_max):
+        wrong = wishes.job[(nodes[wishes.job] > 0) & (gpus[wishes.job] != column)] if len(column) else column
+        if len(wrong):
+            job = now.table.specs[int(wrong[0])]
+            return f"give job {job.id!r} another GPU count than {job.gpus}, and it asks for {job.nodes} nodes, alike"
+    paired = np.flatnonzero(wishes.partner != -1)
+    if (nodes[wishes.job[paired]] > 0).any() or (nodes[wishes.partner[paired]] > 0).any():
+        return "pair jobs that ask for a number of nodes, which never share GPUs: take those with job_kind above -1"
     return ""
 
 

@@ -64,6 +64,12 @@ def _problems_of_gang(now: Snapshot, row: int, pins: Pins) -> Iterator[str]:
         on = " and ".join(names[machine] for machine in pins) or "no machine"
         needs = str(least) if least == most else f"{least} to {most}"
         yield f"pin job {_job(now, row)} to {gpus} GPUs ({on}), and it needs {needs}: pin as many as now.gpus says"
+    nodes = int(table.nodes[row])
+    if nodes and sorted(pins.values()) != [least // nodes] * nodes:
+        yield (
+            f"pin job {_job(now, row)} to {' + '.join(map(str, pins.values())) or 'no'} GPUs, and it asks for {nodes} "
+            f"nodes, alike: pin {least // nodes} on each of {nodes} machines"
+        )
 
 
 def _problems_of_room(

@@ -25,7 +25,7 @@ from horae.backends.task import Task
 from horae.core.cluster import Cluster
 from horae.core.durations import seconds_of
 from horae.core.errors import UserError, did_you_mean, in_plain_words
-from horae.core.job import ANY_TYPE, DEFAULT_QUEUE, MAX_SECONDS, MAX_STEPS, JobSpec
+from horae.core.job import ANY_TYPE, DEFAULT_QUEUE, MAX_SECONDS, MAX_STEPS, JobSpec, problem_of_nodes
 
 #: Assumed duration (s) of a job without an estimate, and the steps by which its progress is counted.
 DEFAULT_DURATION_S, DEFAULT_STEPS = 3600.0, 1e6
@@ -176,11 +176,15 @@ Gpus = Annotated[
 
 
 class Resources(_Section):
-    """GPU count and GPU types of a job, and what comes with each GPU. Without `gpus`, `gpus_min` counts."""
+    """GPU count, GPU types and number of nodes of a job, and what comes with each GPU.
+
+    Without `gpus`, `gpus_min` counts.
+    """
 
     gpus: Gpus = 1
     gpus_min: int = Field(default=0, ge=0, le=1_000_000)
     gpus_max: int = Field(default=0, ge=0, le=1_000_000)
+    nodes: int | None = Field(default=None, ge=1, le=1_000_000)
     cpus_per_gpu: int | None = Field(default=None, ge=1, le=MAX_CPUS_PER_GPU)
     memory_per_gpu: MemoryMb | None = None
     image: Annotated[str, Field(max_length=500), AfterValidator(_image)] = ""
@@ -206,7 +210,10 @@ class Resources(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Resources:
-        self.wanted()
+        gpus, _ = self.wanted()
+        elastic = (self.gpus_min or gpus) != (self.gpus_max or gpus)
+        if problem := problem_of_nodes(self.nodes or 0, gpus, elastic):
+            raise ValueError(problem)
         return self
 
 
@@ -289,6 +296,7 @@ def spec_of(job: JobFile, job_id: str, user: str, now_s: float, cluster: Cluster
         unit="steps",
         gpus_min=job.resources.gpus_min,
         gpus_max=job.resources.gpus_max,
+        nodes=job.resources.nodes or 0,
         job_class=class_of(user, job.job_class or job.app) if job.job_class or job.app else job_id,
         gpu_types=types,
         throughput=_throughput(job, work, types, cluster),

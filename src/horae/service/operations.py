@@ -8,6 +8,7 @@ from itertools import count
 
 from horae.backends.found_jobs import FoundJob
 from horae.backends.protocol import Backend
+from horae.core.alike_nodes import lack_of_nodes
 from horae.core.bidding import Ask, BidAnswer
 from horae.core.cluster import Cluster
 from horae.core.counted import counted
@@ -32,6 +33,7 @@ from horae.core.queues import Queue, quota_below
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, TIMEOUT, TIMING_OUT, State
 from horae.plugins.setting_files import with_files
 from horae.policies import CONTENT_HASH, make_policy
+from horae.policies.node_checks import check_nodes
 from horae.policies.type_awareness import ignored_speeds, ignored_speeds_in_words
 from horae.service.app_owners import AppOwnerHistory, AppOwners
 from horae.service.daemon import Change, Daemon, Prepare
@@ -86,7 +88,7 @@ class Operations:
             taken = next((task.job for task in self._daemon.tasks.values() if task.found_as == found.key), None)
             if taken is not None:
                 return Change(), taken
-            change, (name,) = self._submission(found.user, [job], engine, now_s)
+            change, (name,) = self._submission(found.user, [_without_nodes(job, engine)], engine, now_s)
             return replace(change, tasks=tuple(replace(task, found_as=found.key) for task in change.tasks)), name
 
         return self._daemon.ask(prepare)
@@ -101,6 +103,7 @@ class Operations:
         specs = [spec_of(job, name, user, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
         if cluster.nodes:  # a cluster may begin empty, and grow when jobs wait
             check_startable(specs, cluster, engine)
+        check_nodes(specs, engine.policy_name, engine.policy, engine.flat)
         apps = self._apps.check(user, specs, engine, self._daemon.tasks)
         if dry_run or not ids:
             return Change(), ids
@@ -298,6 +301,7 @@ class Operations:
             if isinstance(new_policy, ChecksCluster):
                 new_policy.check(engine.gpus.cluster.gpu_types, pairs_known=False)
             check_sharing(new_policy, chosen, self._daemon.backend.shares_gpus)
+            check_nodes([engine.jobs.specs[row] for row in engine.jobs.active], chosen, new_policy, engine.flat)
             # Record the complete policy settings that were checked: another request may change them at the same time.
             changed = chosen != engine.policy_name or new_settings != engine.policy_settings
             event = SettingsChanged(now_s, chosen if changed else None, new_settings if changed else {}, tuple(queues))
@@ -307,6 +311,16 @@ class Operations:
             return Change((event,), (), (act,)), speeds_ignored(engine, chosen, new_policy)
 
         return prepare
+
+
+def _without_nodes(job: JobFile, engine: Engine) -> JobFile:
+    """A job that the backend found, without its number of nodes where the policy chooses nodes itself.
+
+    The cluster manager knows how many there must be: a place that does not suit is a failed launch with a sentence.
+    """
+    if not getattr(engine.policy, "chooses_machines", False):
+        return job
+    return job.model_copy(update={"resources": job.resources.model_copy(update={"nodes": None})})
 
 
 def speeds_ignored(engine: Engine, name: str, policy: Policy) -> str:
@@ -417,9 +431,10 @@ def check_images(jobs: Sequence[JobFile], backend: Backend) -> None:
 
 
 def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:
-    """Refuse jobs that can never run: they need more GPUs than any GPU type or their queue's quota has."""
+    """Refuse jobs that can never run: they need more GPUs or nodes than any GPU type has, or than their queue may."""
     by_type = dict.fromkeys(cluster.gpu_types, 0)
-    for node in (cluster.nodes[number] for number in node_numbers(cluster).values()):
+    nodes = [cluster.nodes[number] for number in node_numbers(cluster).values()]
+    for node in nodes:
         by_type[node.gpu_type] += node.gpus
     for spec in specs:
         largest = max(by_type[name] for name in spec.gpu_types or cluster.gpu_types)
@@ -428,6 +443,9 @@ def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) 
                 f"Job {spec.id.rpartition('-')[0]!r} needs {counted(spec.gpus_min, 'GPU')} of one type, but there "
                 f"are only {largest}: ask for fewer GPUs."
             )
+        usable = [node for node in nodes if node.gpu_type in (spec.gpu_types or cluster.gpu_types)]
+        if lacking := lack_of_nodes(spec, usable):
+            raise BadJobFile(f"Job {spec.id.rpartition('-')[0]!r} {lacking}: ask for another number of nodes or GPUs.")
         if queue := quota_below(spec.gpus_min, spec.queue, engine.queues.configured):
             raise BadJobFile(
                 f"Queue {queue.path} may use at most {counted(queue.gpus_max or 0, 'GPU')} and the job needs "

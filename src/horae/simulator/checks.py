@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from horae.core.alike_nodes import lack_of_nodes
 from horae.core.apps import check_apps
 from horae.core.cluster import Cluster
 from horae.core.counted import counted
@@ -25,7 +26,7 @@ def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughput
         if job.id in names:
             raise CannotRun(f"Two jobs are called {job.id!r}: give each an id of its own.")
         names.add(job.id)
-        alike = (job.job_class, job.gpus, job.gpus_min, job.gpu_types, job.unit, bool(job.throughput))
+        alike = (job.job_class, job.gpus, job.gpus_min, job.nodes, job.gpu_types, job.unit, bool(job.throughput))
         if alike in checked and not job.throughput:
             continue
         rates = throughputs.rates(job, cluster.gpu_types)
@@ -36,6 +37,11 @@ def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughput
             raise CannotRun(
                 f"Job {job.id!r} needs {counted(job.gpus_min, 'GPU')} of one type and the cluster has {most}: "
                 "give a larger --cluster, or take the job out of the trace."
+            )
+        types = {name for name, rate in zip(cluster.gpu_types, rates.tolist(), strict=True) if rate > 0}
+        if lacking := lack_of_nodes(job, [node for node in cluster.nodes if node.gpu_type in types]):
+            raise CannotRun(
+                f"Job {job.id!r} {lacking}: give another --cluster, or another number of nodes in the trace."
             )
         checked.add(alike)
 

@@ -14,6 +14,7 @@ from horae.core.history import History
 from horae.core.policy import ChecksCluster
 from horae.core.throughputs import Throughputs
 from horae.placement.rules import make_placement
+from horae.policies.node_checks import check_nodes
 from horae.simulator.checks import check_fit, check_quotas, check_trials
 from horae.simulator.driver import Driver, Progress
 from horae.simulator.scenario import Scenario
@@ -50,6 +51,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None, onlooker: Onl
     engine = Engine(
         cluster, scenario.make_policy, name, settings, rule, throughputs, scenario.queues, learn=truth is not None
     )
+    check_nodes(jobs, name, engine.policy, rule.flat)
     engine.jobs.make_room(len(jobs))
     if isinstance(engine.policy, ChecksCluster):
         engine.policy.check(cluster.gpu_types, throughputs.knows_pairs)

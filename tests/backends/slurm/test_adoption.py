@@ -95,6 +95,24 @@ def test_a_job_that_dies_of_the_notice_or_is_deaf_to_it_runs_again(rig: Adoption
         assert rig.jobs()[job]["attempt"] == 2
 
 
+def test_jobs_on_several_nodes_get_as_many_alike(rig: AdoptionRig) -> None:
+    rig.serve()
+    says = f"srun -l sh -c 'echo $SLURM_NODEID $CUDA_VISIBLE_DEVICES' > {rig.marks}/$SLURM_JOB_ID; sleep 600"
+    by_node = rig.sbatch("--nodes=2", "--gpus-per-node=2", script=says)
+    by_task = rig.sbatch("--nodes=2", "--ntasks-per-node=2", "--gpus-per-task=1", user=BOB, script=says)
+    for job in (by_node, by_task):
+        assert len(rig.wait_for(job, "RUNNING").hosts) == 2
+        patiently(lambda: rig.jobs()[job]["state"] == "running", "for its start")  # noqa: B023, read at once
+        told = rig.jobs()[job]
+        assert (told["gpus"], told["nodes"], told["attempt"]) == (4, 2, 1)
+        assert sorted(len(place.partition("[")[2].split(",")) for place in told["on"]) == [2, 2]
+    for job in (by_node, by_task):
+        rig.as_user(ANN if job == by_node else BOB, "scancel", job)
+    too_many = rig.sbatch("--nodes=3", "--gpus-per-node=v100:2", script="true")
+    sentence = "asks for 3 nodes of one type with 2 GPUs each, and there are only 2 with so many"
+    patiently(lambda: sentence in rig.slurm.run("scontrol", "show", "job", too_many), "for the sentence")
+
+
 def test_a_job_that_cannot_run_is_told_so_in_slurm(rig: AdoptionRig) -> None:
     rig.serve()
     large = rig.sbatch("--gres=gpu:v100:4", "--nodes=2", "--comment=horae: steps=many", script="true")

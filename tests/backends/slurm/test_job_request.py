@@ -26,14 +26,16 @@ def test_gres_nodes_and_time_limit_become_a_job_file() -> None:
         ({"TresPerNode": "gres:gpu:v100:2"}, 2, ("v100",), 2),
         ({"TresPerNode": "gres/gpu:v100:4", "NumNodes": "2"}, 8, ("v100",), 4),
         ({"TresPerNode": "", "TresPerJob": "gres:gpu:8", "NumNodes": "2-2"}, 8, (), 4),
+        ({"TresPerNode": "", "TresPerTask": "gres:gpu:1", "NumTasks": "4", "NumNodes": "2"}, 4, (), 2),
     ],
 )
 def test_gpus_are_counted_over_all_nodes(
     given: dict[str, str], gpus: int, types: tuple[str, ...], by_node: int
 ) -> None:
     request = read_request("17", {**DETAILS, **given})
-    assert read_job(request.document).resources.wanted() == (gpus, types)
-    assert request.gpus_per_node == by_node
+    resources = read_job(request.document).resources
+    assert resources.wanted() == (gpus, types)
+    assert (request.gpus_per_node, resources.nodes) == (by_node, gpus // by_node)
 
 
 def test_the_account_is_the_queue_and_the_comment_comes_first() -> None:
@@ -71,6 +73,7 @@ def test_other_comments_have_no_options(comment: str) -> None:
         ({"TresPerNode": ""}, "ask for GPUs of one type"),
         ({"TresPerNode": "gres:gpu:v100:1,gres:gpu:p100:1"}, "ask for GPUs of one type"),
         ({"TresPerNode": "", "TresPerJob": "gres:gpu:3", "NumNodes": "2"}, "cannot be divided among 2 nodes"),
+        ({"TresPerNode": "", "TresPerTask": "gres:gpu:1", "NumTasks": "3", "NumNodes": "2"}, "cannot be divided"),
         ({"Comment": "horae: step=5"}, "Did you mean 'steps'"),
         ({"Comment": "horae: steps=many"}, "steps=many in the comment is no number"),
         ({"Comment": "horae: duration=long"}, "duration=long in the comment is no time"),

@@ -51,10 +51,11 @@ def test_a_program_is_sent_word_by_word(taken: FakeService, horae: Horae) -> Non
 
 
 def test_what_comes_with_each_gpu_is_sent_and_shown(taken: FakeService, horae: Horae) -> None:
-    words = ["--cpus-per-gpu", "8", "--memory-per-gpu", "16GiB", "--image", "train:1", "--", "true"]
-    answer = horae("submit", *words)
-    assert taken.last.body[0]["resources"] == {"cpus_per_gpu": 8, "memory_per_gpu": "16GiB", "image": "train:1"}
-    for shown in ("cpus per gpu", "memory per gpu", "16GiB", "train:1"):
+    words = ["--cpus-per-gpu", "8", "--memory-per-gpu", "16GiB", "--image", "train:1"]
+    answer = horae("submit", "--gpus", "4", "--nodes", "2", *words, "--", "true")
+    asked = {"cpus_per_gpu": 8, "memory_per_gpu": "16GiB", "image": "train:1"}
+    assert taken.last.body[0]["resources"] == {"gpus": "4", "nodes": 2, **asked}
+    for shown in ("nodes  ", "cpus per gpu", "memory per gpu", "16GiB", "train:1"):
         assert shown in answer.out
 
 

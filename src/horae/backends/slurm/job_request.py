@@ -34,13 +34,13 @@ class JobRequest:
 
 def read_request(slurm_id: str, details: Mapping[str, str]) -> JobRequest:
     """The request of a job from its details."""
-    nodes = int(re.match(r"\d*", details.get("NumNodes", "1"))[0] or 1)  # type: ignore[index]
+    nodes = _first_number(details.get("NumNodes", "1"))
     gpu_type, per_node = _gpus(details, nodes)
     limit_s = read_duration(details.get("TimeLimit", ""))
     document: dict[str, Any] = {
         "name": _name(details.get("JobName", ""), slurm_id),
         "run": ["sbatch", f"Slurm job {slurm_id}"],
-        "resources": {"gpus": f"{gpu_type}:{per_node * nodes}" if gpu_type else per_node * nodes},
+        "resources": {"gpus": f"{gpu_type}:{per_node * nodes}" if gpu_type else per_node * nodes, "nodes": nodes},
         "estimate": {"duration": limit_s if limit_s and limit_s <= _LONGEST_S else DEFAULT_S},
     }
     if account := details.get("Account"):
@@ -55,13 +55,22 @@ def read_request(slurm_id: str, details: Mapping[str, str]) -> JobRequest:
 def _gpus(details: Mapping[str, str], nodes: int) -> tuple[str, int]:
     """GPU type, empty for any, and GPUs on each node."""
     by_node, by_job = read_gres(details.get("TresPerNode", "")), read_gres(details.get("TresPerJob", ""))
-    asked = by_node or by_job
+    by_task = read_gres(details.get("TresPerTask", ""))
+    asked = by_node or by_job or by_task
     if len(asked) != 1:
         raise BadRequest("Horae orders jobs that ask for GPUs of one type: use --gres=gpu:2 or --gres=gpu:v100:2.")
     (gpu_type, count), *_ = asked.items()
+    if not by_node and not by_job:
+        count *= _first_number(details.get("NumTasks", "1"))
     if not by_node and count % nodes:
         raise BadRequest(f"{count} GPUs cannot be divided among {nodes} nodes: ask for GPUs by node, --gres=gpu:2.")
     return gpu_type, count if by_node else count // nodes
+
+
+def _first_number(text: str) -> int:
+    """The number at the beginning of a text such as `2` or `2-4`; 1 if there is none."""
+    digits = re.match(r"\d*", text)
+    return int(digits[0]) if digits and digits[0] else 1
 
 
 def _name(name: str, slurm_id: str) -> str:

@@ -13,6 +13,7 @@ from horae.cli.options import OutputOption
 from horae.cli.output import Output, table
 from horae.client.job_records import find_job, job_state
 from horae.client.service_client import NotThere, ServiceClient, service
+from horae.core.counted import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -153,9 +154,10 @@ def _facts(record: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[tuple
 
 
 def gpus_text(record: Mapping[str, Any]) -> str:
-    """GPU count of a job, occupied or requested, and its accepted GPU types."""
-    types = " or ".join(record.get("gpu_types") or ())
-    return f"{record.get('gpus')} {types}".rstrip()
+    """GPU count of a job, occupied or requested, its accepted GPU types, and the number of nodes it asks for."""
+    types, nodes = " or ".join(record.get("gpu_types") or ()), record.get("nodes")
+    on = f"on {counted(int(nodes), 'node')}" if nodes else ""
+    return " ".join(filter(None, (str(record.get("gpus")), types, on)))
 
 
 def _attempts(attempts: list[Mapping[str, Any]]) -> RenderableType:

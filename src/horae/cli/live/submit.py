@@ -60,6 +60,7 @@ class Flags:
     gpus: str | None
     gpus_min: int | None
     gpus_max: int | None
+    nodes: int | None
     cpus_per_gpu: int | None
     memory_per_gpu: str | None
     image: str | None
@@ -82,6 +83,7 @@ class Flags:
             "resources.gpus": None if self.gpus is None else _gpus(self.gpus),
             "resources.gpus_min": self.gpus_min,
             "resources.gpus_max": self.gpus_max,
+            "resources.nodes": self.nodes,
             "resources.cpus_per_gpu": self.cpus_per_gpu,
             "resources.memory_per_gpu": self.memory_per_gpu,
             "resources.image": self.image,
@@ -116,6 +118,10 @@ def command(
     ] = None,
     gpus_max: Annotated[
         int | None, typer.Option("--gpus-max", metavar="N", min=1, help="Most GPUs that the job can use.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", metavar="N", min=1, help="Exactly N nodes, with the same number of GPUs on each."),
     ] = None,
     cpus_per_gpu: Annotated[
         int | None,
@@ -198,8 +204,8 @@ def command(
     grid, {name} is replaced by its value in command, variables, folders and image; {{name}} means a literal {name}.
     """
     flags = Flags(
-        name, gpus, gpus_min, gpus_max, cpus_per_gpu, memory_per_gpu, image, queue, app, app_scheduler, time, steps,
-        env or (), max_restarts, min_runtime, not_preemptible, workdir, job_class,
+        name, gpus, gpus_min, gpus_max, nodes, cpus_per_gpu, memory_per_gpu, image, queue, app, app_scheduler, time,
+        steps, env or (), max_restarts, min_runtime, not_preemptible, workdir, job_class,
     )  # fmt: skip
     array_trials = trials(array, grid or ())
     jobs = expand(job_from(file, flags, ctx.meta[_WORDS]), array_trials)
@@ -360,7 +366,7 @@ def _facts(job: Mapping[str, Any], single: bool) -> Iterator[tuple[str, str]]:
     if single:
         yield "run", _run(job)
     yield "gpus", _gpus_text(job)
-    for key in ("cpus_per_gpu", "memory_per_gpu", "image"):
+    for key in ("nodes", "cpus_per_gpu", "memory_per_gpu", "image"):
         if (job.get("resources") or {}).get(key):
             yield key.replace("_", " "), visible(job["resources"][key])
     yield "queue", str(job.get("queue", "default"))

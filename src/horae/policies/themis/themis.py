@@ -52,6 +52,7 @@ class Themis:
     unit: ClassVar = "rho"
     paper: ClassVar = "Themis, NSDI '20"
     type_aware: ClassVar = True
+    chooses_machines: ClassVar = True
     memory: ClassVar[MemorySpec] = MemorySpec(
         columns={**MEMORY.columns, **COLUMNS},
         by_app=MEMORY.by_app,

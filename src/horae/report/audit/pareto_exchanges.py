@@ -5,7 +5,7 @@ speed depends on is type, number and span; so of all ways to divide GPUs of one 
 each gang into a region: a machine, a rack, or anywhere. A gang of n fits into S and one of m into T at once
 just when |S| >= n, |T| >= m and |S or T| >= n + m (Hall), so nothing has to be enumerated GPU by GPU. All this
 presumes that a gang is no slower the closer together it is; where a table of speeds says otherwise, some exchanges
-are missed, but none is found that is none.
+are missed, but none is found that is none. Jobs that ask for a number of nodes stay where they are.
 
 What a move itself would cost is not counted.
 """
@@ -47,7 +47,9 @@ def better_places(moment: ObservedMoment, jobs: Sequence[JobSpec], cluster: Clus
     """The best exchange of every job that has one."""
     exchanger = _Exchanger(moment, jobs, cluster, speeds)
     found: list[Exchange] = []
-    for position in range(len(moment.places)):
+    for position, place in enumerate(moment.places):
+        if jobs[place.job].nodes:
+            continue
         exchanges = [*exchanger.moves(position), *exchanger.swaps(position), *exchanger.divisions(position)]
         if exchanges:
             found.append(max(exchanges, key=lambda exchange: exchange.gain))
@@ -73,7 +75,10 @@ class _Exchanger:
         shapes = [(t, len(p.gpu_ids), p.span) for t, p in zip(self.gpu_type, self.moment.places, strict=True)]
         numbers = {shape: n for n, shape in enumerate(dict.fromkeys(shapes))}
         by_shape = [[self._rate(place.job, *shape) for shape in numbers] for place in self.moment.places]
-        return np.array(by_shape).reshape(len(shapes), len(numbers))[:, [numbers[shape] for shape in shapes]]
+        rates = np.array(by_shape).reshape(len(shapes), len(numbers))[:, [numbers[shape] for shape in shapes]]
+        stays = np.array([self.jobs[place.job].nodes > 0 for place in self.moment.places], np.bool_)
+        rates[stays[:, None] & ~np.eye(len(shapes), dtype=np.bool_)] = 0.0
+        return rates
 
     def _rate(self, job: int, gpu_type: int, gpus: int, span: Span) -> float:
         spec = self.jobs[job]
@@ -118,7 +123,7 @@ class _Exchanger:
         if place.span <= Span.NODE or closest <= own * (1 + _TOLERANCE):
             return
         for j, other in enumerate(self.moment.places):
-            if j != i and self.gpu_type[j] == self.gpu_type[i]:
+            if j != i and self.gpu_type[j] == self.gpu_type[i] and not self.jobs[other.job].nodes:
                 yield from self._divisions_with(i, place, j, other)
 
     def _divisions_with(self, i: int, place: ObservedPlace, j: int, other: ObservedPlace) -> Iterator[Exchange]:

@@ -39,6 +39,8 @@ class _JobFields(TypedDict, total=False):
     state: str
     reason: str
     gpus: int
+    #: Nodes that the job asks for, with the same number of GPUs on each; null if it asks for none.
+    nodes: int | None
     gpu_types: list[str]
     on: list[str]
     ahead: int

@@ -127,7 +127,9 @@ class EventSentences:
     def _submitted(self, record: JobSubmitted) -> str:
         spec = record.spec
         types = f" of type {' or '.join(spec.gpu_types)}" if spec.gpu_types else ""
-        return f"Submitted{_by_user(self._user(spec.id))} to queue {spec.queue}: {counted(spec.gpus, 'GPU')}{types}."
+        nodes = f" on {counted(spec.nodes, 'node')}, alike" if spec.nodes > 1 else " on one node" if spec.nodes else ""
+        gpus = f"{counted(spec.gpus, 'GPU')}{types}{nodes}"
+        return f"Submitted{_by_user(self._user(spec.id))} to queue {spec.queue}: {gpus}."
 
     # --------------------------------------------------------------- decisions
 

@@ -152,6 +152,7 @@ _FIELDS: dict[str, Callable[[JobListing], Sequence[Any]]] = {
     "reason": JobListing.reasons,
     "why": JobListing.sentences,
     "gpus": JobListing.gpus,
+    "nodes": lambda jobs: [spec.nodes or None for spec in jobs.specs],
     "gpu_types": lambda jobs: [list(spec.gpu_types) for spec in jobs.specs],
     "on": JobListing.places,
     "ahead": JobListing.ahead,

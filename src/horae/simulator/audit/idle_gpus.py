@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from horae.core.alike_nodes import choose_alike
 from horae.core.arrays import Ints
 from horae.core.audit_observations import Idleness, IdleStretch
 from horae.core.engine import Engine
@@ -65,6 +66,7 @@ def idle_now(now: Snapshot) -> IdleStretch | None:
     fitting = waiting[_fits(table.types[waiting], table.gpus_min[waiting], by_type)]
     if now.queues.has_maximum:
         fitting = fitting[[room.of(int(table.queue[row])) >= table.gpus_min[row] for row in fitting.tolist()]]
+    fitting = _without_nodes(now, fitting, free)
     if not len(fitting):
         return None
     job = int(fitting[0])
@@ -72,6 +74,21 @@ def idle_now(now: Snapshot) -> IdleStretch | None:
     reason = Reason(int(table.reason[job]))
     gpus = _usable(gangs, by_type, room)
     return IdleStretch(now.now_s, now.now_s, gpus, job, reason, _gpus_for(now, job, free, by_type))
+
+
+def _without_nodes(now: Snapshot, fitting: Ints, free: NDArray[np.bool_]) -> Ints:
+    """The jobs that ask for no number of nodes; if all do, the first one that has such nodes now.
+
+    Where gangs need certain nodes, what several of them could use at once is not the sum of what each could.
+    """
+    if not now.table.nodes[fitting].any():
+        return fitting
+    plain: Ints = fitting[now.table.nodes[fitting] == 0]
+    if len(plain):
+        return plain
+    by_type = np.bincount(now.cluster.gpu_type[free], minlength=len(now.cluster.gpu_types))
+    first = next((row for row in fitting.tolist() if _gpus_for(now, row, free, by_type)), None)
+    return plain if first is None else np.array([first], np.int64)
 
 
 def _fits(types: Ints, gangs: Ints, by_type: Ints) -> NDArray[np.bool_]:
@@ -98,11 +115,15 @@ def _usable(jobs: Ints, by_type: Ints, room: _Room) -> int:
 
 
 def _gpus_for(now: Snapshot, job: int, free: NDArray[np.bool_], by_type: Ints) -> tuple[int, ...]:
-    """GPUs that a job could have: the lowest numbers of the type on which it is fastest."""
-    gang = int(now.table.gpus_min[job])
+    """GPUs that a job could have: the lowest of the type on which it is fastest, on nodes alike if it asks for that."""
+    gang, nodes = int(now.table.gpus_min[job]), int(now.table.nodes[job])
     rates = np.where(by_type >= gang, now.table.rates[job], 0.0)
-    usable = np.flatnonzero(free & (now.cluster.gpu_type == int(rates.argmax())))
-    return tuple(usable[:gang].tolist())
+    for gpu_type in np.argsort(-rates, kind="stable").tolist():
+        usable = np.flatnonzero(free & (now.cluster.gpu_type == gpu_type))
+        found = choose_alike(usable, now.machines, nodes, gang) if nodes else tuple(usable[:gang].tolist())
+        if rates[gpu_type] > 0 and found:
+            return found
+    return ()
 
 
 class _Room:
