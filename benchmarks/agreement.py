@@ -40,8 +40,8 @@ MAY_SWAP_S = 1.0
 #: How far the average JCT may be off.
 MAY_DIFFER = 0.05
 LEAST_PREEMPTIONS = 20
-#: Costs of a job are off by up to so many seconds in simulations with noise, of which there are so many.
-NOISE_S, NOISY_RUNS = 0.3, 10
+#: By how much costs of a job are off in simulations with noise, and how many there are. Live costs differ more.
+NOISE, NOISY_RUNS = 0.5, 10
 #: Live runs end long before; a machine that takes longer is of no use for this.
 _PATIENCE_S = 1200.0
 
@@ -217,7 +217,7 @@ def run_with_noise(live: JournalReader, plan: Plan, known: Calibration, seed: in
 
 def _with_noise(job: JobSpec, rng: np.random.Generator) -> JobSpec:
     names = ("start_s", "restore_s", "checkpoint_s", "finish_s")
-    noisy = {name: max(0.0, getattr(job, name) + float(rng.uniform(-NOISE_S, NOISE_S))) for name in names}
+    noisy = {name: getattr(job, name) * float(rng.uniform(1 - NOISE, 1 + NOISE)) for name in names}
     return replace(job, **noisy)
 
 
@@ -332,7 +332,7 @@ def summary_of(found: Comparison) -> str:
     """How far the simulation is off, and how far it is to be trusted."""
     least, most = found.noise
     return (
-        f"Average JCT {found.difference:+.2%}. Costs that differ by up to {NOISE_S:g} s from job to job move that "
+        f"Average JCT {found.difference:+.2%}. Costs that are off by up to {NOISE:.0%}, job by job, move that "
         f"of the simulation by {least:+.1%} to {most:+.1%} ({len(found.noisy)} runs)."
     )
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from horae.backends.attempt_round import ReconcilerSettings
-from horae.backends.driver import PieceId
+from horae.backends.driver import PieceEnded, PieceId
 from horae.backends.local import runner
 from horae.backends.local.attempt_folders import AttemptFolders, read_json
 from horae.backends.protocol import Place
@@ -282,6 +282,9 @@ def test_nodes_are_told_of_when_every_attempt_was_seen_to(site: Site, monkeypatc
     site.backend.close()
     ends_at = [site.shared / "jobs" / job / "1" / "v1" / runner.EXIT for job in jobs]
     until(lambda: all(path.exists() for path in ends_at), "for the ends")
+    # A runner lives on for a moment after its last word, and holds its GPUs.
+    pieces = site.cluster.look().pieces
+    until(lambda: all(isinstance(site.cluster.look().pieces[piece], PieceEnded) for piece in pieces), "for the runners")
     monkeypatch.setattr("horae.backends.reconcile._SLICE_S", 0.0)
     site.seen = []
     site.open()
@@ -336,6 +339,34 @@ def test_a_driver_that_fails_in_any_way_is_trouble_and_no_error(site: Site, monk
     until(lambda: "failed" in site.backend.trouble, "for the failure")
     assert site.backend.sight() is None
     assert site.backend.trouble == "The cluster is out of sight: its driver failed with ValueError."
+
+
+def test_a_node_that_is_not_shown_for_a_while_keeps_what_runs_there(site: Site) -> None:
+    """Ray shows its nodes one after the other when it was restarted."""
+    site.start(places=_GANG)
+    site.up("v1")
+    site.up("v2")
+    hidden = site.cluster.nodes.pop("v1")
+
+    def shown() -> list[tuple[str, bool, str]]:
+        sight = site.backend.sight()
+        return sorted((node.name, node.open, node.why) for node in sight.nodes) if sight else []
+
+    until(lambda: shown() == [("v1", False, "The cluster does not show this node."), ("v2", True, "")], "for the gap")
+    site.start(places=(Place("v1", (3,)),), job="b-1")
+    time.sleep(0.3)
+    site.cluster.nodes["v1"] = hidden
+    until(lambda: shown() == [("v1", True, ""), ("v2", True, "")], "for the node to be shown again")
+    assert not [event for event in site.watch() if isinstance(event, JobStopped | JobFailed | LaunchFailed)]
+    site.backend.stop("a-1", 1)
+    site.told(JobStopped)
+
+
+def test_a_node_that_is_not_shown_and_where_nothing_began_is_lost(site: Site) -> None:
+    until(lambda: site.backend.sight(), "for a look")
+    del site.cluster.nodes["v1"]
+    site.start()
+    until(lambda: [node.name for node in site.backend.sight().nodes] == ["v2"], "for the loss")
 
 
 def test_the_token_is_gone_from_all_orders_once_an_attempt_is_forgotten(site: Site) -> None:

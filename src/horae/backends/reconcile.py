@@ -109,6 +109,8 @@ class Reconciler(Backend):
         self._looked_s = time.monotonic()
         # Of the thread alone.
         self._observed: set[str] = set()
+        #: The nodes of the last look, by name. They are kept while the cluster is out of sight.
+        self._last_seen: dict[str, Seen] = {}
         #: What cannot be done on the shared folder for single attempts, in words, by job.
         self._stuck: dict[str, str] = {}
         #: When to repeat the kill of a piece, and how long to wait then; monotonic.
@@ -379,6 +381,8 @@ class Reconciler(Backend):
                 seen.append(Seen(node.name, node.gpu_type, node.gpus, node.rack or "rack-0", is_open, why))
             except BadCluster:
                 misnamed.append(node.name)
+        seen += self._missing_nodes(living - look.nodes.keys())
+        self._last_seen = {node.name: node for node in seen}
         sight = Sight(tuple(seen))
         if sight != self._sight:
             self._sight = sight
@@ -387,6 +391,24 @@ class Reconciler(Backend):
             [f"Work of others runs on {', '.join(foreign)}: closed for new jobs."] * bool(foreign)
             + [f"Cannot be used because of their names: {', '.join(misnamed)}."] * bool(misnamed)
         )
+
+    def _missing_nodes(self, names: Iterable[str]) -> list[Seen]:
+        """Nodes that the cluster manager does not show although pieces have begun there: closed, as they were.
+
+        A cluster manager that was restarted shows its nodes one after the other. Attempts that have not begun go
+        elsewhere.
+        """
+        return [
+            replace(self._last_seen[name], open=False, why="The cluster does not show this node.")
+            for name in sorted(names)
+            if name in self._last_seen and self._has_begun_on(name)
+        ]
+
+    def _has_begun_on(self, node: str) -> bool:
+        """Whether a piece of a living attempt has begun on a node."""
+        with self._lock:
+            followed = list(self._followed.values())
+        return any(node in each.nodes and not each.ended and each.ordered.piece(node).begun for each in followed)
 
     def _stuck_in_words(self) -> str:
         if not self._stuck:

@@ -60,4 +60,5 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
     assert found.acknowledged >= 30
     assert (found.attempts >= 60, found.preemptions >= 25, found.over_nodes >= 10) == (True, True, True), found
     assert found.failed_attempts == 0
+    assert set(found.stops) <= {"preempted", "moved", "node lost"}, "nobody is stopped but by the death of a raylet"
     assert probe.p99_s() < 0.2
