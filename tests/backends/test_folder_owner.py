@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from horae.backends.folder_owner import KNOWN, OWNER, FolderAway, FolderTaken, claim_folder, known_service_id
+from horae.backends.folder_owner import OWNER, USED_FOLDERS, FolderAway, FolderTaken, claim_folder, known_service_id
 
 
 def test_the_owner_comes_back_and_others_are_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_an_empty_mount_point_is_not_taken_for_a_new_shared_folder(tmp_path: Pat
     assert known_service_id(shared, state) == service
     shared.rename(tmp_path / "mounted")
     shared.mkdir()
-    with pytest.raises(FolderAway, match=f"is its file system mounted.*delete {state}/{KNOWN}"):
+    with pytest.raises(FolderAway, match=f"is its file system mounted.*delete {state}/{USED_FOLDERS}"):
         known_service_id(shared, state)
     assert list(shared.iterdir()) == []
     shared.rmdir()
@@ -41,5 +41,5 @@ def test_a_service_may_get_another_shared_folder(tmp_path: Path) -> None:
     first, state = known_service_id(tmp_path / "a", tmp_path / "state"), tmp_path / "state"
     assert known_service_id(tmp_path / "b", state) != first
     assert known_service_id(tmp_path / "a", state) == first
-    (state / KNOWN).unlink()
+    (state / USED_FOLDERS).unlink()
     assert known_service_id(tmp_path / "a", state) == first

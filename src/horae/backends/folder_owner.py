@@ -12,7 +12,7 @@ from horae.core.errors import UserError
 
 OWNER = "owner.json"
 #: In the state folder: ids of the shared folders that the service has used, by path. Stored: change by addition.
-KNOWN = "shared.json"
+USED_FOLDERS = "shared.json"
 
 
 class FolderTaken(UserError):
@@ -29,18 +29,18 @@ def known_service_id(shared: Path, state: Path) -> str:
     Raises `FolderAway` if this service has used a folder at this path that had another id: where a file system is not
     mounted there is an empty folder, and jobs would begin again while they run.
     """
-    known = read_json(state / KNOWN) or {}
+    used = read_json(state / USED_FOLDERS) or {}
     found = str((read_json(shared / SERVICE) or {}).get("id", ""))
-    if known.get(str(shared), found) != found:
+    if used.get(str(shared), found) != found:
         raise FolderAway(
             f"The shared folder {shared} is not the one that this service has used: is its file system mounted? Mount "
             f"it and start again. If the folder is lost for good, make sure that none of its jobs runs any more, "
-            f"delete {state / KNOWN} and start again."
+            f"delete {state / USED_FOLDERS} and start again."
         )
     made = service_id(shared)
-    if known.get(str(shared)) != made:
+    if used.get(str(shared)) != made:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        runner.write_atomically(str(state), KNOWN, {**known, str(shared): made})
+        runner.write_atomically(str(state), USED_FOLDERS, {**used, str(shared): made})
     return made
 
 
