@@ -255,12 +255,27 @@ def test_a_gang_preempts_no_more_than_its_nodes_need() -> None:
     assert len(nodes_of(cell, "gang")) == 2
 
 
+def test_a_gang_preempts_for_its_nodes_though_as_many_gpus_are_free_elsewhere() -> None:
+    cell = Cell("2x2", "srtf")
+    cell.submit(0, job("long", gpus=2, nodes=2, work=1000))
+    done = cell.submit(5, job("short", gpus=2, nodes=1, work=10))
+    assert [stop.job for stop in done.stops] == ["long"]
+    assert (cell.running, cell.reason("long")) == (["short"], Reason.FRAGMENTED)
+
+
 def test_a_gang_with_a_reservation_starts_when_its_nodes_come_free() -> None:
     short = [job(f"s{n}", gpus=1, work=50, submit_s=20.0 * n) for n in range(1, 30)]
     jobs = [job("a", gpus=2, work=100), job("b", gpus=2, work=300), job("gang", gpus=4, nodes=2, submit_s=1), *short]
     patient = Script(jobs, "2x3", settings={"reserve": "0"})
     assert times(patient.history)["gang"][0] == 300
     assert times(Script(jobs, "2x3").history)["gang"][0] > 300, "without a reservation others pass it"
+
+
+def test_a_job_that_ends_before_the_nodes_come_free_may_pass() -> None:
+    jobs = [job("a", gpus=2, work=100), job("b", gpus=2, work=300), job("gang", gpus=4, nodes=2, submit_s=1)]
+    script = Script([*jobs, job("passes", work=150, submit_s=2)], "2x3", settings={"reserve": "0"})
+    assert times(script.history)["passes"][0] == 2, "four GPUs are free from 100 s on, but not two on each node"
+    assert times(script.history)["gang"][0] == 300
 
 
 @pytest.mark.parametrize(("free", "where"), [("01", ["gpu-2", "gpu-3"]), ("02", ["gpu-0", "gpu-1"])])

@@ -184,61 +184,50 @@ def _fill(gang: Gang, rack: int, counts: Ints, pools: Pools) -> int:
 
 
 @lean
-def _next_alike(last: int, each: int, gang: Gang, rack: int, counts: Ints, pools: Pools) -> int:
-    """The pool with the fewest GPUs, `each` at least, after the last one (-1 for none yet); -1 if there is no other."""
-    limit, best = each if last < 0 else counts[last], -1
-    for pool in range(len(counts)):
-        if counts[pool] < each or (best >= 0 and counts[pool] >= counts[best]):
-            continue
-        if last >= 0 and not (counts[pool] > counts[last] or (counts[pool] == counts[last] and pool > last)):
-            continue
-        if _eligible(pool, gang.gpu_type, rack, pools):
-            best = pool
-            if counts[pool] == limit:
-                break
-    return best
-
-
-@lean
 def _take_alike(gang: Gang, rack: int, counts: Ints, pools: Pools) -> int:
     """Take the pools that the gang fills best; gives how many GPUs it leaves there, -1 if there are too few pools."""
-    # The sum is no constant: for a constant numba would compile the next function once more.
-    each, left_over, last = gang.gpus // gang.nodes, 0, _NO_POOL + 0
+    each, left_over, last = gang.gpus // gang.nodes, 0, _NO_POOL
     for taken in range(gang.nodes):
-        last = _next_alike(last, each, gang, rack, counts, pools)
-        if last < 0:
+        # The next pool is the first one with the fewest GPUs of those that come after the last.
+        limit, best = each if last < 0 else counts[last], -1
+        for pool in range(len(counts)):
+            if counts[pool] < each or (best >= 0 and counts[pool] >= counts[best]):
+                continue
+            if last >= 0 and (counts[pool] < limit or (counts[pool] == limit and pool <= last)):
+                continue
+            if _eligible(pool, gang.gpu_type, rack, pools):
+                best = pool
+                if counts[pool] == limit:
+                    break
+        if best < 0:
             return -1
-        pools.by_pool[CHOSEN_POOL, taken], pools.by_pool[CHOSEN_GPUS, taken] = last, each
-        left_over += counts[last] - each
+        pools.by_pool[CHOSEN_POOL, taken], pools.by_pool[CHOSEN_GPUS, taken] = best, each
+        left_over += counts[best] - each
+        last = best
     return left_over
 
 
-@lean
-def _has_alike(gang: Gang, rack: int, counts: Ints, pools: Pools) -> bool:
-    """Whether as many pools as the gang asks for have enough GPUs."""
-    each, found = gang.gpus // gang.nodes, 0
-    for pool in range(len(counts)):
-        if counts[pool] >= each and _eligible(pool, gang.gpu_type, rack, pools):
-            found += 1
-    return found >= gang.nodes
-
-
-@lean
+@inlined
 def _alike(gang: Gang, counts: Ints, pools: Pools) -> int:
     """Exactly as many pools as the gang asks for, the same number of GPUs from each.
 
     They are in one rack if one has them; least-fragmentation does not look at racks. Of several racks it is the one
     where the fewest GPUs are left over.
     """
-    if pools.flat or gang.gpus % gang.nodes != 0 or not _has_alike(gang, _ANY_RACK + 0, counts, pools):
+    enough = 0
+    for pool in range(len(counts)):
+        if pools.by_pool[POOL_TYPE, pool] == gang.gpu_type and counts[pool] * gang.nodes >= gang.gpus:
+            enough += 1
+    if pools.flat or gang.gpus % gang.nodes != 0 or enough < gang.nodes:
         return 0
-    best, best_left = _ANY_RACK + 0, 0
     by_rack = pools.racks > 1 and gang.nodes > 1 and gang.rule != LEAST_FRAGMENTATION
-    for rack in range(pools.racks if by_rack else 0):
-        left_over = _take_alike(gang, rack, counts, pools) if _has_alike(gang, rack, counts, pools) else -1
-        if left_over >= 0 and (best < 0 or left_over < best_left):
-            best, best_left = rack, left_over
-    _take_alike(gang, best, counts, pools)
+    racks = pools.racks if by_rack else 0
+    best, best_left = _ANY_RACK, -1
+    # The last trial takes from the best rack, or from any if none has enough.
+    for trial in range(racks + 1):
+        left_over = _take_alike(gang, trial if trial < racks else best, counts, pools)
+        if left_over >= 0 and (best_left < 0 or left_over < best_left):
+            best, best_left = trial, left_over
     return gang.nodes
 
 
