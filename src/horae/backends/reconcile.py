@@ -35,11 +35,12 @@ from horae.backends.attempt_round import (
 from horae.backends.driver import ClusterDriver, Look, OutOfSight, Piece, PieceId, PieceRunning, host_of
 from horae.backends.fence import Fence
 from horae.backends.local import runner
-from horae.backends.protocol import Attempt, Backend, Seen, Sight, Start
+from horae.backends.looking_backend import LookingBackend
+from horae.backends.protocol import Attempt, Seen, Sight, Start
 from horae.backends.shared_folder import OrderedAttempt, SharedFolder, piece_log, read_secrets
 from horae.backends.task import Task
 from horae.core.cluster import BadCluster
-from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeObserved
+from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
 
 #: Seconds until a kill is repeated: the first wait, and the longest; each is twice the one before.
 _KILL_AGAIN_S, _KILL_RARELY_S = 2.0, 60.0
@@ -77,7 +78,7 @@ class _Gone:
 _Note = Start | _Stop | _Forget | _Gone
 
 
-class Reconciler(Backend):
+class Reconciler(LookingBackend):
     """A backend around a driver and a folder that the service and all nodes share, at the same path."""
 
     shares_gpus = False
@@ -96,19 +97,14 @@ class Reconciler(Backend):
         python: str = sys.executable,
         fence: str = "",
     ) -> None:
-        self._driver, self._shared, self._secrets = driver, shared.resolve(), secrets
         self._settings, self._python = settings or ReconcilerSettings(), python
+        super().__init__("horae-reconciler", self._settings.silence_s)
+        self._driver, self._shared, self._secrets = driver, shared.resolve(), secrets
         self._folder: SharedFolder | None = None
         # Shared with the daemon's thread, under the lock.
-        self._lock = threading.Lock()
         self._notes: list[_Note] = []
         self._followed: dict[Attempt, FollowedAttempt] = {}
-        self._events: list[Event] = []
-        self._sight: Sight | None = None
-        self._trouble = "The cluster was not looked at yet."
-        self._looked_s = time.monotonic()
         # Of the thread alone.
-        self._observed: set[str] = set()
         #: The nodes of the last look, by name. They are kept while the cluster is out of sight.
         self._last_seen: dict[str, Seen] = {}
         #: What cannot be done on the shared folder for single attempts, in words, by job.
@@ -117,27 +113,12 @@ class Reconciler(Backend):
         self._kills: dict[PieceId, tuple[float, float]] = {}
         self._rounds = 0
         self._fence = Fence(fence, lambda node: self._note(_Gone(node)))
-        self._wake, self._closing = threading.Event(), False
         #: Set while the daemon's loop waits for something to do; when this thread last gave way to it; monotonic.
         self._loop_idle, self._gave_way_s = threading.Event(), time.monotonic()
         self._loop_idle.set()
-        self._thread = threading.Thread(target=self._run, name="horae-reconciler", daemon=True)
-        self._thread.start()
+        self._begin()
 
     # --- the protocol: nothing here waits
-
-    @property
-    def trouble(self) -> str:
-        """Why the cluster is out of sight, or what is wrong with its nodes."""
-        return self._trouble or ("The cluster does not answer." if self._silent else "")
-
-    @property
-    def _silent(self) -> bool:
-        return time.monotonic() - self._looked_s > self._settings.silence_s
-
-    def sight(self) -> Sight | None:
-        """The nodes of the last look; None while the cluster is out of sight."""
-        return None if self._silent else self._sight
 
     def start(self, start: Start) -> None:
         """Note an attempt to start."""
@@ -196,37 +177,27 @@ class Reconciler(Backend):
 
     def close(self) -> None:
         """End the thread; what was asked for is on disk by then, unless the driver hangs. Running attempts go on."""
-        self._closing = True
-        self._wake.set()
-        self._thread.join(self._settings.overdue_s)
+        self._end_thread(self._settings.overdue_s)
 
     # --- the thread
 
-    def _run(self) -> None:
-        while True:
-            self._wake.wait(self._settings.look_every_s)
-            self._wake.clear()
-            try:
-                folder = self._folder or self._open()
-                self._take_notes(folder)
-                if self._closing:
-                    return
-                self._round(folder)
-            except Exception as why:
-                self._lose_sight(why)
-                if self._closing:
-                    return
+    def _pause_s(self) -> float:
+        return self._settings.look_every_s
 
-    def _lose_sight(self, why: Exception) -> None:
-        self._observed.clear()
-        self._sight = None
+    def _turn(self) -> None:
+        folder = self._folder or self._open()
+        self._take_notes(folder)
+        if not self._closing:
+            self._round(folder)
+
+    def _why_blind(self, why: Exception) -> str:
         match why:
             case OutOfSight():
-                self._trouble = f"The cluster is out of sight. {why}"
+                return f"The cluster is out of sight. {why}"
             case OSError():
-                self._trouble = f"The shared folder cannot be used: {_in_words(why)}."
+                return f"The shared folder cannot be used: {_in_words(why)}."
             case _:
-                self._trouble = f"The cluster is out of sight: its driver failed with {type(why).__name__}."
+                return f"The cluster is out of sight: its driver failed with {type(why).__name__}."
 
     def _open(self) -> SharedFolder:
         """Read the attempts of the reconciler before this one."""
@@ -310,7 +281,7 @@ class Reconciler(Backend):
         if self._closing:
             return
         self._drop_unwanted(look)
-        self._observe()
+        self._observe_attempts()
         self._trouble, self._looked_s = f"{trouble} {self._stuck_in_words()}".strip(), time.monotonic()
 
     def _see_to_all(self, folder: SharedFolder, look: Look) -> None:
@@ -383,9 +354,7 @@ class Reconciler(Backend):
                 misnamed.append(node.name)
         seen += self._missing_nodes(living - look.nodes.keys())
         self._last_seen = {node.name: node for node in seen}
-        sight = Sight(tuple(seen))
-        if sight != self._sight:
-            self._sight = sight
+        self._show_sight(Sight(tuple(seen)))
         foreign = [name for name in look.nodes if look.foreign.get(name)]
         return " ".join(
             [f"Work of others runs on {', '.join(foreign)}: closed for new jobs."] * bool(foreign)
@@ -406,9 +375,7 @@ class Reconciler(Backend):
 
     def _has_begun_on(self, node: str) -> bool:
         """Whether a piece of a living attempt has begun on a node."""
-        with self._lock:
-            followed = list(self._followed.values())
-        return any(node in each.nodes and not each.ended and each.ordered.piece(node).begun for each in followed)
+        return any(node in each.nodes and each.ordered.piece(node).begun for each in self._living())
 
     def _stuck_in_words(self) -> str:
         if not self._stuck:
@@ -425,30 +392,16 @@ class Reconciler(Backend):
             elif not followed:
                 self._driver.forget(piece)
 
-    def _observe(self) -> None:
-        """Tell which attempts live, or may live, on each node that was not told of since it is in sight.
+    def _observe_attempts(self) -> None:
+        """Tell which attempts live, or may live, on nodes that have come into sight.
 
         An attempt that nobody has seen to yet may have ended: the service would stop it as one that it does not know.
         """
         living = self._living()
-        if any(each.seen_to == NEVER_SEEN for each in living):
-            return
-        new = [node.name for node in (self._sight.nodes if self._sight else ()) if node.name not in self._observed]
-        if not new:
-            return
-        alive: dict[str, list[Attempt]] = {}
-        for each in living:
-            for node in each.nodes:
-                alive.setdefault(node, []).append(each.id)
-        self._observed.update(new)
-        self.tell(*(NodeObserved(0.0, node, tuple(sorted(alive.get(node, ())))) for node in new))
+        if all(each.seen_to != NEVER_SEEN for each in living):
+            self._observe((each.id, each.nodes) for each in living)
 
     # --- what the round of an attempt asks for
-
-    def tell(self, *events: Event) -> None:
-        """Put events into the queue."""
-        with self._lock:
-            self._events += events
 
     def conclude(self, followed: FollowedAttempt, end: Event) -> None:
         """Tell the end of an attempt."""
