@@ -3,7 +3,8 @@
     python pod_witness.py MARKS JOB ITEMS STEPS STEP_S
 
 The job has as many items of work as pods at first. Pods of one attempt divide the items that are left among them by
-their rank. Whoever finds the lock of its item or of its GPU taken leaves a line "twice".
+their rank; a pod for which none is left ends at once. A pod that finds the lock of its item or of its GPU taken leaves a
+line "twice".
 """
 
 from __future__ import annotations
@@ -48,8 +49,11 @@ class PodWitness:
             json.loads(self.saved.read_text()) if self.saved.exists() else {"step": 0, "made": ""}
         )
 
-    def choose(self, items: int) -> int:
-        """The item of this rank among those that were left when the first pod of the attempt began."""
+    def choose(self, items: int) -> int | None:
+        """The item of this rank among those that were left when the first pod of the attempt began; None if all are.
+
+        A Job forgets the success of a pod that was deleted meanwhile, and makes one more: it finds nothing to do.
+        """
         plan = self.marks / f"plan-{self.job}-{self.attempt}"
         left = [item for item in range(items) if not (self.marks / f"done-{self.job}-{item}").exists()]
         draft = self.marks / f".plan-{os.getpid()}"
@@ -59,7 +63,7 @@ class PodWitness:
         except FileExistsError:
             left = json.loads(plan.read_text())
         draft.unlink()
-        return int(left[self.rank])
+        return int(left[self.rank]) if self.rank < len(left) else None
 
     def write(self, what: str) -> None:
         line = {"what": what, "job": self.job, "attempt": self.attempt, "rank": self.rank, "item": self.item}
@@ -84,6 +88,8 @@ class PodWitness:
 
     def run(self, noticed: list[int]) -> int:
         """Count from where the last attempt stopped."""
+        if self.item is None:
+            return 0
         node = Path(os.environ["KUBELET"]).name
         gpus = [f"gpu-{node}-{number}" for number in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
         if not all(self.lock(name) for name in (f"{self.job}-{self.item}", *gpus)):

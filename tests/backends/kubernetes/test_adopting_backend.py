@@ -1,0 +1,226 @@
+"""The adopting backend over an API server in memory: what it offers, does and tells.
+
+Tests backends/kubernetes/adoption.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from horae.backends.found_jobs import FindsJobs, TakenJob
+from horae.backends.kubernetes.adoption import KubernetesAdoption
+from horae.backends.kubernetes.gang_steps import GangPatience
+from horae.backends.protocol import Place, Start
+from horae.core.events import (
+    Event,
+    JobCancelled,
+    JobFinished,
+    JobStarted,
+    JobStopped,
+    LaunchFailed,
+    NodeObserved,
+)
+from horae.core.states import State
+from tests.backends.kubernetes.fake_server import status
+from tests.backends.kubernetes.made_gangs import JOB_UID
+from tests.backends.kubernetes.made_up_api import JOBS, NODES, PODS, MadeUpApi
+from tests.backends.real import task, until
+
+KEY, JOB = f"kubernetes:team/train@{JOB_UID}", "train-1"
+QUICK = GangPatience(look_every_s=0.02, look_soon_s=0.01, launch_s=0.3, lacking_s=0.1, orphan_s=0.1, remade_s=0.2)
+FINALIZER = ["horae.dev/journalled"]
+
+
+class Stage:
+    """A backend, its API server, and the service's part in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server, self.folder = MadeUpApi(), folder
+        self.events: list[Event] = []
+        self.open()
+
+    def open(self) -> None:
+        self.backend = KubernetesAdoption(self.folder, ("team",), self.server.api(), patience=QUICK)
+
+    def reopen(self) -> None:
+        self.backend.close()
+        self.events.clear()
+        self.open()
+
+    def follow(self, state: State | None = None, why: str = "") -> None:
+        self.backend.follow({} if state is None else {KEY: TakenJob(JOB, state, why)})
+
+    def start(self, attempt: int = 1, *places: Place) -> None:
+        what = task(job=JOB, found_as=KEY, work=100.0)
+        self.backend.start(Start(JOB, attempt, what, "v100", places or (Place("v1", (0, 1)),)))
+
+    def until_told(self, kind: type[Event]) -> Any:
+        def look() -> Event | None:
+            self.events += self.backend.watch(5.0)
+            return next((event for event in self.events if isinstance(event, kind)), None)
+
+        return until(look, f"for {kind.__name__}")
+
+    def run(self) -> None:
+        """A Job of two pods comes, is taken in and runs."""
+        self.server.job("a", "b")
+        self.follow()
+        until(self.backend.found, "for the gang")
+        self.follow(State.LAUNCHING)
+        self.start()
+        self.until_told(JobStarted)
+        self.follow(State.RUNNING)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.backend.close()
+
+
+def test_a_gang_goes_through_its_life(stage: Stage) -> None:
+    assert isinstance(stage.backend, FindsJobs)
+    stage.server.job("a", "b")
+    stage.follow()
+    (found,) = until(stage.backend.found, "for the gang")
+    assert (found.key, found.user, found.document["resources"]) == (KEY, "team", {"gpus": 2})
+    stage.follow(State.WAITING, "No GPUs are free.")
+    until(lambda: stage.server.finalizers() == {"a": FINALIZER, "b": FINALIZER}, "for the finalizers")
+    until(lambda: stage.server.told("b"), "for the reason")
+    assert stage.server.told("a") == ["train-1 waits. No GPUs are free."]
+    stage.follow(State.LAUNCHING)
+    stage.start()
+    assert stage.until_told(JobStarted).attempt == 1
+    assert stage.server.where() == {"a": "v1", "b": "v1"}
+    notes = stage.server.objects[PODS]["b"]["metadata"]["annotations"]
+    assert notes == {"horae.dev/job": JOB, "horae.dev/attempt": "1", "horae.dev/rank": "1"}
+    stage.follow(State.STOPPING)
+    stage.backend.stop(JOB, 1)
+    assert stage.until_told(JobStopped).attempt == 1
+    stage.backend.forget(JOB, 1)
+    until(lambda: {*stage.server.where()} == {"ax", "bx"}, "for the old pods to go")
+    stage.events.clear()
+    stage.follow(State.LAUNCHING)
+    stage.start(2, Place("v2", (0, 1)))
+    assert stage.until_told(JobStarted).attempt == 2
+    assert stage.server.where() == {"ax": "v2", "bx": "v2"}
+    for name in ("ax", "bx"):
+        stage.server.end(name, 0)
+    stage.server.put(JOBS, {**stage.server.objects[JOBS]["train"], "status": {"succeeded": 2}})
+    assert stage.until_told(JobFinished) == JobFinished(5.0, JOB, 2)
+    until(lambda: stage.server.finalizers() == {"ax": [], "bx": []}, "for the finalizers to go")
+
+
+def test_nothing_is_done_before_the_service_has_said_what_it_knows(stage: Stage) -> None:
+    stage.server.job("a", "b")
+    stage.reopen()
+    until(lambda: stage.backend.trouble, "for a turn")
+    assert stage.server.changes == []
+    assert stage.backend.sight() is None
+
+
+def test_the_next_process_binds_the_rest_of_a_gang(stage: Stage) -> None:
+    stage.server.refuses["POST /api/v1/namespaces/team/pods/b/binding"] = status(503)
+    stage.server.job("a", "b")
+    stage.follow()
+    until(stage.backend.found, "for the gang")
+    stage.follow(State.LAUNCHING)
+    stage.start()
+    until(lambda: stage.server.where() == {"a": "v1", "b": ""}, "for half of it")
+    stage.reopen()
+    stage.server.refuses.clear()
+    stage.follow(State.LAUNCHING)
+    assert stage.until_told(JobStarted).attempt == 1
+    assert stage.server.where() == {"a": "v1", "b": "v1"}
+
+
+def test_a_binding_that_is_refused_fails_the_launch_and_frees_the_rest(stage: Stage) -> None:
+    stage.server.refuses["POST /api/v1/namespaces/team/pods/b/binding"] = status(422, "not this node")
+    stage.server.job("a", "b")
+    stage.follow()
+    until(stage.backend.found, "for the gang")
+    stage.follow(State.LAUNCHING)
+    stage.start()
+    assert stage.until_told(LaunchFailed).why == "not this node"
+    assert {*stage.server.where().values()} == {""}
+
+
+def test_an_incomplete_gang_is_not_offered_and_is_told_so(stage: Stage) -> None:
+    stage.follow()
+    stage.server.pod("a", owner=None, labels={"horae.dev/gang": "g", "horae.dev/gang-size": "2"})
+    assert until(lambda: stage.server.told("a"), "for the reason") == ["1 of its 2 pods are there."]
+    assert stage.backend.found() == []
+
+
+def test_what_the_service_refuses_its_user_is_told(stage: Stage) -> None:
+    stage.server.job("a", "b")
+    stage.follow()
+    until(stage.backend.found, "for the gang")
+    stage.backend.refuse(KEY, "No node has so many GPUs.")
+    until(lambda: stage.server.told("a") == ["Not taken in. No node has so many GPUs."], "for the word")
+    until(lambda: not stage.backend.found(), "for a pause")
+
+
+def test_the_next_process_takes_up_what_runs(stage: Stage) -> None:
+    stage.run()
+    changes = [each for each in stage.server.changes if each[1].endswith("/binding")]
+    stage.reopen()
+    stage.follow(State.RUNNING)
+    assert stage.until_told(JobStarted).attempt == 1
+    stage.until_told(NodeObserved)
+    assert NodeObserved(5.0, "v1", ((JOB, 1),)) in stage.events
+    assert [each for each in stage.server.changes if each[1].endswith("/binding")] == changes
+
+
+def test_a_deleted_node_stays_in_sight_and_ends_nothing_until_an_operator_is_sure(stage: Stage) -> None:
+    stage.run()
+    stage.server.remove(NODES, "v1")
+    seen = until(lambda: _closed(stage, "v1"), "for the node to be closed")
+    assert (seen.gpus, seen.why) == (4, "deleted")
+    for name in ("a", "b"):
+        stage.server.end(name, 137)
+    stage.events.clear()
+    stage.backend.stop(JOB, 1)
+    stage.follow(State.STOPPING)
+    stage.server.pod("trigger", spec={"schedulerName": "other"})
+    until(lambda: _closed(stage, "v1"), "for a look")
+    assert not any(isinstance(event, JobStopped) for event in stage.backend.watch(5.0))
+    stage.backend.gone("v1")
+    assert stage.until_told(JobStopped).attempt == 1
+
+
+def _closed(stage: Stage, name: str) -> Any:
+    sight = stage.backend.sight()
+    nodes = {node.name: node for node in (sight.nodes if sight else ())}
+    return name in nodes and not nodes[name].open and nodes[name]
+
+
+def test_pods_of_others_close_their_node(stage: Stage) -> None:
+    stage.follow()
+    until(stage.backend.sight, "for the sight")
+    stage.server.pod("theirs", owner=None, node="v2", phase="Running", spec={"schedulerName": "other"})
+    seen = until(lambda: _closed(stage, "v2"), "for the node to be closed")
+    assert seen.why == "pod team/theirs with 1 GPU"
+    assert "Work of others runs on v2" in stage.backend.trouble
+
+
+def test_a_server_that_is_away_is_out_of_sight_and_nothing_is_concluded(stage: Stage) -> None:
+    stage.run()
+    stage.server.refuses["GET /"] = status(503)
+    until(lambda: stage.backend.sight() is None, "for the silence")
+    assert "out of sight" in stage.backend.trouble
+    stage.events.clear()
+    stage.server.refuses.clear()
+    until(stage.backend.sight, "for sight")
+    stage.events += stage.backend.watch(5.0)
+    assert not any(isinstance(event, JobStopped | JobCancelled) for event in stage.events)
+
+
+def test_the_log_says_where_the_output_is(stage: Stage) -> None:
+    stage.run()
+    assert stage.backend.log(JOB, 1).read_text() == "The output of train is in its pods: kubectl logs -n team a\n"
