@@ -3,8 +3,8 @@
     python pod_witness.py MARKS JOB ITEMS STEPS STEP_S
 
 The job has as many items of work as pods at first. Pods of one attempt divide the items that are left among them by
-their rank; a pod for which none is left ends at once. A pod that finds the lock of its item or of its GPU taken leaves a
-line "twice".
+their rank; a pod for which none is left is idle. A pod that finds the lock of its item or of its GPU taken leaves
+a line "twice".
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class PodWitness:
     def run(self, noticed: list[int]) -> int:
         """Count from where the last attempt stopped."""
         if self.item is None:
+            self.write("idle")
             return 0
         node = Path(os.environ["KUBELET"]).name
         gpus = [f"gpu-{node}-{number}" for number in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]

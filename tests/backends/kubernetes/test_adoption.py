@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -16,6 +14,7 @@ from horae.testing.kubernetes_build import API_SERVER
 from horae.testing.kubernetes_cluster import KubernetesCluster, MadeUpKubeNode
 from tests.backends.kubernetes.adoption_rig import SAVES, TEAM, PodRig
 from tests.backends.kubernetes.stage import needs_kubernetes, running_cluster, sweep
+from tests.engine_folder import engine_folder
 from tests.service.served_process import patiently, stays
 
 pytestmark = needs_kubernetes
@@ -31,8 +30,8 @@ def lasting_cluster() -> Iterator[KubernetesCluster]:
 
 @pytest.fixture
 def rig(lasting_cluster: KubernetesCluster) -> Iterator[PodRig]:
-    with TemporaryDirectory(prefix="horae-kube-") as name:
-        made = PodRig(Path(name), lasting_cluster)
+    with engine_folder("kube") as folder:
+        made = PodRig(folder, lasting_cluster)
         try:
             yield made
         finally:

@@ -11,8 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from horae.testing.kubernetes_cluster import KubernetesTrouble, MadeUpKubeNode
 from tests.backends.kubernetes.adoption_rig import TEAM, PodRig, pod_template
 from tests.backends.kubernetes.pod_witness import made_by
 from tests.backends.kubernetes.stage import needs_kubernetes, pods, running_cluster
+from tests.engine_folder import engine_folder
 from tests.service.served_process import patiently
 
 pytestmark = [*needs_kubernetes, pytest.mark.long]
@@ -34,8 +33,8 @@ LEAST_PREEMPTIONS = 15
 
 @pytest.fixture
 def rig() -> Iterator[PodRig]:
-    with TemporaryDirectory(prefix="horae-kube-") as name, running_cluster(NODES, adopt=[TEAM]) as kubernetes:
-        made = PodRig(Path(name), kubernetes, "time-slice", ["quantum=4"])
+    with engine_folder("kube") as folder, running_cluster(NODES, adopt=[TEAM]) as kubernetes:
+        made = PodRig(folder, kubernetes, "time-slice", ["quantum=4"])
         try:
             yield made
         finally:
