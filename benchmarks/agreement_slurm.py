@@ -51,8 +51,8 @@ from horae.testing.slurm_cluster import PARTITION, SlurmCluster
 class Trial:
     """A policy with leases and rounds that fit jobs of a minute, and its workload.
 
-    Noise in a simulation changes little in these workloads; no live run had a part in their choice. With others nothing
-    could tell who goes first.
+    Noise in a simulation changes little in these workloads: they were chosen by that. With others nothing could tell
+    who goes first.
     """
 
     settings: Mapping[str, str]
