@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horae.core.checkpoint import VERSION, UnreadableCheckpoint, load, save
+from horae.core import checkpoint
+from horae.core.checkpoint import VERSION, Leaf, UnreadableCheckpoint, load, save
 from horae.core.codec import encode
 from horae.core.commands import Decided
 from horae.core.engine import Engine
@@ -33,11 +34,15 @@ class Cut:
     first: int
     copy: Engine | None = None
     seen: int = 0
+    #: The state at the last cut, to be encoded at the next, and its bytes by then.
+    late: tuple[list[Leaf], bytes] | None = None
 
     def watch(self, live: Engine, record: Event | Decided) -> None:
         if self.copy:
             self.follow(self.copy, live, record)
         if self.seen % self.every == self.first % self.every:
+            self.check_late()
+            self.late = (checkpoint.copied(live), save(live))
             # Every other one is a copy of a copy.
             original = self.copy if self.copy and self.seen // self.every % 2 else live
             self.copy = self.trouble.engine()
@@ -55,6 +60,12 @@ class Cut:
             copy.apply(record)
         mine, other = live.contents(), copy.contents()
         assert same(mine, other), f"seed {self.trouble.seed}: {difference(mine, other)}"
+
+    def check_late(self) -> None:
+        """What was copied at the last cut has not changed, though the engine went on."""
+        if self.late:
+            state, then = self.late
+            assert checkpoint.encode(state) == then, f"seed {self.trouble.seed}"
 
     def agree(self, copy: Engine, live: Engine) -> None:
         mine, other = live.contents(), copy.contents()
