@@ -77,7 +77,9 @@ ray: $(INSTALLED)
 
 ## The tests that need a real Kubernetes, the long ones included; `make kubernetes` builds it. Kubelets are ours.
 test-kubernetes: $(INSTALLED)
-	HORAE_KUBERNETES=1 HORAE_STORM=1 $(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile -m engine tests/backends/kubernetes tests/service/test_serve_kubernetes.py tests/testing/test_kubernetes_cluster.py
+	HORAE_KUBERNETES=1 $(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile -m engine tests/backends/kubernetes \
+		tests/service/test_serve_kubernetes.py tests/testing/test_kubernetes_cluster.py --deselect tests/backends/kubernetes/test_storm.py
+	HORAE_KUBERNETES=1 HORAE_STORM=1 $(BIN)/pytest -p no:xdist tests/backends/kubernetes/test_storm.py
 
 ## Kubernetes' API server, built from Debian's source package into the user's cache folder, as root, for those tests; minutes.
 kubernetes: $(INSTALLED)
