@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# `make test` takes five and a half minutes on two cores, `make test-long` one and a half; two and a half with PyTorch.
+# `make test` takes eight minutes or so on two cores, `make test-long` three and a half with PyTorch.
 TEST_WORKERS ?= 2
 
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.

@@ -20,6 +20,7 @@ from horae.policies import POLICIES
 from horae.service.health import what_is_wrong
 from horae.service.job_file import BadJobFile
 from horae.service.operations import ClosedNode, SharedGpus
+from horae.service.views.live_fairness import slowdowns_by_queue
 from horae.testing import BACKEND_CHECKS, FakeRig, Rig, check_backend
 from horae.testing.backend_contract import NODES
 from tests.backends.real import end_all, task, until
@@ -272,7 +273,12 @@ def test_a_service_may_begin_with_no_nodes_at_all(tmp_path: Path, policy: str) -
     cell = SteppedService(tmp_path, policy, nodes=())
     cell.to(2)
     assert (cell.views().nodes(), cell.views().shares()[0]["entitled_gpus"]) == ([], 0)
-    jobs = [cell.submit(), cell.submit(resources={"gpus": "v100:1"})]
+    with pytest.raises(BadJobFile, match=r"No node was seen yet.*GPU of type v100: leave the type out"):
+        cell.submit(resources={"gpus": "v100:1"})
+    early = cell.submit()
+    cell.ask(lambda: cell.operations.request(ADMIN, "cancel", [early]))
+    assert slowdowns_by_queue(cell.daemon.status, cell.now_s) == {}
+    jobs = [cell.submit(), cell.submit()]
     for job in jobs:
         told = cell.views().why(cell.views().visible_row(ADMIN, job))
         assert (told["reason"], cell.state(job)) == ("NotYetConsidered", "waiting")

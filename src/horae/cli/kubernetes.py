@@ -85,7 +85,9 @@ def release(
     from horae.backends.kubernetes.release import release_pods
 
     check_stopped(state or default_state())
-    namespaces = tuple(name for name in adopt.split(",") if name)
+    namespaces = tuple(name.strip() for name in adopt.split(",") if name.strip())
+    if not namespaces:
+        raise UserError("--adopt names no namespace: write it like --adopt team-a,team-b.")
     try:
         freed, waiting = release_pods(KubernetesApi(load_config(context), namespaces[0]), namespaces)
     except OutOfSight as why:

@@ -280,10 +280,11 @@ def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[
     counts = zip(at.cluster.gpu_types, at.open_by_type.tolist(), strict=True)
     gpus = ", ".join(f"{count} {kind}" for kind, count in counts) or "no GPUs yet"
     ca = f" HORAE_CA={shlex.quote(server.ca)}" if server.ca else ""
+    plain = " HORAE_ALLOW_PLAIN_HTTP=1" if server.is_plain else ""
     where = (
         []
         if is_default
-        else [f"export HORAE_URL={record['url']}{ca} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
+        else [f"export HORAE_URL={record['url']}{ca}{plain} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
     )
     jobs = server.daemon.backend.submit_with or "horae submit -- python train.py"
     steps = [*where, jobs, "horae queue", "horae token create NAME"]

@@ -70,6 +70,8 @@ def read_past(at: ServiceClient) -> JournalReader:
         raise NothingYet("Old records were removed from the journal, and no job was submitted since: submit one first.")
     if not history.jobs:
         raise NothingYet("The journal has no jobs yet: `horae submit` submits one.")
+    if not history.cluster.nodes:
+        raise NothingYet("No node has joined the cluster yet: `horae nodes` says when one has.")
     return JournalReader(history, beginning, epoch, now_s, tuple(queues.values()))
 
 

@@ -312,9 +312,12 @@ def spec_of(job: JobFile, job_id: str, user: str, now_s: float, cluster: Cluster
 
 
 def _in_cluster_spelling(types: tuple[str, ...], cluster: Cluster) -> tuple[str, ...]:
-    """GPU types as the cluster spells them. Unknown types are refused, unless no node was seen yet."""
-    if not cluster.nodes:
-        return types
+    """GPU types as the cluster spells them. Unknown types are refused."""
+    if types and not cluster.nodes:
+        raise BadJobFile(
+            f"No node was seen yet, so nobody knows whether there is a GPU of type {types[0]}: leave the type out, or "
+            "submit the job when `horae nodes` lists some."
+        )
     names = {name.lower(): name for name in cluster.gpu_types}
     for gpu_type in types:
         if gpu_type.lower() not in names:

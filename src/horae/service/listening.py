@@ -44,7 +44,8 @@ class Listening:
     def __init__(self, asked: ListenOptions) -> None:
         """Raises before anything listens if tokens would travel without encryption and nobody asked for that."""
         self._ca, job_url = asked.tls_ca, asked.job_url
-        self._is_plain = asked.allow_plain_http and not asked.tls_cert
+        #: Whether tokens may cross the network without encryption.
+        self.is_plain = asked.allow_plain_http and not asked.tls_cert
         _check_options(asked)
         if job_url:
             _check_job_url(job_url, asked)
@@ -70,7 +71,7 @@ class Listening:
         """Variables by which a job finds the service and verifies it. The CA is a text: nodes need no file for it."""
         ca = self.tls.ca if self.tls else self._ca_text
         found = {"HORAE_URL": self.job_url} | ({"HORAE_CA": ca} if ca else {})
-        return found | ({"HORAE_ALLOW_PLAIN_HTTP": "1"} if self._is_plain else {})
+        return found | ({"HORAE_ALLOW_PLAIN_HTTP": "1"} if self.is_plain else {})
 
     @property
     def address(self) -> dict[str, str]:

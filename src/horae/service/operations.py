@@ -101,8 +101,7 @@ class Operations:
         ids = self._new_ids(engine, jobs)
         cluster = engine.gpus.cluster
         specs = [spec_of(job, name, user, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
-        if cluster.nodes:  # a cluster may begin empty, and grow when jobs wait
-            check_startable(specs, cluster, engine)
+        check_startable(specs, cluster, engine)
         check_nodes(specs, engine.policy_name, engine.policy, engine.flat)
         apps = self._apps.check(user, specs, engine, self._daemon.tasks)
         if dry_run or not ids:
@@ -432,22 +431,27 @@ def check_images(jobs: Sequence[JobFile], backend: Backend) -> None:
 
 def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:
     """Refuse jobs that can never run: they need more GPUs or nodes than any GPU type has, or than their queue may."""
-    by_type = dict.fromkeys(cluster.gpu_types, 0)
-    nodes = [cluster.nodes[number] for number in node_numbers(cluster).values()]
-    for node in nodes:
-        by_type[node.gpu_type] += node.gpus
     for spec in specs:
-        largest = max(by_type[name] for name in spec.gpu_types or cluster.gpu_types)
-        if spec.gpus_min > largest:
-            raise BadJobFile(
-                f"Job {spec.id.rpartition('-')[0]!r} needs {counted(spec.gpus_min, 'GPU')} of one type, but there "
-                f"are only {largest}: ask for fewer GPUs."
-            )
-        usable = [node for node in nodes if node.gpu_type in (spec.gpu_types or cluster.gpu_types)]
-        if lacking := lack_of_nodes(spec, usable):
-            raise BadJobFile(f"Job {spec.id.rpartition('-')[0]!r} {lacking}: ask for another number of nodes or GPUs.")
+        if cluster.nodes:  # a cluster may begin empty, and grow when jobs wait
+            _check_size(spec, cluster)
         if queue := quota_below(spec.gpus_min, spec.queue, engine.queues.configured):
             raise BadJobFile(
                 f"Queue {queue.path} may use at most {counted(queue.gpus_max or 0, 'GPU')} and the job needs "
                 f"{spec.gpus_min}: ask for fewer GPUs, or for a larger quota."
             )
+
+
+def _check_size(spec: JobSpec, cluster: Cluster) -> None:
+    """Refuse a job that needs more GPUs or nodes than any GPU type has."""
+    types = spec.gpu_types or cluster.gpu_types
+    nodes = [cluster.nodes[number] for number in node_numbers(cluster).values()]
+    usable = [node for node in nodes if node.gpu_type in types]
+    largest = max(sum(node.gpus for node in nodes if node.gpu_type == name) for name in types)
+    name = spec.id.rpartition("-")[0]
+    if spec.gpus_min > largest:
+        raise BadJobFile(
+            f"Job {name!r} needs {counted(spec.gpus_min, 'GPU')} of one type, but there are only {largest}: "
+            "ask for fewer GPUs."
+        )
+    if lacking := lack_of_nodes(spec, usable):
+        raise BadJobFile(f"Job {name!r} {lacking}: ask for another number of nodes or GPUs.")

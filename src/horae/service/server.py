@@ -125,7 +125,7 @@ class Server:
         self._listening = listening = Listening(_listen_options(asked, before.get("port", 0), cluster.get("url")))
         self._ending.callback(listening.socket.close)
         #: Where this machine reaches the service, and the file of the CA by which to verify it.
-        self.url, self.ca = listening.url, listening.address.get("ca")
+        self.url, self.ca, self.is_plain = listening.url, listening.address.get("ca"), listening.is_plain
         asked = _with_policy(asked)
         chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)

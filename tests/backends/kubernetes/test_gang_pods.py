@@ -25,6 +25,10 @@ class TestPods:
         assert read_user_pod(content(labels={"horae.dev/service": "s1"})) is None
         assert read_user_pod(content()) is not None
 
+    @pytest.mark.parametrize("index", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", ""])
+    def test_an_index_that_is_none_is_left_out(self, index: str) -> None:
+        assert user_pod(notes={"batch.kubernetes.io/job-completion-index": index}).group == f"job/train/{JOB_UID}"
+
     @pytest.mark.parametrize(
         ("more", "group", "size"),
         [

@@ -120,6 +120,17 @@ class TestLaunching:
         todo = see(job, user_pod("a"), user_pod("b"), state=State.LAUNCHING, at=moment(held={"v1": 2}))
         assert names(todo, GangStep.BIND) == ["a", "b"]
 
+    def test_a_machine_that_started_again_before_the_pods_were_bound_says_nothing_about_them(self) -> None:
+        job = attempt()
+        see(job, user_pod("a"), user_pod("b"), state=State.LAUNCHING, at=moment(held={"v1": 3}))
+        again = moment(1000, kube_node("v1", boot="second"))
+        assert names(see(job, user_pod("a"), user_pod("b"), state=State.LAUNCHING, at=again), GangStep.BIND) == [
+            "a",
+            "b",
+        ]
+        see(job, running("a"), running("b"), at=again)
+        assert (job.outcome, [each.ended for each in job.members]) == ("", [False, False])
+
     def test_after_a_crash_the_rest_is_bound(self) -> None:
         job = bound()
         at = moment(held={"v1": 1})

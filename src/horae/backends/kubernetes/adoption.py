@@ -61,6 +61,8 @@ from horae.core.states import ENDED
 
 #: Calls for pods of one gang that are made at the same time.
 _AT_A_TIME = 8
+#: Seconds for which a node must be silent, in sight of the API server, before it is fenced.
+_FENCE_AFTER_S = 90.0
 #: A gang among those that there are now: its namespace and `UserPod.group`.
 Group = tuple[str, str]
 
@@ -90,6 +92,8 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         self._sees_all: bool | None = None
         self._sizes = NodeSizes()
         self._pod_events = PodEvents(api)
+        #: Since when nodes with living pods are silent; monotonic.
+        self._silent_since_s: dict[str, float] = {}
         self._workers = ThreadPoolExecutor(_AT_A_TIME, "horae-adoption-call")
         #: Whether something was changed in the last round: then it is worth looking again soon.
         self._acted = False
@@ -251,8 +255,13 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             self._records.drop(gang)
 
     def _use_fence(self, gang: AdoptedGang, at: GangMoment) -> None:
+        """Fence nodes with living pods that are silent for long, but none that Kubernetes does not show."""
         for member in gang.members if gang.is_active else ():
-            if member.tried and not member.ended and not at.answers(member.node):
+            if not member.tried or member.ended:
+                continue
+            if member.node not in at.nodes or at.answers(member.node):
+                self._silent_since_s.pop(member.node, None)
+            elif at.now_s - self._silent_since_s.setdefault(member.node, at.now_s) >= _FENCE_AFTER_S:
                 self._fence.use_on(member.node)
 
     def _perform(self, gang: AdoptedGang, todo: GangTodo) -> None:

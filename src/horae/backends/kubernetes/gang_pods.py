@@ -229,7 +229,7 @@ def _order(name: str, both: Mapping[str, str]) -> tuple[Any, ...]:
     """Sorts the pods of a gang: masters first, then by index, then by name."""
     indices = (f"{_JOBSET}job-global-index", f"{_JOBSET}job-index", _INDEX, f"{_KUBEFLOW}replica-index")
     is_worker = both.get(f"{_KUBEFLOW}replica-type", "") == "worker"
-    numbers = tuple(int(both[key]) if both.get(key, "").isdigit() else -1 for key in indices)
+    numbers = tuple(int(both[key]) if re.fullmatch(r"[0-9]{1,6}", both.get(key, "")) else -1 for key in indices)
     return (is_worker, both.get(f"{_JOBSET}replicatedjob-name", ""), *numbers, name)
 
 

@@ -280,7 +280,7 @@ def _see_member(gang: AdoptedGang, member: Member, pod: UserPod | None, at: Gang
         member.why = "" if pod.pod.began else pod.pod.why
     elif pod and _never_began(pod, at):
         member.ended = True
-    elif member.tried and (member.node in gang.gone or _has_started_again(member, at)):
+    elif member.tried and not _is_unbound(pod) and (member.node in gang.gone or _has_started_again(member, at)):
         member.ended, member.code = True, KILLED
 
 
@@ -323,7 +323,8 @@ def _go_on(gang: AdoptedGang, pods: Mapping[str, UserPod], at: GangMoment, todo:
     unbound = [member for member in gang.members if not member.ended and _is_unbound(pods.get(member.uid))]
     if unbound and _has_room(unbound, at):
         for member in unbound:
-            member.tried = True
+            # What the node did before says nothing about this pod.
+            member.tried, member.boot = True, at.boot(member.node)
             at.held[member.node] = at.held.get(member.node, 0) + member.gpus
             todo.add(GangStep.BIND, member)
     stuck = next((pod for pod in pods.values() if _is_at_work(gang, pod) and cannot_start(pod.pod, at.server_s)), None)

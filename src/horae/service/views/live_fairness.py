@@ -16,7 +16,7 @@ RECENT_S = 86400.0
 def slowdowns_by_queue(status: ClusterStatus, now_s: float) -> dict[str, Fairness]:
     """Fairness of the apps that ended recently, by the queue of their first job."""
     rows = _relevant_rows(status, now_s)
-    if not len(rows):
+    if not len(rows) or not status.cluster.gpu_types:
         return {}
     history = _history(status, rows)
     apps = finish_time_fairness(history)
