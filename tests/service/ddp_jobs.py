@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,24 @@ from horae.core.states import State
 from horae.service.job_file import read_job
 from horae.service.operations import Operations
 from horae.service.roles import Caller, Role
-from horae.service.server import Server
+from horae.service.server import ServeOptions, Server
 from tests.backends.real import until
 
 SOURCE = Path(__file__).parents[2]
 SCRIPT = SOURCE / "examples" / "train_torch_ddp.py"
 STEPS, PREEMPTIONS = 300, 3
 ENV = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE / "src")}
+
+
+@contextmanager
+def serving_two_nodes(asked: ServeOptions) -> Iterator[Server]:
+    """A service, as soon as its two nodes are up."""
+    started = Server(asked)
+    try:
+        until(lambda: sum(started.daemon.status.node_up) == 2, "for the nodes")
+        yield started
+    finally:
+        started.close()
 
 
 def check_preempted_training(server: Server, alone: Path, launcher: str) -> None:

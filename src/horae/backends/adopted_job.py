@@ -153,5 +153,5 @@ def known_values(record_type: type[AdoptedJob], record: Mapping[str, Any]) -> di
 
 
 def file_name(key: str) -> str:
-    """The name of a job's record."""
-    return f"{key.replace(':', '-').replace('/', '-')}.json"
+    """The name of a job's record, another one for each key: namespaces of Kubernetes have no underscore."""
+    return f"{key.replace(':', '-').replace('/', '_')}.json"

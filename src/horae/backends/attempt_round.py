@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from horae.backends.driver import EndCause, Look, PieceEnded, PieceId, PiecesRefused, PieceState, PieceWaiting
+from horae.backends.driver import (
+    ClusterDriver,
+    EndCause,
+    Look,
+    PieceEnded,
+    PieceId,
+    PiecesRefused,
+    PieceState,
+    PieceWaiting,
+)
 from horae.backends.local import runner
 from horae.backends.piece_files import CANNOT_RUN, LastWord, PieceFiles
 from horae.backends.protocol import RUN_AGAIN, Attempt
@@ -38,7 +47,7 @@ class ReconcilerSettings:
     #: Without an answer of the driver, the cluster is out of sight.
     silence_s: float = 30.0
     #: Accepted and not started by the cluster manager for so long, in sight: the launch has failed.
-    launch_limit_s: float = 300.0
+    launch_limit_s: float = ClusterDriver.launch_limit_s
 
     def __post_init__(self) -> None:
         assert self.beat_limit_s < self.fence_s, "a job must be dead before others believe it"

@@ -27,9 +27,9 @@ def reconciler(
 
     `fence` is a command that makes sure that nothing runs on a node. `storage-away` is how long the shared folder may
     be away before jobs are killed; a job of a node that is cut off runs elsewhere after half as long again.
-    `launch-limit` is how long the cluster manager may take to start a job that it has accepted.
+    `launch-limit` is how long the cluster manager may take to start a job that it has accepted; drivers know one.
     """
-    settings = ReconcilerSettings()
+    settings = ReconcilerSettings(launch_limit_s=driver.launch_limit_s)
     if "storage-away" in options.settings:
         limit_s = _span_s("storage-away", options.settings)
         settings = replace(settings, beat_limit_s=limit_s, fence_s=FENCE_MARGIN * limit_s)

@@ -136,6 +136,8 @@ class ClusterDriver(Protocol):
 
     #: Which settings of a piece the driver passes on, as in `Backend.honours`.
     honours: frozenset[str] = frozenset()
+    #: Seconds that the cluster manager may take to start pieces that it has accepted, unless the operator says more.
+    launch_limit_s: float = 300.0
 
     def look(self) -> Look:
         """The nodes, and the pieces of this service, as they are now."""

@@ -13,6 +13,8 @@ from horae.client.address import default_state
 from horae.core.errors import UserError
 
 app = typer.Typer(help="Prepare a Kubernetes cluster for Horae.", no_args_is_help=True, rich_markup_mode=None)
+#: The shared folder's claim and path, and its size.
+_VOLUME, _STORAGE = "horae:/mnt/horae", "100Gi"
 
 
 @app.callback()
@@ -28,11 +30,17 @@ def manifests(
         typer.Option("--image", metavar="IMAGE", help="Image with Horae, to run the service inside the cluster."),
     ] = None,
     volume: Annotated[
-        str, typer.Option("--volume", metavar="CLAIM:PATH", help="The shared folder, as for `horae serve`.")
-    ] = "horae:/mnt/horae",
+        str | None,
+        typer.Option(
+            "--volume",
+            metavar="CLAIM:PATH",
+            help=f"The shared folder, as for `horae serve` (default: {_VOLUME}); not with --adopt.",
+        ),
+    ] = None,
     storage: Annotated[
-        str, typer.Option("--storage", metavar="SIZE", help="Size of the shared folder's claim.")
-    ] = "100Gi",
+        str | None,
+        typer.Option("--storage", metavar="SIZE", help=f"Size of the shared folder's claim (default: {_STORAGE})."),
+    ] = None,
     tls_secret: Annotated[
         str,
         typer.Option(
@@ -58,10 +66,12 @@ def manifests(
     from horae.backends.kubernetes.manifests import as_yaml, rights_objects, service_objects
     from horae.backends.kubernetes.shared_volume import read_volume
 
-    objects = rights_objects(namespace, [name for name in adopt.split(",") if name])
+    if adopt and (volume or storage):
+        raise UserError("A service that adopts pods needs no shared folder: leave out --volume and --storage.")
+    objects = rights_objects(namespace, _namespaces(adopt) if adopt else [])
     if image:
-        folder = None if adopt else read_volume(volume)
-        objects += service_objects(namespace, image, folder, storage, tls_secret, adopt)
+        folder = None if adopt else read_volume(volume or _VOLUME)
+        objects += service_objects(namespace, image, folder, storage or _STORAGE, tls_secret, adopt)
     typer.echo(as_yaml(objects), nl=False)
 
 
@@ -85,9 +95,7 @@ def release(
     from horae.backends.kubernetes.release import release_pods
 
     check_stopped(state or default_state())
-    namespaces = tuple(name.strip() for name in adopt.split(",") if name.strip())
-    if not namespaces:
-        raise UserError("--adopt names no namespace: write it like --adopt team-a,team-b.")
+    namespaces = tuple(_namespaces(adopt))
     try:
         freed, waiting = release_pods(KubernetesApi(load_config(context), namespaces[0]), namespaces)
     except OutOfSight as why:
@@ -95,3 +103,11 @@ def release(
     typer.echo(f"{freed} pods are free of Horae's finalizer; those that run, run on.")
     if waiting:
         typer.echo(f"{waiting} pods wait for Horae: delete them, and make them again with another schedulerName.")
+
+
+def _namespaces(adopt: str) -> list[str]:
+    """The namespaces that `--adopt` names."""
+    names = [name.strip() for name in adopt.split(",") if name.strip()]
+    if not names:
+        raise UserError("--adopt names no namespace: write it like --adopt team-a,team-b.")
+    return names

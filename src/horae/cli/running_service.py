@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+from horae.client.address import is_alive
 from horae.core.errors import UserError
 
 
@@ -17,7 +17,12 @@ def check_stopped(state: Path) -> None:
     """Refuse while the service runs: it would undo what a command does."""
     try:
         pid = int(json.loads((state / "address.json").read_text(encoding="utf-8"))["pid"])
-        os.kill(pid, 0)
+    except PermissionError:
+        raise ServiceRuns(
+            f"Whether the service of {state} still runs cannot be seen: run this as the user of the service."
+        ) from None
     except (OSError, ValueError, KeyError):
+        return
+    if not is_alive(pid):
         return
     raise ServiceRuns(f"The service of {state} still runs (process {pid}): stop it first.")

@@ -82,12 +82,13 @@ def _own_service(ca: str | None) -> tuple[str, str | None]:
     except (OSError, ValueError, KeyError, TypeError):
         raise NoService(f"{path} cannot be read: start the service again with `horae serve`, or use --url.") from None
     # Another program may listen there now, and must not get the token.
-    if not _lives(pid):
+    if not is_alive(pid):
         raise NoService("The service on this machine has ended: start it again with `horae serve`.")
     return url, ca
 
 
-def _lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process runs on this machine, be it another user's."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -5,18 +5,18 @@ Tests backends/kubernetes/adoption.py.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from horae.backends.found_jobs import FindsJobs, TakenJob
+from horae.backends.found_jobs import FindsJobs
 from horae.backends.kubernetes.adoption import KubernetesAdoption
 from horae.backends.kubernetes.gang_steps import GangPatience
-from horae.backends.protocol import Place, Start
+from horae.backends.protocol import Place
 from horae.core.events import (
-    Event,
     JobCancelled,
     JobFinished,
     JobStarted,
@@ -25,55 +25,35 @@ from horae.core.events import (
     NodeObserved,
 )
 from horae.core.states import State
+from tests.backends.adoption_stage import AdoptionStage
 from tests.backends.kubernetes.fake_server import status
 from tests.backends.kubernetes.made_gangs import JOB_UID
+from tests.backends.kubernetes.made_objects import node
 from tests.backends.kubernetes.made_up_api import JOBS, NODES, PODS, MadeUpApi
-from tests.backends.real import task, until
+from tests.backends.real import until
 
 KEY, JOB = f"kubernetes:team/train@{JOB_UID}", "train-1"
-QUICK = GangPatience(look_every_s=0.02, look_soon_s=0.01, launch_s=0.3, lacking_s=0.1, orphan_s=0.1, remade_s=0.2)
+QUICK = GangPatience(
+    look_every_s=0.02, look_soon_s=0.01, launch_s=0.3, lacking_s=0.1, orphan_s=0.1, remade_s=0.2, fence_s=0.3
+)
 FINALIZER = ["horae.dev/journalled"]
 
 
-class Stage:
-    """A backend, its API server, and the service's part in it."""
+class Stage(AdoptionStage):
+    """An API server, and a Job of two pods."""
+
+    key, job, place = KEY, JOB, Place("v1", (0, 1))
 
     def __init__(self, folder: Path) -> None:
-        self.server, self.folder = MadeUpApi(), folder
-        self.events: list[Event] = []
-        self.open()
+        self.server = MadeUpApi()
+        super().__init__(folder)
 
     def open(self) -> None:
-        self.backend = KubernetesAdoption(self.folder, ("team",), self.server.api(), patience=QUICK)
+        fence = f"{sys.executable} -S -c \"import sys; open('{self.folder}/fenced', 'a').write(sys.argv[1])\""
+        self.backend = KubernetesAdoption(self.folder, ("team",), self.server.api(), patience=QUICK, fence=fence)
 
-    def reopen(self) -> None:
-        self.backend.close()
-        self.events.clear()
-        self.open()
-
-    def follow(self, state: State | None = None, why: str = "") -> None:
-        self.backend.follow({} if state is None else {KEY: TakenJob(JOB, state, why)})
-
-    def start(self, attempt: int = 1, *places: Place) -> None:
-        what = task(job=JOB, found_as=KEY, work=100.0)
-        self.backend.start(Start(JOB, attempt, what, "v100", places or (Place("v1", (0, 1)),)))
-
-    def until_told(self, kind: type[Event]) -> Any:
-        def look() -> Event | None:
-            self.events += self.backend.watch(5.0)
-            return next((event for event in self.events if isinstance(event, kind)), None)
-
-        return until(look, f"for {kind.__name__}")
-
-    def run(self) -> None:
-        """A Job of two pods comes, is taken in and runs."""
+    def add(self) -> None:
         self.server.job("a", "b")
-        self.follow()
-        until(self.backend.found, "for the gang")
-        self.follow(State.LAUNCHING)
-        self.start()
-        self.until_told(JobStarted)
-        self.follow(State.RUNNING)
 
 
 @pytest.fixture
@@ -119,7 +99,7 @@ def test_a_gang_goes_through_its_life(stage: Stage) -> None:
 def test_nothing_is_done_before_the_service_has_said_what_it_knows(stage: Stage) -> None:
     stage.server.job("a", "b")
     stage.reopen()
-    until(lambda: stage.backend.trouble, "for a turn")
+    stage.turns(3)
     assert stage.server.changes == []
     assert stage.backend.sight() is None
 
@@ -209,6 +189,21 @@ def test_pods_of_others_close_their_node(stage: Stage) -> None:
     assert "Work of others runs on v2" in stage.backend.trouble
 
 
+def test_only_a_node_that_is_silent_for_long_is_fenced(stage: Stage) -> None:
+    stage.run()
+    stage.follow(State.STOPPING)
+    stage.server.put(NODES, node("v1", labels={"horae.dev/managed": "false"}))
+    stage.turns(40)
+    stage.server.put(NODES, node("v1", ready="Unknown", nodeInfo={"bootID": "first"}))
+    stage.turns(3)
+    stage.server.put(NODES, node("v1", nodeInfo={"bootID": "first"}))
+    stage.turns(40)
+    assert not (stage.folder / "fenced").exists(), "taken out, or silent for a moment"
+    stage.server.put(NODES, node("v1", ready="Unknown", nodeInfo={"bootID": "first"}))
+    stage.until_told(JobStopped)
+    assert (stage.folder / "fenced").read_text() == "v1"
+
+
 def test_a_server_that_is_away_is_out_of_sight_and_nothing_is_concluded(stage: Stage) -> None:
     stage.run()
     stage.server.refuses["GET /"] = status(503)
@@ -217,6 +212,7 @@ def test_a_server_that_is_away_is_out_of_sight_and_nothing_is_concluded(stage: S
     stage.events.clear()
     stage.server.refuses.clear()
     until(stage.backend.sight, "for sight")
+    stage.turns(3)
     stage.events += stage.backend.watch(5.0)
     assert not any(isinstance(event, JobStopped | JobCancelled) for event in stage.events)
 

@@ -11,8 +11,7 @@ import pytest
 from horae.service.server import ServeOptions, Server
 from horae.testing.kubernetes_cluster import HORAE_USER, NAMESPACE, MadeUpKubeNode
 from tests.backends.kubernetes.stage import needs_kubernetes, running_cluster
-from tests.backends.real import until
-from tests.service.ddp_jobs import check_preempted_training
+from tests.service.ddp_jobs import check_preempted_training, serving_two_nodes
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 pytestmark = [*needs_kubernetes, pytest.mark.long]
@@ -36,12 +35,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
             volume=f"host:{shared.resolve()}",
             backend_settings={"python": sys.executable},
         )
-        started = Server(asked)
-        try:
-            until(lambda: sum(started.daemon.status.node_up) == 2, "for the nodes")
+        with serving_two_nodes(asked) as started:
             yield started
-        finally:
-            started.close()
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "plain"])

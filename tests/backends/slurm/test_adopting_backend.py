@@ -8,16 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from horae.backends.found_jobs import FindsJobs, TakenJob
-from horae.backends.protocol import Place, Start
+from horae.backends.found_jobs import FindsJobs
+from horae.backends.protocol import Place
 from horae.backends.slurm.adoption import SlurmAdoption
 from horae.backends.slurm.adoption_steps import AdoptionSettings
 from horae.core.events import (
-    Event,
     JobCancelled,
     JobFailed,
     JobFinished,
@@ -27,7 +25,8 @@ from horae.core.events import (
     NodeObserved,
 )
 from horae.core.states import State
-from tests.backends.real import task, until
+from tests.backends.adoption_stage import AdoptionStage
+from tests.backends.real import until
 from tests.backends.slurm.adopted import KEY, SUBMITTED
 from tests.backends.slurm.made_up_queue import MadeUpQueue, seconds
 
@@ -37,45 +36,20 @@ QUICK = AdoptionSettings(
 )
 
 
-class Stage:
-    """A backend, its queue, and the service's part in it."""
+class Stage(AdoptionStage):
+    """A queue, and a job of four GPUs."""
+
+    key, job, place = KEY, JOB, Place("v1", (0, 1, 2, 3))
 
     def __init__(self, folder: Path) -> None:
-        self.queue, self.folder = MadeUpQueue(), folder
-        self.events: list[Event] = []
-        self.open()
+        self.queue = MadeUpQueue()
+        super().__init__(folder)
 
     def open(self) -> None:
         self.backend = SlurmAdoption(self.folder, "gpu", self.queue, settings=QUICK)
 
-    def reopen(self) -> None:
-        self.backend.close()
-        self.events.clear()
-        self.open()
-
-    def follow(self, state: State | None = None) -> None:
-        self.backend.follow({} if state is None else {KEY: TakenJob(JOB, state)})
-
-    def start(self, attempt: int = 1, *places: Place) -> None:
-        what = task(job=JOB, found_as=KEY, grace_s=1.0, work=100.0)
-        self.backend.start(Start(JOB, attempt, what, "v100", places or (Place("v1", (0, 1, 2, 3)),)))
-
-    def until_told(self, kind: type[Event]) -> Any:
-        def look() -> Event | None:
-            self.events += self.backend.watch(5.0)
-            return next((event for event in self.events if isinstance(event, kind)), None)
-
-        return until(look, f"for {kind.__name__}")
-
-    def run(self) -> None:
-        """One job comes, is taken in and runs."""
+    def add(self) -> None:
         self.queue.add()
-        self.follow()
-        until(self.backend.found, "for the job")
-        self.follow(State.LAUNCHING)
-        self.start()
-        self.until_told(JobStarted)
-        self.follow(State.RUNNING)
 
 
 @pytest.fixture
@@ -115,7 +89,7 @@ def test_a_job_goes_through_its_life(stage: Stage) -> None:
 def test_nothing_is_done_before_the_service_has_said_what_it_knows(stage: Stage) -> None:
     stage.queue.add()
     stage.reopen()
-    until(lambda: stage.backend.trouble, "for a round")
+    stage.turns(3)
     assert stage.queue.changes == []
     assert stage.backend.sight() is None
 

@@ -9,9 +9,8 @@ import pytest
 
 from horae.service.server import ServeOptions, Server
 from horae.testing.slurm_cluster import PARTITION, MadeUpNode, SlurmCluster, why_not
-from tests.backends.real import until
 from tests.engine_folder import engine_folder
-from tests.service.ddp_jobs import check_preempted_training
+from tests.service.ddp_jobs import check_preempted_training, serving_two_nodes
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 pytestmark = [
@@ -32,12 +31,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
         asked = ServeOptions(
             tmp_path / "state", port=0, policy="srtf", backend="slurm", partition=PARTITION, shared=shared
         )
-        started = Server(asked)
-        try:
-            until(lambda: sum(started.daemon.status.node_up) == 2, "for the nodes")
+        with serving_two_nodes(asked) as started:
             yield started
-        finally:
-            started.close()
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "plain"])

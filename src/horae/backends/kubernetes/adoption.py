@@ -61,8 +61,6 @@ from horae.core.states import ENDED
 
 #: Calls for pods of one gang that are made at the same time.
 _AT_A_TIME = 8
-#: Seconds for which a node must be silent, in sight of the API server, before it is fenced.
-_FENCE_AFTER_S = 90.0
 #: A gang among those that there are now: its namespace and `UserPod.group`.
 Group = tuple[str, str]
 
@@ -261,7 +259,7 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
                 continue
             if member.node not in at.nodes or at.answers(member.node):
                 self._silent_since_s.pop(member.node, None)
-            elif at.now_s - self._silent_since_s.setdefault(member.node, at.now_s) >= _FENCE_AFTER_S:
+            elif at.now_s - self._silent_since_s.setdefault(member.node, at.now_s) >= self._patience.fence_s:
                 self._fence.use_on(member.node)
 
     def _perform(self, gang: AdoptedGang, todo: GangTodo) -> None:

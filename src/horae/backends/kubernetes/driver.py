@@ -59,6 +59,7 @@ class KubernetesDriver(ClusterDriver):
     """A `ClusterDriver` for the nodes with GPUs of a Kubernetes cluster, with pods in one namespace."""
 
     honours = frozenset({"cpus_per_gpu", "memory_per_gpu", "image"})
+    launch_limit_s = SLOW_S
 
     def __init__(self, settings: KubernetesSettings, api: KubernetesApi) -> None:
         if not re.fullmatch(r"[a-z0-9]{1,16}", settings.service):

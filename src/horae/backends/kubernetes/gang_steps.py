@@ -55,6 +55,8 @@ class GangPatience:
     remade_s: float = 30.0
     #: For which a node must be ready after a deletion, before a pod that never began there is over.
     never_began_s: float = NEVER_BEGAN_S
+    #: For which a node must be silent, in sight of the API server, before it is fenced.
+    fence_s: float = 90.0
     #: After which a controller that is not seen is gone.
     orphan_s: float = 3.0
     #: Without an answer, the cluster is out of sight.
