@@ -179,9 +179,3 @@ def make_kubernetes_suffer(site: StormSite, storm: Storm) -> None:
     site.taint("v1")
     site.force_delete()
     storm.kill_daemons(3, inside=1.0)
-
-
-def attempts_begun(marks: Path) -> set[tuple[str, int]]:
-    """Jobs and numbers of all attempts that have begun, as the witnesses wrote them down."""
-    lines = map(json.loads, (marks / "lines").read_text().splitlines())
-    return {(line["job"], line["attempt"]) for line in lines if line["what"] == "begin"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -103,10 +102,3 @@ def make_ray_suffer(site: RaySite, storm: Storm) -> None:
     site.kill_node("p1")
     storm.kill_daemons(1, inside=1.0)
     storm.come_up()
-
-
-def launches(storm: Storm) -> tuple[int, int]:
-    """How many attempts have begun, and how many of them were not the first of their job."""
-    lines = map(json.loads, (storm.submitter.marks / "lines").read_text().splitlines())
-    begun = {(line["job"], line["attempt"]) for line in lines if line["what"] == "begin"}
-    return len(begun), len(begun) - len({job for job, _ in begun})

@@ -6,7 +6,6 @@ Nothing may run twice, no step may be lost. HORAE_STORM=1 runs it (`make test-ra
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,9 @@ import pytest
 
 from horae.testing.ray_cluster import NODES
 from tests.backends.ray.rig import needs_ray, started
-from tests.backends.ray.storm import RaySite, launches, make_ray_suffer
+from tests.backends.ray.storm import RaySite, make_ray_suffer
 from tests.engine_folder import engine_folder
-from tests.service.cluster_storm import Probe, seconds_to_begin, summary
+from tests.service.cluster_storm import Probe, await_attempts, seconds_to_begin, summary
 from tests.service.crashes import Storm, examine, service
 
 pytestmark = [
@@ -45,10 +44,7 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
         storm.begin()
         probe = Probe(running)
         make_ray_suffer(site, storm)
-        limit_s = time.monotonic() + _LOAD_S
-        while launches(storm) < (62, 0) or launches(storm)[1] < 32:
-            assert time.monotonic() < limit_s, f"launches, and those after a preemption: {launches(storm)}"
-            time.sleep(1)
+        await_attempts(storm.submitter.marks, attempts=70, repeated=40, patience_s=_LOAD_S)
         storm.end()
         probe.stop()
         begin_s = seconds_to_begin(running, storm.submitter.marks)
