@@ -41,6 +41,8 @@ class FakeCluster(ClusterDriver):
         self.not_started = ""
         #: Whether ended pieces were cancelled by somebody.
         self.cancelled = False
+        #: How pieces whose runners have ended are shown.
+        self.ended = PieceEnded(None, EndCause.EXITED)
         #: How often the driver was called.
         self.calls = 0
         self.submitted: list[PieceId] = []
@@ -72,7 +74,7 @@ class FakeCluster(ClusterDriver):
             return PieceWaiting(self.not_started)
         if any(runner.poll() is None for runner in self.runners[piece]):
             return PieceRunning()
-        return PieceEnded(None, EndCause.CANCELLED if self.cancelled else EndCause.EXITED)
+        return PieceEnded(None, EndCause.CANCELLED) if self.cancelled else self.ended
 
     def submit(self, pieces: Sequence[Piece]) -> None:
         self._ask()

@@ -116,6 +116,31 @@ def test_a_piece_beats_and_kills_its_job_if_it_cannot(tmp_path: Path) -> None:
     assert (piece.last_word()["code"], piece.last_word()["stopped"]) == (137, True)
 
 
+def test_a_piece_that_the_service_took_for_dead_kills_its_job_and_leaves_the_end_as_it_is(tmp_path: Path) -> None:
+    piece = Piece(tmp_path, _PATIENT)
+    running = piece.run()
+    piece.up()
+    PieceFiles(piece.folder).end_as_killed(silent=True)
+    given = piece.last_word()
+    assert running.wait(10) == 0
+    assert "took the job for dead" in text_of(piece.folder / runner.LOG)
+    assert piece.last_word() == given
+
+
+def test_a_runner_counts_the_time_for_which_its_machine_was_suspended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = {"task": {}, "checkpoint_dir": str(tmp_path), "beat_limit_s": 60.0}
+    (tmp_path / runner.ORDER).write_text(json.dumps(order))
+    made = runner.Runner(str(tmp_path))
+    real = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + 90.0 * (clock == time.CLOCK_BOOTTIME))
+    made._beat()
+    assert not (tmp_path / runner.BEAT).exists(), "a sign of life from a job that others have given up"
+    made._check_beat()
+    assert made.stopped
+
+
 def test_a_link_that_was_made_though_the_answer_was_lost_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +178,7 @@ def test_a_runner_tries_to_tell_the_end_for_as_long_as_storage_may_be_away(
         nonlocal now_s
         now_s += seconds
 
-    def fail(*_: object) -> bool:
+    def fail(*_: object, **__: object) -> bool:
         raise OSError("away")
 
     order = {"task": {}, "checkpoint_dir": str(tmp_path), "beat_limit_s": beat_limit_s}

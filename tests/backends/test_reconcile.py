@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from horae.backends.attempt_round import ReconcilerSettings
-from horae.backends.driver import PieceEnded, PieceId
+from horae.backends.driver import EndCause, PieceEnded, PieceId
 from horae.backends.local import runner
 from horae.backends.local.attempt_folders import AttemptFolders, read_json
 from horae.backends.protocol import Place
@@ -187,6 +187,41 @@ def test_a_node_that_is_cut_off_waits_for_the_fence(site: Site) -> None:
     assert not ends(site.rounds(40)), "its runner was told to be more patient"
     assert site.told(JobStopped).attempt == 1
     assert len(site.cluster.submitted) == 1
+
+
+def test_a_job_that_kills_its_runner_again_and_again_has_failed(site: Site) -> None:
+    site.reopen(beat_limit_s=0.3, fence_s=0.5)
+    script = "echo begun; kill -9 $PPID"
+    for attempt in (1, 2):
+        site.start(script, attempt=attempt)
+        assert site.told(JobStopped).attempt == attempt, "somebody else may have killed it"
+        site.seen = []
+    site.start(script, attempt=3)
+    assert site.told(JobFailed) == JobFailed(7.0, "a-1", 3, 137, 0.0)
+
+
+def test_a_job_that_goes_on_may_lose_its_runner_as_often_as_it_likes(site: Site) -> None:
+    site.reopen(beat_limit_s=0.3, fence_s=0.5)
+    saves = """echo '{"step": '$HORAE_ATTEMPT'}' > $HORAE_CHECKPOINT_DIR/saved.json; kill -9 $PPID"""
+    for attempt in range(1, 5):
+        site.start(saves, attempt=attempt)
+        assert site.told(JobStopped).work_done == attempt
+        site.seen = []
+
+
+def test_a_piece_that_used_too_much_memory_has_failed(site: Site) -> None:
+    site.reopen(beat_limit_s=0.3, fence_s=0.5)
+    site.cluster.ended = PieceEnded(137, EndCause.FAILED, "OUT_OF_MEMORY")
+    site.start("echo begun; kill -9 $PPID")
+    assert site.told(JobFailed).exit_code == 137
+
+
+def test_a_driver_that_fails_is_told_once_in_the_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.told(NodeObserved)
+    site.cluster.look = lambda: int("x")  # type: ignore[assignment, method-assign, return-value]
+    until(lambda: "failed with ValueError" in site.backend.trouble, "for the trouble")
+    time.sleep(0.3)
+    assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
 def test_a_node_that_was_cut_off_before_its_runner_began_needs_no_fence(site: Site) -> None:

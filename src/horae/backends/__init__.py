@@ -58,6 +58,19 @@ class BackendOptions:
                 )
 
 
+#: Options of `BackendOptions` that say which cluster runs the jobs, and how; and the backends that know them. Backends
+#: from outside may use any.
+CLUSTER_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "partition": ("slurm",),
+    "adopt": ("slurm", "kubernetes"),
+    "address": ("ray",),
+    "shared": ("slurm", "ray", "kubernetes"),
+    "context": ("kubernetes",),
+    "namespace": ("kubernetes",),
+    "image": ("kubernetes",),
+    "volume": ("kubernetes",),
+}
+
 BackendFactory = Callable[[BackendOptions], "Backend"]
 
 
@@ -75,7 +88,7 @@ class CannotUseSlurm(UserError):
 def _slurm(options: BackendOptions) -> Backend:
     from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
     from horae.backends.driver import OutOfSight
-    from horae.backends.folder_owner import claim_folder, known_service_id
+    from horae.backends.folder_owner import own_folder
     from horae.backends.slurm.batch_job import SlurmSettings
     from horae.backends.slurm.commands import SlurmCommands
     from horae.backends.slurm.driver import SlurmDriver
@@ -87,8 +100,7 @@ def _slurm(options: BackendOptions) -> Backend:
         raise CannotUseSlurm("The backend slurm needs a partition and a shared folder: --partition gpu --shared DIR.")
     options.check_settings((*CLUSTER_SETTINGS, "account", "qos"))
     shared, more = options.shared.resolve(), options.settings
-    service = known_service_id(shared, options.state)
-    claim_folder(shared, options.state)
+    service = own_folder(shared, options.state)
     settings = SlurmSettings(service, options.partition, shared, more.get("account", ""), more.get("qos", ""))
     commands = SlurmCommands()
     flag = PartitionFlag(commands, options.partition, settings.service, settings.account, settings.qos)
@@ -132,7 +144,7 @@ class CannotUseRay(UserError):
 
 def _ray(options: BackendOptions) -> Backend:
     from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
-    from horae.backends.folder_owner import known_service_id
+    from horae.backends.folder_owner import own_folder
     from horae.backends.ray.dashboard import Dashboard
     from horae.backends.ray.driver import RayDriver
     from horae.backends.ray.gang_job import RaySettings
@@ -143,7 +155,7 @@ def _ray(options: BackendOptions) -> Backend:
         )
     options.check_settings(CLUSTER_SETTINGS)
     shared, dashboard = options.shared.resolve(), Dashboard(options.address)
-    driver = RayDriver(RaySettings(known_service_id(shared, options.state), shared), dashboard)
+    driver = RayDriver(RaySettings(own_folder(shared, options.state), shared), dashboard)
     # Nodes need not have the service's Python at the same path.
     return reconciler(driver, shared, options, python="python3")
 
@@ -155,7 +167,7 @@ class CannotUseKubernetes(UserError):
 def _kubernetes(options: BackendOptions) -> Backend:
     from horae.backends.cluster_options import CLUSTER_SETTINGS, reconciler
     from horae.backends.driver import OutOfSight
-    from horae.backends.folder_owner import known_service_id
+    from horae.backends.folder_owner import own_folder
 
     if options.adopt:
         return _adopting_pods(options)
@@ -176,9 +188,12 @@ def _kubernetes(options: BackendOptions) -> Backend:
         raise CannotUseKubernetes(f"The shared folder {shared} is not on the volume {volume.path}, and pods miss it.")
     api = KubernetesApi(load_config(options.context), options.namespace)
     with suppress(OutOfSight):  # an API server that is away must not keep the service from starting
-        if errors := check_rights(api, volume).errors:
-            raise CannotUseKubernetes(errors[0])
-    service = known_service_id(shared, options.state)
+        report = check_rights(api, volume)
+        if report.errors:
+            raise CannotUseKubernetes(report.errors[0])
+        for sentence in report.warnings:
+            _LOG.warning(sentence)
+    service = own_folder(shared, options.state)
     driver = KubernetesDriver(settings_of_this_process(service, options.image, volume), api)
     return reconciler(driver, shared, options, options.settings.get("python", "python3"))
 

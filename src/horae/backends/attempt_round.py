@@ -19,7 +19,7 @@ from horae.backends.driver import (
 )
 from horae.backends.local import runner
 from horae.backends.piece_files import CANNOT_RUN, LastWord, PieceFiles
-from horae.backends.protocol import RUN_AGAIN, Attempt
+from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt
 from horae.backends.shared_folder import OrderedAttempt, SharedFolder
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
 
@@ -108,6 +108,9 @@ class RoundActions(Protocol):
     def look_again(self) -> None:
         """Look again at once."""
 
+    def is_hopeless(self, job: str, done: float) -> bool:
+        """Note that an attempt ended without a word; whether that happens again and again without progress."""
+
 
 class AttemptRound:
     """One attempt in one round: what is missing, and what became of it."""
@@ -158,7 +161,8 @@ class AttemptRound:
         silent_s = self._folder.clock_s() - last_sign_s
         is_gone = gone_s > last_sign_s and silent_s > self._settings.doubt_s
         if is_gone or (denied and silent_s > self._fence_s(files)):
-            files.end_as_killed()
+            is_silent = not is_gone and not self._is_out_of_reach(node) and _has_run_out(state)
+            files.end_as_killed(faulty=_broke_limit(state), silent=is_silent)
             return files.last_word()
         if denied and silent_s > self._settings.doubt_s and self._is_out_of_reach(node):
             self._hands.fence_off(node)
@@ -300,9 +304,21 @@ class AttemptRound:
         if failed.why and not self._followed.stopping:
             return LaunchFailed(0.0, *self._ordered.id, failed.why)
         saved_more = failed.code == RUN_AGAIN and done > float(self._ordered.order["saved"])
+        if failed.silent and self._hands.is_hopeless(self._ordered.id[0], done):
+            return JobFailed(0.0, *self._ordered.id, failed.code, done)
         if failed.stopped or saved_more or (self._followed.stopping and failed.code == RUN_AGAIN):
             return JobStopped(0.0, *self._ordered.id, done)
         return JobFailed(0.0, *self._ordered.id, failed.code, done)
+
+
+def _has_run_out(state: PieceState | None) -> bool:
+    """Whether the piece has ended by itself, says the cluster manager, and not by anybody's wish or a lost node."""
+    return isinstance(state, PieceEnded) and state.cause in (EndCause.EXITED, EndCause.FAILED)
+
+
+def _broke_limit(state: PieceState | None) -> bool:
+    """Whether the cluster manager says that the piece was killed by its own fault: it used too much memory."""
+    return isinstance(state, PieceEnded) and (state.cause, state.code) == (EndCause.FAILED, KILLED)
 
 
 def is_held(state: PieceState | None) -> bool:

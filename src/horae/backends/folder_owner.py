@@ -13,6 +13,8 @@ from horae.core.errors import UserError
 OWNER = "owner.json"
 #: In the state folder: ids of the shared folders that the service has used, by path. Stored: change by addition.
 USED_FOLDERS = "shared.json"
+#: In each pod: the namespace that it runs in.
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class FolderTaken(UserError):
@@ -23,7 +25,14 @@ class FolderAway(UserError):
     """The shared folder is not the one that the service has used before."""
 
 
-def known_service_id(shared: Path, state: Path) -> str:
+def own_folder(shared: Path, state: Path) -> str:
+    """Make a shared folder this service's own; returns its id. Raises if it is another's, or is not mounted."""
+    service = _known_service_id(shared, state)
+    _claim(shared, state)
+    return service
+
+
+def _known_service_id(shared: Path, state: Path) -> str:
     """The id of the service that owns a shared folder, made when it is first used.
 
     Raises `FolderAway` if this service has used a folder at this path that had another id: where a file system is not
@@ -44,13 +53,13 @@ def known_service_id(shared: Path, state: Path) -> str:
     return made
 
 
-def claim_folder(shared: Path, state: Path) -> None:
+def _claim(shared: Path, state: Path) -> None:
     """Make a shared folder this service's own: the service on this machine with this state folder.
 
     Raises `FolderTaken` if it is another's.
     """
     shared.mkdir(mode=0o700, parents=True, exist_ok=True)
-    claim = {"host": socket.gethostname(), "state": str(state.resolve())}
+    claim = {"host": _machine(), "state": str(state.resolve())}
     runner.write_atomically(str(shared), OWNER, claim, once=True)
     owner = read_json(shared / OWNER)
     if owner != claim:
@@ -59,3 +68,11 @@ def claim_folder(shared: Path, state: Path) -> None:
             f"The shared folder {shared} belongs to the service {whose}: give this one another --shared. If that "
             f"service is gone for good, or has moved here, delete {shared / OWNER} and start again."
         )
+
+
+def _machine() -> str:
+    """The name of this machine. A pod has another name at each start: in a cluster its namespace is named."""
+    try:
+        return f"kubernetes:{_POD_NAMESPACE.read_text(encoding='utf-8').strip()}"
+    except OSError:
+        return socket.gethostname()

@@ -6,14 +6,19 @@ nothing: the sight is None, and `trouble` says why.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+import traceback
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 
+from horae.backends.driver import OutOfSight
 from horae.backends.protocol import Attempt, Backend, Sight
 from horae.core.events import Event, NodeObserved
+
+_LOG = logging.getLogger(__name__)
 
 
 class LookingBackend(Backend):
@@ -30,6 +35,8 @@ class LookingBackend(Backend):
         self._looked_s = time.monotonic()
         # Of the thread alone: nodes whose attempts were told since they are in sight.
         self._observed: set[str] = set()
+        #: Faults that the log has, by their place in the code.
+        self._logged: set[str] = set()
         self._wake, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
 
@@ -72,6 +79,7 @@ class LookingBackend(Backend):
             try:
                 self._turn()
             except Exception as why:
+                self._log_fault(why)
                 self._lose_sight(self._why_blind(why))
             if self._closing:
                 return
@@ -87,6 +95,15 @@ class LookingBackend(Backend):
     @abstractmethod
     def _why_blind(self, why: Exception) -> str:
         """A sentence on a turn that failed. Anybody may read it: it names no job and no path."""
+
+    def _log_fault(self, why: Exception) -> None:
+        """Log where something failed that should not, once for each place. A cluster that is away is no fault."""
+        if isinstance(why, OutOfSight | OSError):
+            return
+        place = traceback.format_tb(why.__traceback__)[-1]
+        if place not in self._logged:
+            self._logged.add(place)
+            _LOG.warning("The backend failed, and goes on: %s.", type(why).__name__, exc_info=why)
 
     def _lose_sight(self, sentence: str) -> None:
         self._observed.clear()

@@ -35,6 +35,8 @@ class LastWord:
     up_s: float | None = None
     #: Why it could not be started; empty if it could.
     why: str = ""
+    #: Whether its runner ended without a word, on a node that was not lost.
+    silent: bool = False
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> LastWord:
@@ -46,6 +48,7 @@ class LastWord:
                 bool(content["stopped"]),
                 None if up_s is None else float(up_s),
                 str(content.get("why", "")),
+                bool(content.get("silent", False)),
             )
         except (KeyError, TypeError, ValueError, OverflowError):
             return LastWord(_UNREADABLE, stopped=False)
@@ -136,9 +139,13 @@ class PieceFiles:
     def _claimed_by(self) -> str:
         return str((read_json(self.path / runner.CLAIM) or {}).get("by", ""))
 
-    def end_as_killed(self) -> None:
-        """Write the end of a piece that is surely gone and has left no last word. It counts as stopped."""
-        self._write_end({"code": KILLED, "signal": KILLED - 128, "stopped": True, "up_s": None})
+    def end_as_killed(self, faulty: bool = False, silent: bool = False) -> None:
+        """Write the end of a piece that is surely gone and has left no last word.
+
+        It counts as stopped, unless it is `faulty`: it broke a limit of its own, says the cluster manager.
+        """
+        end = {"code": KILLED, "signal": KILLED - 128, "stopped": not faulty, "up_s": None, "silent": silent}
+        self._write_end(end)
 
     def _write_end(self, end: Mapping[str, Any]) -> None:
         runner.write_atomically(str(self.path), runner.EXIT, end, once=True)

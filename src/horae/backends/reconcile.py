@@ -52,6 +52,8 @@ _REFUSALS = 3
 _GIVE_WAY = 4.0
 #: Most events that `watch` returns at once.
 _EVENTS = 100
+#: Attempts of a job that end one after the other without a word and without progress: then the job has failed.
+_SILENT_ENDS = 3
 #: Seconds until the files of a running piece are read again although the cluster manager says nothing new of it.
 _READ_AGAIN_S = 10.0
 
@@ -111,6 +113,8 @@ class Reconciler(LookingBackend):
         self._stuck: dict[str, str] = {}
         #: When to repeat the kill of a piece, and how long to wait then; monotonic.
         self._kills: dict[PieceId, tuple[float, float]] = {}
+        #: How many attempts of a job have ended without a word since it made progress, and its work done then.
+        self._silent_ends: dict[str, tuple[int, float]] = {}
         self._rounds = 0
         self._fence = Fence(fence, lambda node: self._note(_Gone(node)))
         #: Set while the daemon's loop waits for something to do; when this thread last gave way to it; monotonic.
@@ -239,6 +243,7 @@ class Reconciler(LookingBackend):
         except OutOfSight:
             raise
         except Exception as why:
+            self._log_fault(why)
             self._stuck[subject] = _in_words(why)
             return False
         return True
@@ -432,6 +437,17 @@ class Reconciler(LookingBackend):
     def look_again(self) -> None:
         """Look again at once."""
         self._wake.set()
+
+    def is_hopeless(self, job: str, done: float) -> bool:
+        """Note that an attempt ended without a word; whether that happens again and again without progress.
+
+        What kills its own runner, or all processes of its node's limits, would run again for ever.
+        """
+        ends, before = self._silent_ends.pop(job, (0, done))
+        ends = 1 if done > before else ends + 1
+        if ends < _SILENT_ENDS:
+            self._silent_ends[job] = (ends, done)
+        return ends >= _SILENT_ENDS
 
     @property
     def settings(self) -> ReconcilerSettings:

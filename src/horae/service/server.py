@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horae.backends import BackendOptions, open_backend
+from horae.backends import BACKENDS, CLUSTER_OPTIONS, BackendOptions, open_backend
 from horae.backends.found_jobs import FindsJobs
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
 from horae.core.cluster import Cluster, Node
@@ -36,6 +36,7 @@ from horae.service.initial_settings import InitialSettings, OwnSettings
 from horae.service.job_taker import JobTaker
 from horae.service.listening import CannotServe, Listening, ListenOptions
 from horae.service.operations import Operations, check_sharing, speeds_ignored
+from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
@@ -51,8 +52,12 @@ if TYPE_CHECKING:
 DEFAULT_POLICY, DEFAULT_PLACEMENT, DEFAULT_BACKEND = "fifo-backfill", "best-effort", "local"
 #: Placement that spreads no job over more nodes than it needs.
 WHOLE_PLACEMENT = "consolidated"
-#: Options that say which cluster runs the jobs, and how.
-_CLUSTER_TEXTS = ("partition", "adopt", "address", "context", "namespace", "image", "volume")
+#: Options by which a running job is found again, and which may not change while one runs.
+_FIND_JOBS = ("adopt", "shared", "volume")
+#: Options of a cluster that mean the same whether users' jobs are adopted or not.
+_EITHER_WAY = frozenset({"context"})
+#: Backends whose options are known.
+_BUILT_IN = frozenset(BACKENDS)
 #: Settings of the default policy that its simulation leaves off: a large job is not passed by small ones for ever.
 DEFAULT_SETTINGS = {"reserve": "600"}
 #: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
@@ -121,18 +126,19 @@ class Server:
         self.store = Store(asked.database or _sqlite(self.state), own=True)
         self._ending.callback(self.store.close)
         before = self.store.serve_options()
-        cluster = _cluster_options(asked, before)
+        chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
+        cluster = _cluster_options(asked, before, chosen)
+        self._check_running_jobs(asked, before, chosen, cluster)
         self._listening = listening = Listening(_listen_options(asked, before.get("port", 0), cluster.get("url")))
         self._ending.callback(listening.socket.close)
         #: Where this machine reaches the service, and the file of the CA by which to verify it.
         self.url, self.ca, self.is_plain = listening.url, listening.address.get("ca"), listening.is_plain
         asked = _with_policy(asked)
-        chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
         shared = Path(cluster["shared"]) if "shared" in cluster else None
         more = dict(asked.backend_settings or before.get("backend_settings", {}))
-        texts: dict[str, Any] = {name: cluster.get(name, "") for name in _CLUSTER_TEXTS}
-        options = replace(options, **texts, shared=shared, settings=more)
+        texts: dict[str, Any] = {name: cluster.get(name, "") for name in CLUSTER_OPTIONS}
+        options = replace(options, **{**texts, "shared": shared}, settings=more)
         if chosen == DEFAULT_BACKEND and not options.nodes:
             raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
@@ -153,9 +159,6 @@ class Server:
         keep_s = _keep_s(asked.keep_s, before.get("keep_s"))
         self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s)
         self._ending.callback(self.daemon.close, LEAVE_S)
-        if self.daemon.engine.gpus.occupied:
-            _check_folder(self.state, before.get("state", str(self.state)), asked.database)
-            _check_backend(chosen, before.get("backend", DEFAULT_BACKEND))
         self.daemon.start(_reconfiguration_change(self.daemon, asked))
         #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
         self.policy_note: str = self.daemon.ask(_policy_note)
@@ -169,6 +172,20 @@ class Server:
         now |= {"backend_settings": more} if more else {}
         if now != before:
             self.store.save_serve_options(now)
+
+    def _check_running_jobs(
+        self, asked: ServeOptions, before: Mapping[str, Any], chosen: str, cluster: Mapping[str, str]
+    ) -> None:
+        """Refuse what would lose sight of running jobs, before any backend is opened: they would be started twice."""
+        last = before.get("state", str(self.state))
+        changes = [
+            _changed_folder(self.state, last, asked.database),
+            _changed_backend(chosen, before.get("backend", DEFAULT_BACKEND)),
+            *(_changed_option(name, cluster.get(name), before.get(name)) for name in _FIND_JOBS),
+        ]
+        stored, change = self.store.initial_settings(), next(filter(None, changes), "")
+        if before and stored and change and recover(self.store, OwnSettings.from_dict(stored))[0].gpus.occupied:
+            raise CannotServe(change)
 
     def _serve(self, tokens: Tokens) -> None:
         from horae.service.api import make_app
@@ -261,15 +278,11 @@ def _own_folder(path: Path) -> Path:
     return state
 
 
-def _check_folder(state: Path, last: str, database: str | None) -> None:
-    """Refuse another state folder while jobs run: the backend would not find them and start them twice.
-
-    A SQLite journal is in the state folder and moves with it, so this concerns `--database` only.
-    """
-    if database and last != str(state):
-        raise CannotServe(
-            f"Running jobs of this service use the folder {last}: start it with --state {shlex.quote(last)}."
-        )
+def _changed_folder(state: Path, last: str, database: str | None) -> str:
+    """What is wrong with another state folder. A SQLite journal moves with it, so this concerns `--database` only."""
+    if not database or last == str(state):
+        return ""
+    return f"Running jobs of this service use the folder {last}: start it with --state {shlex.quote(last)}."
 
 
 def _cannot_start(state: Path, error: OSError) -> str:
@@ -332,12 +345,32 @@ def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) ->
     )
 
 
-def _cluster_options(asked: ServeOptions, before: Mapping[str, Any]) -> dict[str, str]:
+def _cluster_options(asked: ServeOptions, before: Mapping[str, Any], backend: str) -> dict[str, str]:
     """What was said of the cluster, and the URL for jobs: as requested, or as at the last start, if ever given."""
     shared = str(asked.shared.resolve()) if asked.shared else None
-    given = {name: getattr(asked, name) for name in (*_CLUSTER_TEXTS, "url")} | {"shared": shared}
-    found = {name: value or before.get(name) for name, value in given.items()}
-    return {name: value for name, value in found.items() if value}
+    given = {name: getattr(asked, name) for name in (*CLUSTER_OPTIONS, "url")} | {"shared": shared}
+    given = {name: value for name, value in given.items() if value}
+    for name in given.keys() & CLUSTER_OPTIONS.keys():
+        if not _is_known_to(backend, name):
+            raise CannotServe(f"--{name} is for --backend {' or '.join(CLUSTER_OPTIONS[name])}, not {backend}.")
+    return {**_remembered(before, given, backend), **given}
+
+
+def _is_known_to(backend: str, option: str) -> bool:
+    return backend not in _BUILT_IN or backend in CLUSTER_OPTIONS[option]
+
+
+def _remembered(before: Mapping[str, Any], given: Mapping[str, str], backend: str) -> dict[str, str]:
+    """Options of the last start that still hold: not those of another backend, nor of the other way to get jobs."""
+    kept = {"url": before["url"]} if "url" in before else {}
+    if backend != before.get("backend", DEFAULT_BACKEND):
+        return kept
+    kept |= {name: before[name] for name in CLUSTER_OPTIONS if name in before and _is_known_to(backend, name)}
+    adopts = "adopt" in given
+    if adopts != ("adopt" in kept) and given.keys() & (CLUSTER_OPTIONS.keys() - _EITHER_WAY):
+        # A service adopts users' jobs, or has jobs of its own: the options of the other way are over.
+        kept = {name: value for name, value in kept.items() if name in (*_EITHER_WAY, "url")}
+    return kept
 
 
 def _with_placement(asked: ServeOptions, store: Store, backend: Backend) -> ServeOptions:
@@ -351,10 +384,17 @@ def _with_placement(asked: ServeOptions, store: Store, backend: Backend) -> Serv
     return asked if store.initial_settings() else replace(asked, placement=WHOLE_PLACEMENT)
 
 
-def _check_backend(chosen: str, last: str) -> None:
+def _changed_backend(chosen: str, last: str) -> str:
     """Jobs that run are known to the backend that started them alone."""
-    if chosen != last:
-        raise CannotServe(f"Jobs of this service run under the backend {last}: start it with --backend {last}.")
+    return f"Jobs of this service run under the backend {last}: start it with --backend {last}." * (chosen != last)
+
+
+def _changed_option(name: str, now: str | None, last: str | None) -> str:
+    """Jobs that run are found where they were started."""
+    if now == last:
+        return ""
+    with_it = f"with --{name} {shlex.quote(last)}" if last else f"without --{name}"
+    return f"Jobs of this service run: start it {with_it}, as they were started, until they have ended."
 
 
 def _keep_s(asked: float | None, last: float | None) -> float | None:

@@ -28,8 +28,8 @@ class RaySite:
             points=tuple(sorted(CLUSTER_POINTS)),
             kinds=("train", "plain", "shell", "pair", "gang", "uneven"),
             gpu_types=("v100", "p100"),
-            backlog=10,
-            short=(200, 350),
+            backlog=16,
+            short=(300, 500),
         )
 
     def kill_gang_driver(self) -> None:

@@ -40,7 +40,7 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
 ) -> None:
     with service(tmp_path, "time-slice", ("quantum=5",), site.cluster) as running:
         site.ray.let_in(running.port)
-        storm = Storm(running, SEED, long=(350, 600))
+        storm = Storm(running, SEED, long=(600, 900))
         storm.begin()
         probe = Probe(running)
         make_ray_suffer(site, storm)

@@ -66,6 +66,11 @@ _KILL = [(signal.SIGKILL, _KILL_EVERY_S)]
 SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
 
 
+def _running_s() -> float:
+    """Seconds of a clock that goes on while the machine is suspended: others count this time, too."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 def write_atomically(folder: str, name: str, content: object, once: bool = False, durable: bool = True) -> bool:
     """Write a JSON file completely or not at all; returns whether it was written.
 
@@ -203,7 +208,9 @@ class Runner:
         #: Seconds without a beat after which a piece kills its job; None if this is no piece.
         self.beat_limit_s: float | None = self.order.get("beat_limit_s")
         self.saved_before = self._saved()
-        self.last_beat_s = time.monotonic()
+        self.last_beat_s = _running_s()
+        #: Whether the service has written the end of this piece: it was out of sight for too long.
+        self.given_up = False
         #: Content of the file `stop`.
         self.stop_wish = STOP_NOTICE
 
@@ -325,13 +332,16 @@ class Runner:
 
     def _check_beat(self) -> None:
         """Kill the job if nobody can have seen a beat for too long. It counts as stopped: it is not the job's fault."""
-        silent_s = time.monotonic() - self.last_beat_s
-        if self.beat_limit_s is None or silent_s < self.beat_limit_s or self.signals_to_send[:1] == _KILL:
+        silent_s = _running_s() - self.last_beat_s
+        if self.beat_limit_s is None or self.signals_to_send[:1] == _KILL:
+            return
+        if silent_s < self.beat_limit_s and not self.given_up:
             return
         self.stopped = True
         self._stop_with()
         # Only now: the log is on the shared folder, and may hang with it.
-        _log_line(f"the shared folder could not be written for {silent_s:.0f} s; the job is killed")
+        why = f"the shared folder could not be written for {silent_s:.0f} s"
+        _log_line(f"{'the service took the job for dead' if self.given_up else why}; the job is killed")
 
     def _start_beating(self) -> None:
         """Beat and look for `stop` in a thread: a file server that hangs must not keep the runner from killing."""
@@ -343,9 +353,10 @@ class Runner:
         stopping, next_beat_s = False, 0.0
         while True:
             try:
-                if time.monotonic() >= next_beat_s:
+                if _running_s() >= next_beat_s:
                     self._beat()
                     next_beat_s = self.last_beat_s + _BEAT_EVERY_S
+                self.given_up = self.given_up or os.path.exists(os.path.join(self.folder, EXIT))
                 if not stopping:
                     stopping = self._look_for_stop()
             except OSError:
@@ -354,7 +365,7 @@ class Runner:
 
     def _beat(self) -> None:
         """Set the time of `beat` by the file server's clock. A beat that comes too late is not given at all."""
-        begun_s = time.monotonic()
+        begun_s = _running_s()
         if self.beat_limit_s is not None and begun_s - self.last_beat_s >= self.beat_limit_s:
             return  # a runner that was frozen: others believe that the job is gone, and `_check_beat` kills it
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -473,7 +484,8 @@ class Runner:
         end_s = time.monotonic() + max(_DISK_S, self.beat_limit_s or 0.0)
         while True:
             try:
-                write_atomically(self.folder, EXIT, end)
+                # The service has written the end of a piece that it has given up.
+                write_atomically(self.folder, EXIT, end, once=self.beat_limit_s is not None)
                 return
             except OSError:
                 if time.monotonic() >= end_s:
