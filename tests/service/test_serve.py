@@ -23,7 +23,9 @@ import numpy as np
 import pytest
 
 from horae import prepare_compilation
+from horae.backends import BACKENDS, BackendOptions
 from horae.backends.local.gpu_detection import BadGpus
+from horae.backends.reconcile import Reconciler
 from horae.cli.main import main
 from horae.cli.serve import _excuse_slow_start
 from horae.core.commands import Decided
@@ -33,6 +35,7 @@ from horae.core.job import JobSpec
 from horae.service.daemon import Change
 from horae.service.listening import CannotServe, listen
 from horae.service.server import ServeOptions, Server
+from tests.backends.scripted_cluster import ScriptedCluster
 from tests.service.live import eventually, in_state, submit
 
 SERVE = [sys.executable, "-m", "horae", "serve", "--port", "0", "--gpus", "v100:2,k80:2"]
@@ -269,6 +272,74 @@ def test_jobs_are_not_run_again_from_another_folder(tmp_path: Path) -> None:
         in_state(client, job, "cancelled")
     with served(tmp_path / "two", database=url):
         """With nothing that runs the folder may change."""
+
+
+class Scripted:
+    """A backend from outside with a cluster in memory, and the options of its last start."""
+
+    def __init__(self) -> None:
+        self.cluster = ScriptedCluster(("n1",), lasts_s=3600.0)
+        self.options: BackendOptions | None = None
+
+    def __call__(self, options: BackendOptions) -> Reconciler:
+        self.options = options
+        return Reconciler(self.cluster, options.shared or options.state / "shared")
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    made = Scripted()
+    monkeypatch.setitem(BACKENDS, "scripted", made)
+    return made
+
+
+def test_jobs_are_not_run_again_with_another_shared_folder(tmp_path: Path, scripted: Scripted) -> None:
+    asked: dict[str, Any] = {"gpus": None, "backend": "scripted", "shared": tmp_path / "one"}
+    with served(tmp_path / "state", **asked) as server, admin_of(server) as client:
+        (job,) = submit(client, {"run": ["sleep", "60"], "checkpoint": {"grace": 0}})
+        in_state(client, job, "launching", "running")
+    with pytest.raises(CannotServe, match=f"Jobs of this service run: start it with --shared {tmp_path}/one"):
+        Server(ServeOptions(tmp_path / "state", port=0, shared=tmp_path / "two"))
+    with pytest.raises(CannotServe, match="start it without --adopt"):
+        Server(ServeOptions(tmp_path / "state", port=0, adopt="gpu", shared=tmp_path / "one"))
+    assert not (tmp_path / "two").exists(), "no backend was opened"
+    with served(tmp_path / "state", gpus=None) as server, admin_of(server) as client:
+        assert client.get(f"/v1/jobs/{job}").json()["attempt"] == 1
+        client.post(f"/v1/jobs/{job}/cancel")
+        in_state(client, job, "cancelled")
+    with served(tmp_path / "state", gpus=None, shared=tmp_path / "two"):
+        assert scripted.options
+        assert scripted.options.shared == tmp_path / "two"
+
+
+def test_a_service_may_begin_and_cease_to_adopt(tmp_path: Path, scripted: Scripted) -> None:
+    def options(**asked: Any) -> tuple[str, str, Path | None, str]:
+        with served(tmp_path / "state", gpus=None, backend="scripted", **asked):
+            found = scripted.options
+            assert found
+            return found.adopt, found.partition, found.shared, found.context
+
+    assert options(adopt="gpu", context="lab") == ("gpu", "", None, "lab")
+    assert options() == ("gpu", "", None, "lab")
+    own = ("", "other", tmp_path / "one", "lab")
+    assert options(partition="other", shared=tmp_path / "one") == own
+    assert options(context="lab") == own
+    assert options(adopt="gpu") == ("gpu", "", None, "lab")
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked", "why"),
+    [
+        (None, {"partition": "gpu"}, "--partition is for --backend slurm, not local"),
+        ("ray", {"image": "train:1"}, "--image is for --backend kubernetes, not ray"),
+        ("slurm", {"address": "http://head"}, "--address is for --backend ray, not slurm"),
+    ],
+)
+def test_options_of_another_backend_are_refused(
+    tmp_path: Path, backend: str | None, asked: dict[str, str], why: str
+) -> None:
+    with pytest.raises(CannotServe, match=why):
+        Server(ServeOptions(tmp_path, port=0, gpus="v100:4", backend=backend, **asked))
 
 
 def test_a_crash_of_the_loop_ends_the_service(
