@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import fields
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,14 +28,16 @@ from horae.core.engine import Engine
 from horae.core.events import (
     Event,
     JobFinished,
+    JobHeld,
     JobProgressed,
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeDraining,
     NodeJoined,
     NodeLost,
 )
-from horae.core.history import Attempts, History
+from horae.core.history import Attempts, History, NodePresence
 from horae.core.job import JobSpec
 from horae.core.states import State
 from horae.report.metrics.fairness import finish_time_fairness
@@ -41,6 +46,7 @@ from horae.service.history.journal_history import read_history, worked_by_type
 from horae.service.history.replay import align_with_past
 from horae.service.history.simulation_costs import Calibration, Costs, calibrate, replayable
 from horae.service.initial_settings import InitialSettings
+from horae.service.store.store import Store
 from horae.simulator.run import simulate
 from horae.simulator.scenario import Scenario
 from horae.workload.clusters import parse_cluster
@@ -288,6 +294,71 @@ def test_a_journal_whose_oldest_records_were_dropped_tells_of_the_later_jobs(tmp
         seen.append(len(history.jobs))
     assert seen == sorted(seen, reverse=True)
     assert seen[0] > seen[-1]
+
+
+# ----------------------------------------------------- nodes that come and go
+
+#: What happens to one of three hosts after so many seconds.
+Happening = tuple[float, str, str]
+HAPPENINGS = st.lists(
+    st.tuples(
+        st.floats(1, 60).map(lambda value: round(value, 1)),
+        st.sampled_from(["v100-0", "v100-1", "k80-0"]),
+        st.sampled_from(["lost", "lost", "back", "smaller", "larger", "drained"]),
+    ),
+    max_size=12,
+)
+
+
+def node_events(nodes: Sequence[Node], happenings: Sequence[Happening]) -> list[NodeJoined | NodeLost | NodeDraining]:
+    """What the daemon writes down when these things happen to hosts, of which `nodes` are there in the beginning."""
+    events: list[NodeJoined | NodeLost | NodeDraining] = []
+    newest, there, now_s = {node.host: node for node in CLUSTER.nodes}, {node.name for node in nodes}, 0.0
+    for after_s, host, what in happenings:
+        node, now_s = newest[host], now_s + after_s
+        if what in ("lost", "smaller", "larger") and node.name in there:
+            events.append(NodeLost(now_s, node.name))
+            there.discard(node.name)
+        if what == "larger":
+            name = f"{host}~{int(node.name.partition('~')[2] or 1) + 1}"
+            newest[host] = Node(name, node.gpu_type, node.gpus + 1)
+        if what in ("smaller", "larger") or (what == "back" and node.name not in there):
+            gpus = 1 if what == "smaller" else newest[host].gpus
+            events.append(NodeJoined(now_s, Node(newest[host].name, node.gpu_type, gpus)))
+            there.add(newest[host].name)
+        if what == "drained" and node.name in there:
+            events += [NodeDraining(now_s, node.name), NodeJoined(now_s + 0.5, node)]
+            now_s += 0.5
+    return events
+
+
+def gpus_over_time(presence: NodePresence | None, times_s: Sequence[float]) -> list[list[float]]:
+    """GPUs of each of two types on average between each two of some times."""
+    assert presence is not None
+    return [(presence.gpu_seconds(2, a, b) / (b - a)).tolist() for a, b in pairwise(times_s)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(first=st.integers(0, 3), happenings=HAPPENINGS, cut=st.floats(0, 1))
+def test_compaction_changes_nothing_about_how_many_gpus_there_were(
+    first: int, happenings: list[Happening], cut: float
+) -> None:
+    nodes = CLUSTER.nodes[:first]
+    events = [*node_events(nodes, happenings), NodeJoined(900.0, Node("late", "v100", 2)), NodeLost(901.0, "late")]
+    others = [JobHeld(float(at_s), "nobody") for at_s in range(0, 1000, 50)]
+    records = sorted([*events, *others], key=lambda record: record.at_s)
+    initial = InitialSettings(nodes, "fifo")
+    with TemporaryDirectory() as folder, closing(Store(f"sqlite:///{folder}/journal.db", own=True)) as store:
+        store.append(records)
+        for seq in (len(records) - 1, len(records)):
+            store.save_checkpoint(seq, b"engine")
+        before = [record for _, record in store.tail()]
+        assert store.compact(len(records), 50.0 + 900.0 * cut) > 0
+        after = [record for _, record in store.tail()]
+    was, told = (read_history(initial, some, 1000.0, whole) for some, whole in ((before, True), (after, False)))
+    times_s = sorted({0.0, 1000.0, *(event.at_s for event in events)})
+    assert gpus_over_time(told.presence, times_s) == gpus_over_time(was.presence, times_s)
+    assert told.gpus_by_type.tolist() == was.gpus_by_type.tolist()
 
 
 # --------------------------------------------------------------- by simulation
