@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horae.backends.fake import FakeJob
-from horae.core.cluster import Node, Span
+from horae.core.cluster import Cluster, Node, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Launch, Stop, StopWhy
 from horae.core.engine import Engine
@@ -33,6 +33,7 @@ from horae.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeChange,
     NodeDraining,
     NodeJoined,
     NodeLost,
@@ -310,9 +311,9 @@ HAPPENINGS = st.lists(
 )
 
 
-def node_events(nodes: Sequence[Node], happenings: Sequence[Happening]) -> list[NodeJoined | NodeLost | NodeDraining]:
+def node_events(nodes: Sequence[Node], happenings: Sequence[Happening]) -> list[NodeChange]:
     """What the daemon writes down when these things happen to hosts, of which `nodes` are there in the beginning."""
-    events: list[NodeJoined | NodeLost | NodeDraining] = []
+    events: list[NodeChange] = []
     newest, there, now_s = {node.host: node for node in CLUSTER.nodes}, {node.name for node in nodes}, 0.0
     for after_s, host, what in happenings:
         node, now_s = newest[host], now_s + after_s
@@ -406,11 +407,18 @@ POLICIES = [
 ]
 
 
-def simulated(jobs: list[JobSpec], policy: str, chosen: dict[str, str]) -> tuple[History, History]:
+def simulated(
+    jobs: list[JobSpec],
+    policy: str,
+    chosen: dict[str, str],
+    nodes: Sequence[Node] = CLUSTER.nodes,
+    changes: Sequence[NodeChange] = (),
+) -> tuple[History, History]:
     """What a simulation tells of itself, and what its journal tells."""
     journal = Journal()
-    told = simulate(Scenario(jobs, CLUSTER, policy=policy, settings=chosen, restart_cost_s=0.0), onlooker=journal)
-    return told, read_history(InitialSettings(CLUSTER.nodes, policy, chosen), journal.records())
+    scenario = Scenario(jobs, Cluster(tuple(nodes)), policy, chosen, restart_cost_s=0.0, node_changes=tuple(changes))
+    told = simulate(scenario, onlooker=journal)
+    return told, read_history(InitialSettings(tuple(nodes), policy, chosen), journal.records())
 
 
 @settings(max_examples=25, deadline=None)
@@ -435,6 +443,31 @@ def test_replayed_under_its_own_policy_a_run_is_the_same_again(
 ) -> None:
     _, read = simulated(jobs, *policy)
     again, _ = simulated(replayable(read), *policy)
+    assert [job.id for job in again.jobs] == [job.id for job in read.jobs]
+    assert np.allclose(attempts_of(again), attempts_of(read), rtol=0.0, atol=1e-3, equal_nan=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    jobs=JOBS,
+    policy=st.sampled_from(POLICIES),
+    first=st.integers(0, 3),
+    happenings=HAPPENINGS,
+    saved_every_s=st.sampled_from([0.0, 20.0]),
+)
+def test_a_run_whose_nodes_come_and_go_is_the_same_again_when_it_is_replayed(
+    jobs: list[JobSpec],
+    policy: tuple[str, dict[str, str]],
+    first: int,
+    happenings: list[Happening],
+    saved_every_s: float,
+) -> None:
+    nodes, jobs = CLUSTER.nodes[:first], [replace(one, checkpoint_every_s=saved_every_s) for one in jobs]
+    # In the end every host is there, as large as it became.
+    changes = node_events(nodes, [*happenings, *((1.0, node.host, "back") for node in CLUSTER.nodes)])
+    told, read = simulated(jobs, *policy, nodes, changes)
+    assert told.finished.all()
+    again, _ = simulated(replayable(read), *policy, nodes, changes)
     assert [job.id for job in again.jobs] == [job.id for job in read.jobs]
     assert np.allclose(attempts_of(again), attempts_of(read), rtol=0.0, atol=1e-3, equal_nan=True)
 

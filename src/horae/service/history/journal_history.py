@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 
 from horae.core.arrays import Floats
-from horae.core.commands import Decided
+from horae.core.commands import Decided, StopWhy
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobProgressed, JobsRetired, JobStarted, JobStopped
 from horae.core.history import Attempts, History, LeaveTimes, Recorder
@@ -83,6 +83,8 @@ class _AttemptTrack:
     #: When the processes were gone, and whether the job had finished then.
     gone_s: float | None = None
     finished: bool = False
+    #: Whether the attempt was lost with its node, and so may have done more than its checkpoint holds.
+    lost: bool = False
 
     def report(self, point: _Point) -> None:
         """Add a progress report."""
@@ -133,7 +135,7 @@ class _AttemptTrack:
 
     def lasted(self) -> _Point:
         """Seconds and work done from begin to end, with what it took to stop; zeros if unknown."""
-        return self._between(self.begun, self.ended)
+        return (0.0, 0.0) if self.lost else self._between(self.begun, self.ended)
 
     def _between(self, start: _Point | None, end: _Point | None) -> _Point:
         if start and end and end[0] > start[0]:
@@ -172,8 +174,8 @@ class _SpeedMeter:
     def _decided(self, record: Decided, engine: Engine) -> None:
         type_of_gpu, jobs = engine.gpus.cluster.gpu_type, engine.jobs
         for stop in record.stops:
-            if (stop.job, stop.attempt) in self._tracks:
-                self._tracks[stop.job, stop.attempt].stop_s = record.at_s
+            if track := self._tracks.get((stop.job, stop.attempt)):
+                track.stop_s, track.lost = record.at_s, stop.why is StopWhy.NODE_LOST
         for launch in record.launches:
             row, gpu_type = jobs.rows[launch.job], int(type_of_gpu[launch.gpu_ids[0]])
             rate_here = jobs.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span)
