@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horae.backends.fake import FakeJob
+from horae.client.journal import JournalReader
 from horae.core.cluster import Cluster, Node, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Launch, Stop, StopWhy
@@ -41,15 +42,16 @@ from horae.core.events import (
 from horae.core.history import Attempts, History, NodePresence
 from horae.core.job import JobSpec
 from horae.core.states import State
+from horae.experiments.replay import replay_scenario, replayed
 from horae.report.metrics.fairness import finish_time_fairness
 from horae.report.metrics.measure import measure
 from horae.service.history.journal_history import read_history, worked_by_type
-from horae.service.history.replay import align_with_past
+from horae.service.history.replay import align_with_past, complete_changes
 from horae.service.history.simulation_costs import Calibration, Costs, calibrate, replayable
 from horae.service.initial_settings import InitialSettings
 from horae.service.store.store import Store
 from horae.simulator.run import simulate
-from horae.simulator.scenario import Scenario
+from horae.simulator.scenario import PolicyChoice, Scenario
 from horae.workload.clusters import parse_cluster
 from tests.service.stepped_service import ADMIN, SteppedService
 
@@ -470,6 +472,49 @@ def test_a_run_whose_nodes_come_and_go_is_the_same_again_when_it_is_replayed(
     again, _ = simulated(replayable(read), *policy, nodes, changes)
     assert [job.id for job in again.jobs] == [job.id for job in read.jobs]
     assert np.allclose(attempts_of(again), attempts_of(read), rtol=0.0, atol=1e-3, equal_nan=True)
+
+
+def test_a_live_run_whose_nodes_come_and_go_is_the_same_again_when_it_is_replayed(tmp_path: Path) -> None:
+    """It begins empty. The node is lost while b loads, comes back larger, is drained, and leaves when all is done."""
+    cell = SteppedService(tmp_path, "fifo", nodes=())
+    cell.world.default = FakeJob(lasts_s=10.0, ready_s=3.0)
+    for name, gpus in (("a", 2), ("b", 2), ("c", 4), ("d", 1)):
+        cell.submit(name=name, resources={"gpus": gpus}, estimate={"steps": 100, "duration": 10.0})
+    cell.to(5.0)
+    cell.backend.join(Node("v1", "v100", 2))
+    cell.to(20.0)
+    cell.backend.lose("v1")
+    cell.to(25.0)
+    cell.backend.join(Node("v1", "v100", 4))
+    cell.to(45.0)
+    cell.ask(lambda: cell.operations.drain(ADMIN, "v1", evict=False))
+    cell.to(60.0)
+    cell.ask(lambda: cell.operations.resume(ADMIN, "v1"))
+    cell.to(80.0)
+    cell.backend.lose("v1")
+    cell.to(85.0)
+    was, records = read_cell(cell), [record for _, record in cell.store.tail()]
+    assert [node.name for node in was.cluster.nodes] == ["v1", "v1~2"]
+    assert was.finished.all()
+    changes = tuple(record for record in records if isinstance(record, NodeChange))
+    past = JournalReader(was, cell.daemon.initial_settings, 0.0, cell.now_s, (), changes)
+    again, waiting = replayed(past, replay_scenario(past, PolicyChoice("fifo")))
+    assert not waiting
+    same, told = np.array(attempts_of(again)), np.array(attempts_of(was))
+    assert (same[1, 4], told[1, 4]) == (20.5, 21.0), (
+        "a lost attempt ends with its node; live, when somebody has seen it"
+    )
+    same[1, 4] = told[1, 4]
+    assert np.allclose(same, told, rtol=0.0, atol=1e-3, equal_nan=True)
+    assert (again.gpus_by_type.tolist(), again.attempts.gpu_ids.tolist()) == ([4], was.attempts.gpu_ids.tolist())
+    always, _ = replayed(past, replay_scenario(past, PolicyChoice("fifo"), cluster="v100:1x4"))
+    assert always.end_s.max() < was.end_s.max(), "on another cluster the nodes are always there"
+
+
+def test_in_a_replay_a_host_has_one_node_at_a_time_even_if_its_loss_was_dropped() -> None:
+    nodes, larger, back = [Node("v1", "v100", 2)], Node("v1~2", "v100", 4), Node("v1~2", "v100", 3)
+    joined = NodeJoined(5.0, larger), NodeJoined(7.0, back), NodeJoined(8.0, Node("v2", "v100", 1))
+    assert [*complete_changes(nodes, joined)] == [NodeLost(5.0, "v1"), *joined]
 
 
 def test_who_was_stopped_before_it_worked_had_nothing_to_restore_when_it_came_back() -> None:

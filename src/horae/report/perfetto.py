@@ -91,7 +91,10 @@ def _free(history: History) -> StepFunction:
         used = overlap(held.begin_s, held.end_s, 1.0 / held.holders)
         return StepFunction(used.times, history.cluster.gpus - used.values)
     begin_s, end_s = np.concatenate((stays.begin_s, held.begin_s)), np.concatenate((stays.end_s, held.end_s))
-    return overlap(begin_s, end_s, np.concatenate((stays.gpus.astype(np.float64), -1.0 / held.holders)))
+    free = overlap(begin_s, end_s, np.concatenate((stays.gpus.astype(np.float64), -1.0 / held.holders)))
+    # Nodes that are there at the end of the run stay.
+    free.values[-1:] = stays.gpus[stays.end_s == free.times[-1]].sum()
+    return free
 
 
 def _waiting(history: History) -> StepFunction:
