@@ -1,4 +1,4 @@
-"""What a replay takes from a journal beside jobs, and its alignment with the past run, so that metrics compare alike."""
+"""Changes of nodes for a replay, and its alignment with the past run, so that metrics compare the same jobs."""
 
 from __future__ import annotations
 
