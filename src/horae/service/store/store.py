@@ -51,7 +51,7 @@ _NAMES = 500
 _ROWS = (64, 8, 1)
 #: Record kinds that are never dropped, since later records depend on them: GPU numbering, which nodes there are and
 #: take jobs, and policy settings.
-_ALWAYS_KEPT = tuple(kind.__name__ for kind in (NodeJoined, NodeLost, NodeDraining, SettingsChanged))
+_ALWAYS_KEPT = tuple(record.__name__ for record in (NodeJoined, NodeLost, NodeDraining, SettingsChanged))
 
 
 class Store:
