@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import horae as public
 from horae import JobSpec, Memory, Snapshot, UserError, Wishes
+from horae.core.events import NodeLost
 from tests.cli.conftest import TRACE, Horae, horae  # noqa: F401, the fixture
 
 
@@ -200,6 +202,12 @@ def test_a_scenario_is_written_and_read_again(trace: public.Trace, tmp_path: Pat
             made.queues,
             made.cluster,
         )
+
+
+def test_a_scenario_whose_nodes_come_and_go_cannot_be_written(trace: public.Trace, tmp_path: Path) -> None:
+    made = replace(public.scenario(trace, cluster="1x4", policy="fifo"), node_changes=(NodeLost(5.0, "gpu-0"),))
+    with pytest.raises(UserError, match="cannot be written: its nodes come and go"):
+        public.write_scenario(tmp_path / "s.json", made)
 
 
 def test_a_policy_of_this_program_alone_cannot_be_written(trace: public.Trace, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import math
 
 import pytest
 
-from horae.core.cluster import Span
+from horae.core.cluster import Node, Span
+from horae.core.events import NodeJoined, NodeLost
 from horae.core.history import Recorder
 
 
@@ -48,3 +49,16 @@ def test_an_attempt_cannot_be_launched_twice():
     recorder.launched(0, 1, 0.0, (0,), Span.GPU)
     with pytest.raises(AssertionError, match="launched twice"):
         recorder.launched(0, 1, 5.0, (1,), Span.GPU)
+
+
+def test_nodes_of_one_host_are_there_one_after_the_other():
+    recorder = Recorder([Node("v1", "v100", 2), Node("v2", "k80", 1)])
+    assert recorder.presence(("v100", "k80"), 9.0) is None, "nothing came or went"
+    # An old journal lacks that v1 was lost; what is said of v1 afterwards does not concern v1~2.
+    happens = [NodeJoined(10.0, Node("v1~2", "v100", 4)), NodeLost(15.0, "v1"), NodeLost(20.0, "v2")]
+    for event in [*happens, NodeJoined(30.0, Node("v2", "k80", 1)), NodeLost(30.0, "v2")]:
+        recorder.see(event, {})
+    presence = recorder.presence(("v100", "k80"), 40.0)
+    assert presence.gpu_seconds(2, 0.0, 40.0).tolist() == [2 * 10 + 4 * 30, 20]
+    assert presence.gpu_seconds(2, 5.0, 12.0).tolist() == [2 * 5 + 4 * 2, 7]
+    assert presence.most(2).tolist() == [4, 1]

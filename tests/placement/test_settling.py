@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -108,6 +110,31 @@ def test_the_first_in_line_gets_what_can_be_had_now() -> None:
     stops = cell.submit(10, job("short"), job("second", work=200)).stops
     assert [(stop.job, stop.by) for stop in stops] == [("middle", "short")]
     assert cell.reason("second") is Reason.LEASED
+
+
+@pytest.mark.parametrize(
+    ("nodes", "loads", "works"),
+    [
+        ("v100:1x5", {"gpus": 2}, {"gpus": 3}),
+        ("v100:1x2,k80:1x2", {"gpus": 2, "gpu_types": ("v100",)}, {"gpus": 2, "gpu_types": ("k80",)}),
+        ("v100:1x2,v100:2x1", {"gpus": 2}, {"gpus": 2}),
+        ("v100:2x2,v100:1x3,v100:1x1", {"gpus": 4, "nodes": 2}, {"gpus": 4}),
+        ("v100:2x3,v100:3x2", {"gpus": 6, "nodes": 2}, {"gpus": 6, "nodes": 3}),
+    ],
+    ids=["count", "type", "span", "nodes", "other nodes"],
+)
+def test_the_first_in_line_gets_nothing_unlike_its_own_though_it_can_be_had_now(
+    nodes: str, loads: dict[str, Any], works: dict[str, Any]
+) -> None:
+    """`first` is to have what the job that loads has, and `second` what the job that works has."""
+    cell = Cell(nodes, "srtf", slow_starts=True)
+    cell.submit(0, job("long", work=5000, **loads))
+    cell.submit(1, job("middle", work=3000, **works))
+    start(cell, "middle", 1)
+    stops = cell.submit(10, job("first", **loads), job("second", work=200, **works)).stops
+    assert [(stop.job, stop.by) for stop in stops] == [("middle", "second")]
+    assert cell.running == ["long", "second"]
+    assert cell.reason("first") is Reason.LEASED
 
 
 def test_nobody_waits_for_one_job_after_the_other() -> None:

@@ -15,12 +15,15 @@ from PIL import Image
 
 from horae.core.cluster import Cluster, Node
 from horae.core.errors import UserError
+from horae.core.events import NodeJoined, NodeLost
 from horae.core.history import History
 from horae.core.job import JobSpec
 from horae.report.metrics.gpu_holdings import Holdings
 from horae.report.metrics.measure import measure
 from horae.report.pages.page import render_page, write_page
+from horae.report.pages.plots import share_of_gpus
 from horae.report.pages.timeline import choose_colours, draw_timeline, palette_png, sample
+from tests.builders import Script, job
 from tests.report.markup import EVIL, Outline
 from tests.report.sample import Loop, columns, history_of, random_jobs
 
@@ -111,6 +114,18 @@ def test_runs_without_an_end_or_without_jobs_still_make_a_page():
     )
     for history in (cut_off, empty):
         assert Outline(render_page([(history, measure(history))])).open == []
+
+
+def test_the_usage_plot_counts_the_gpus_that_were_there():
+    """Of two nodes one is lost at 10 s and comes back larger at 40 s, while a job holds the other until 60 s."""
+    happens = [NodeLost(10, "v100-1"), NodeJoined(40, Node("v100-1~2", "v100", 3))]
+    history = Script([job("a", gpus=2, work=60)], "v100:2x2", events=happens).history
+    edges, held = np.array([0.0, 10.0, 40.0, 60.0, 70.0]), np.array([2.0, 2.0, 2.0, 0.0])
+    assert share_of_gpus(history, held, edges) == pytest.approx([0.5, 1.0, 0.4, 0.0])
+    assert measure(history).utilization == pytest.approx((2 * 60) / (4 * 10 + 2 * 30 + 5 * 20))
+    assert measure(history).fragmentation == 0
+    everywhere = replace(history, presence=None)
+    assert share_of_gpus(everywhere, held, edges) == pytest.approx([2 / 7, 2 / 7, 2 / 7, 0.0])
 
 
 def test_a_page_of_nothing_is_refused():

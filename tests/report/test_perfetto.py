@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horae.core.cluster import Span
-from horae.core.events import JobCancelled, JobHeld, NodeLost
+from horae.core.cluster import Node, Span
+from horae.core.events import JobCancelled, JobHeld, NodeJoined, NodeLost
 from horae.core.history import History
 from horae.core.throughputs import Setting, Throughputs
 from horae.report.metrics.measure import measure
@@ -132,6 +132,12 @@ def test_nodes_are_processes_and_gpus_are_tracks(events) -> None:
         assert track not in {pid for pid, _ in names(written, "process")}
     assert list(by_process.values()) == [["GPU 0", "GPU 1"], ["GPU 0"]]
     assert len({(e["pid"], e["tid"]) for e in attempts(written)}) == 3
+
+
+def test_gpus_of_a_lost_node_are_not_free(events) -> None:
+    happens = [NodeLost(10, "v100-1"), NodeJoined(40, Node("v100-1~2", "v100", 3))]
+    written = events(Script([job("a", gpus=2, work=60)], "v100:2x2", events=happens).history)
+    assert counter(written, "free GPUs") == [(0, 2), (10, 0), (40, 3), (60, 5)]
 
 
 def sharing() -> History:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from contextlib import closing
+from dataclasses import fields, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,31 +21,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horae.backends.fake import FakeJob
-from horae.core.cluster import Node, Span
+from horae.client.journal import JournalReader
+from horae.core.cluster import Cluster, Node, Span
 from horae.core.codec import decode, encode
 from horae.core.commands import Decided, Launch, Stop, StopWhy
 from horae.core.engine import Engine
 from horae.core.events import (
     Event,
     JobFinished,
+    JobHeld,
     JobProgressed,
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeChange,
+    NodeDraining,
     NodeJoined,
     NodeLost,
 )
-from horae.core.history import Attempts, History
+from horae.core.history import Attempts, History, NodePresence
 from horae.core.job import JobSpec
 from horae.core.states import State
+from horae.experiments.replay import replay_scenario, replayed
 from horae.report.metrics.fairness import finish_time_fairness
 from horae.report.metrics.measure import measure
 from horae.service.history.journal_history import read_history, worked_by_type
-from horae.service.history.replay import align_with_past
+from horae.service.history.replay import align_with_past, complete_changes
 from horae.service.history.simulation_costs import Calibration, Costs, calibrate, replayable
 from horae.service.initial_settings import InitialSettings
+from horae.service.store.store import Store
 from horae.simulator.run import simulate
-from horae.simulator.scenario import Scenario
+from horae.simulator.scenario import PolicyChoice, Scenario
 from horae.workload.clusters import parse_cluster
 from tests.service.stepped_service import ADMIN, SteppedService
 
@@ -290,6 +299,71 @@ def test_a_journal_whose_oldest_records_were_dropped_tells_of_the_later_jobs(tmp
     assert seen[0] > seen[-1]
 
 
+# ----------------------------------------------------- nodes that come and go
+
+#: What happens to one of three hosts after so many seconds.
+Happening = tuple[float, str, str]
+HAPPENINGS = st.lists(
+    st.tuples(
+        st.floats(1, 60).map(lambda value: round(value, 1)),
+        st.sampled_from(["v100-0", "v100-1", "k80-0"]),
+        st.sampled_from(["lost", "lost", "back", "smaller", "larger", "drained"]),
+    ),
+    max_size=12,
+)
+
+
+def node_events(nodes: Sequence[Node], happenings: Sequence[Happening]) -> list[NodeChange]:
+    """What the daemon writes down when these things happen to hosts, of which `nodes` are there in the beginning."""
+    events: list[NodeChange] = []
+    newest, there, now_s = {node.host: node for node in CLUSTER.nodes}, {node.name for node in nodes}, 0.0
+    for after_s, host, what in happenings:
+        node, now_s = newest[host], now_s + after_s
+        if what in ("lost", "smaller", "larger") and node.name in there:
+            events.append(NodeLost(now_s, node.name))
+            there.discard(node.name)
+        if what == "larger":
+            name = f"{host}~{int(node.name.partition('~')[2] or 1) + 1}"
+            newest[host] = Node(name, node.gpu_type, node.gpus + 1)
+        if what in ("smaller", "larger") or (what == "back" and node.name not in there):
+            gpus = 1 if what == "smaller" else newest[host].gpus
+            events.append(NodeJoined(now_s, Node(newest[host].name, node.gpu_type, gpus)))
+            there.add(newest[host].name)
+        if what == "drained" and node.name in there:
+            events += [NodeDraining(now_s, node.name), NodeJoined(now_s + 0.5, node)]
+            now_s += 0.5
+    return events
+
+
+def gpus_over_time(presence: NodePresence | None, times_s: Sequence[float]) -> list[list[float]]:
+    """GPUs of each of two types on average between each two of some times."""
+    assert presence is not None
+    return [(presence.gpu_seconds(2, a, b) / (b - a)).tolist() for a, b in pairwise(times_s)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(first=st.integers(0, 3), happenings=HAPPENINGS, cut=st.floats(0, 1))
+def test_compaction_changes_nothing_about_how_many_gpus_there_were(
+    first: int, happenings: list[Happening], cut: float
+) -> None:
+    nodes = CLUSTER.nodes[:first]
+    events = [*node_events(nodes, happenings), NodeJoined(900.0, Node("late", "v100", 2)), NodeLost(901.0, "late")]
+    others = [JobHeld(float(at_s), "nobody") for at_s in range(0, 1000, 50)]
+    records = sorted([*events, *others], key=lambda record: record.at_s)
+    initial = InitialSettings(nodes, "fifo")
+    with TemporaryDirectory() as folder, closing(Store(f"sqlite:///{folder}/journal.db", own=True)) as store:
+        store.append(records)
+        for seq in (len(records) - 1, len(records)):
+            store.save_checkpoint(seq, b"engine")
+        before = [record for _, record in store.tail()]
+        assert store.compact(len(records), 50.0 + 900.0 * cut) > 0
+        after = [record for _, record in store.tail()]
+    was, told = (read_history(initial, some, 1000.0, whole) for some, whole in ((before, True), (after, False)))
+    times_s = sorted({0.0, 1000.0, *(event.at_s for event in events)})
+    assert gpus_over_time(told.presence, times_s) == gpus_over_time(was.presence, times_s)
+    assert told.gpus_by_type.tolist() == was.gpus_by_type.tolist()
+
+
 # --------------------------------------------------------------- by simulation
 
 
@@ -335,11 +409,18 @@ POLICIES = [
 ]
 
 
-def simulated(jobs: list[JobSpec], policy: str, chosen: dict[str, str]) -> tuple[History, History]:
+def simulated(
+    jobs: list[JobSpec],
+    policy: str,
+    chosen: dict[str, str],
+    nodes: Sequence[Node] = CLUSTER.nodes,
+    changes: Sequence[NodeChange] = (),
+) -> tuple[History, History]:
     """What a simulation tells of itself, and what its journal tells."""
     journal = Journal()
-    told = simulate(Scenario(jobs, CLUSTER, policy=policy, settings=chosen, restart_cost_s=0.0), onlooker=journal)
-    return told, read_history(InitialSettings(CLUSTER.nodes, policy, chosen), journal.records())
+    scenario = Scenario(jobs, Cluster(tuple(nodes)), policy, chosen, restart_cost_s=0.0, node_changes=tuple(changes))
+    told = simulate(scenario, onlooker=journal)
+    return told, read_history(InitialSettings(tuple(nodes), policy, chosen), journal.records())
 
 
 @settings(max_examples=25, deadline=None)
@@ -366,6 +447,74 @@ def test_replayed_under_its_own_policy_a_run_is_the_same_again(
     again, _ = simulated(replayable(read), *policy)
     assert [job.id for job in again.jobs] == [job.id for job in read.jobs]
     assert np.allclose(attempts_of(again), attempts_of(read), rtol=0.0, atol=1e-3, equal_nan=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    jobs=JOBS,
+    policy=st.sampled_from(POLICIES),
+    first=st.integers(0, 3),
+    happenings=HAPPENINGS,
+    saved_every_s=st.sampled_from([0.0, 20.0]),
+)
+def test_a_run_whose_nodes_come_and_go_is_the_same_again_when_it_is_replayed(
+    jobs: list[JobSpec],
+    policy: tuple[str, dict[str, str]],
+    first: int,
+    happenings: list[Happening],
+    saved_every_s: float,
+) -> None:
+    nodes, jobs = CLUSTER.nodes[:first], [replace(one, checkpoint_every_s=saved_every_s) for one in jobs]
+    # In the end every host is there, as large as it became.
+    changes = node_events(nodes, [*happenings, *((1.0, node.host, "back") for node in CLUSTER.nodes)])
+    told, read = simulated(jobs, *policy, nodes, changes)
+    assert told.finished.all()
+    again, _ = simulated(replayable(read), *policy, nodes, changes)
+    assert [job.id for job in again.jobs] == [job.id for job in read.jobs]
+    assert np.allclose(attempts_of(again), attempts_of(read), rtol=0.0, atol=1e-3, equal_nan=True)
+
+
+def test_a_live_run_whose_nodes_come_and_go_is_the_same_again_when_it_is_replayed(tmp_path: Path) -> None:
+    """It begins empty. The node is lost while b loads, comes back larger, is drained, and leaves when all is done."""
+    cell = SteppedService(tmp_path, "fifo", nodes=())
+    cell.world.default = FakeJob(lasts_s=10.0, ready_s=3.0)
+    for name, gpus in (("a", 2), ("b", 2), ("c", 4), ("d", 1)):
+        cell.submit(name=name, resources={"gpus": gpus}, estimate={"steps": 100, "duration": 10.0})
+    cell.to(5.0)
+    cell.backend.join(Node("v1", "v100", 2))
+    cell.to(20.0)
+    cell.backend.lose("v1")
+    cell.to(25.0)
+    cell.backend.join(Node("v1", "v100", 4))
+    cell.to(45.0)
+    cell.ask(lambda: cell.operations.drain(ADMIN, "v1", evict=False))
+    cell.to(60.0)
+    cell.ask(lambda: cell.operations.resume(ADMIN, "v1"))
+    cell.to(80.0)
+    cell.backend.lose("v1")
+    cell.to(85.0)
+    was, records = read_cell(cell), [record for _, record in cell.store.tail()]
+    assert [node.name for node in was.cluster.nodes] == ["v1", "v1~2"]
+    assert was.finished.all()
+    changes = tuple(record for record in records if isinstance(record, NodeChange))
+    past = JournalReader(was, cell.daemon.initial_settings, 0.0, cell.now_s, (), changes)
+    again, waiting = replayed(past, replay_scenario(past, PolicyChoice("fifo")))
+    assert not waiting
+    same, told = np.array(attempts_of(again)), np.array(attempts_of(was))
+    assert (same[1, 4], told[1, 4]) == (20.5, 21.0), (
+        "a lost attempt ends with its node; live, when somebody has seen it"
+    )
+    same[1, 4] = told[1, 4]
+    assert np.allclose(same, told, rtol=0.0, atol=1e-3, equal_nan=True)
+    assert (again.gpus_by_type.tolist(), again.attempts.gpu_ids.tolist()) == ([4], was.attempts.gpu_ids.tolist())
+    always, _ = replayed(past, replay_scenario(past, PolicyChoice("fifo"), cluster="v100:1x4"))
+    assert always.end_s.max() < was.end_s.max(), "on another cluster the nodes are always there"
+
+
+def test_in_a_replay_a_host_has_one_node_at_a_time_even_if_its_loss_was_dropped() -> None:
+    nodes, larger, back = [Node("v1", "v100", 2)], Node("v1~2", "v100", 4), Node("v1~2", "v100", 3)
+    joined = NodeJoined(5.0, larger), NodeJoined(7.0, back), NodeJoined(8.0, Node("v2", "v100", 1))
+    assert [*complete_changes(nodes, joined)] == [NodeLost(5.0, "v1"), *joined]
 
 
 def test_who_was_stopped_before_it_worked_had_nothing_to_restore_when_it_came_back() -> None:

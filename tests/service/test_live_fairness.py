@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from horae.core.events import JobFinished
+from horae.core.cluster import Node
+from horae.core.events import JobFinished, NodeJoined, NodeLost
 from horae.report.metrics.fairness import finish_time_fairness
 from horae.service.views.live_fairness import RECENT_S, slowdowns_by_queue
 from tests.builders import Cell, Script, job
@@ -39,6 +40,22 @@ def test_only_apps_that_ended_lately_count_but_all_their_company_does() -> None:
     cell.at(later + 50, JobFinished(later + 50, "new", 1))
     found = slowdowns_by_queue(cell.engine.status(), later + 50)
     assert found["q"].avg == found["q"].max == pytest.approx(0.5), "with one other there, half the cluster was fair"
+
+
+def test_a_host_that_came_back_larger_counts_once_and_a_lost_one_not_at_all() -> None:
+    """On the 4 GPUs that are there 200 s would have been fair; on 2 + 4 + 8 it would have been less."""
+    cell = Cell("1x2", policy="fifo")
+    old = cell.engine.gpus.cluster.nodes[0].name
+    larger, left = Node(f"{old}~2", "v100", 4), Node("left", "v100", 8)
+    cell.at(0, NodeJoined(0, left))
+    cell.at(1, NodeLost(1, left.name), NodeLost(1, old))
+    cell.at(2, NodeJoined(2, larger))
+    many = {"gpus_min": 1, "gpus_max": 14}
+    cell.submit(2, job("a", 4, 100, 2.0, queue="team/a", **many), job("b", 4, 100, 2.0, queue="team/b", **many))
+    cell.at(102, JobFinished(102, "a", 1))
+    assert slowdowns_by_queue(cell.engine.status(), 102)["team/a"].avg == pytest.approx(100 / 200)
+    cell.at(103, NodeLost(103, larger.name))
+    assert slowdowns_by_queue(cell.engine.status(), 103) == {}, "without any GPU nothing is fair"
 
 
 def test_nothing_ended_nothing_told() -> None:

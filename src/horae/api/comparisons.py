@@ -233,7 +233,7 @@ def replay(
     """Run the jobs of a service again, in virtual time, under other policies, and compare with what happened.
 
     The service is found as the command line finds it, unless `url` names one. `cluster` and `placement` are the
-    service's own unless given.
+    service's own unless given. The service's nodes join, drain and leave when they did so; another cluster's stay.
     """
     chosen = [choice_of(policy) for policy in policies]
     with service(url) as at:

@@ -11,7 +11,7 @@ from horae.core.errors import UserError
 
 if TYPE_CHECKING:
     from horae.core.commands import Decided
-    from horae.core.events import Event
+    from horae.core.events import Event, NodeChange
     from horae.core.history import History
     from horae.core.queues import Queue
     from horae.service.initial_settings import InitialSettings
@@ -33,6 +33,7 @@ class JournalReader:
     epoch: float
     now_s: float
     queues: tuple[Queue, ...]
+    node_changes: tuple[NodeChange, ...]
 
     def first_since(self, seconds: float | None) -> int:
         """Row of the first job submitted within the last `seconds`; 0 if None."""
@@ -46,7 +47,7 @@ class JournalReader:
 
 def read_past(at: ServiceClient) -> JournalReader:
     """Read the whole journal of a service."""
-    from horae.core.events import SettingsChanged
+    from horae.core.events import NodeChange, SettingsChanged
     from horae.service.history.journal_history import read_history
     from horae.service.initial_settings import InitialSettings
 
@@ -55,11 +56,14 @@ def read_past(at: ServiceClient) -> JournalReader:
     epoch, now_s = float(settings.pop("epoch")), float(settings.pop("now_s"))
     beginning = InitialSettings.from_dict(settings)
     queues = {queue.path: queue for queue in beginning.queues}
+    changes: list[NodeChange] = []
 
     def noticed() -> Iterator[Event | Decided]:
         for record in _records(at):
             if isinstance(record, SettingsChanged):
                 queues.update((queue.path, queue) for queue in record.queues)
+            elif isinstance(record, NodeChange):
+                changes.append(record)
             yield record
 
     # A journal whose oldest records were dropped does not begin with number 1.
@@ -72,7 +76,7 @@ def read_past(at: ServiceClient) -> JournalReader:
         raise NothingYet("The journal has no jobs yet: `horae submit` submits one.")
     if not history.cluster.nodes:
         raise NothingYet("No node has joined the cluster yet: `horae nodes` says when one has.")
-    return JournalReader(history, beginning, epoch, now_s, tuple(queues.values()))
+    return JournalReader(history, beginning, epoch, now_s, tuple(queues.values()), tuple(changes))
 
 
 def _records(at: ServiceClient) -> Iterator[Event | Decided]:

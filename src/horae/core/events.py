@@ -220,6 +220,9 @@ Event = (
     | JobsRetired
 )
 
+#: What happens to nodes, as operators and backends see it.
+NodeChange = NodeJoined | NodeLost | NodeDraining
+
 #: What a backend reports about an attempt.
 AttemptReport = JobStarted | LaunchFailed | JobProgressed | JobStopped | JobFinished | JobFailed
 

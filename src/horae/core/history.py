@@ -10,9 +10,19 @@ from math import inf, isnan, nan
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.cluster import Cluster, Span
+from horae.core.cluster import Cluster, Node, Span, host_of
 from horae.core.commands import BY_POLICY, Decided
-from horae.core.events import Event, JobFailed, JobFinished, JobProgressed, JobStarted, JobStopped, LaunchFailed
+from horae.core.events import (
+    Event,
+    JobFailed,
+    JobFinished,
+    JobProgressed,
+    JobStarted,
+    JobStopped,
+    LaunchFailed,
+    NodeJoined,
+    NodeLost,
+)
 from horae.core.job import JobSpec
 from horae.core.states import State
 
@@ -78,12 +88,10 @@ class NodePresence:
 
     def most(self, types: int) -> NDArray[np.int64]:
         """The largest number of GPUs of each type that were there at the same time."""
-        at_once = (self.begin_s <= self.begin_s[:, None]) & (self.begin_s[:, None] < self.end_s)
-        most = np.zeros(types, np.int64)
-        for there in at_once:
-            count = np.zeros(types, np.int64)
-            np.add.at(count, self.gpu_type, self.gpus * there)
-            most = np.maximum(most, count)
+        times_s, position = np.unique(np.concatenate((self.begin_s, self.end_s)), return_inverse=True)
+        change = np.zeros((len(times_s), types), np.int64)
+        np.add.at(change, (position, np.tile(self.gpu_type, 2)), np.concatenate((self.gpus, -self.gpus)))
+        most: NDArray[np.int64] = change.cumsum(axis=0).max(axis=0, initial=0)
         return most
 
 
@@ -139,10 +147,49 @@ class History:
         return done
 
 
-class Recorder:
-    """Collects attempts from events and decisions: of a simulation, a daemon, or a journal."""
+class _NodeTimes:
+    """When nodes were there. Two nodes of one host, such as `v1` and `v1~2`, never were at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        #: By host: its node that is there, and since when.
+        self._there = {node.host: (node, 0.0) for node in nodes}
+        self._gone: list[tuple[Node, float, float]] = []
+        self._changed = False
+
+    def joined(self, event: NodeJoined) -> None:
+        """A node joined, or was reopened."""
+        self._leave(event.node.host, event.at_s)
+        self._there[event.node.host] = (event.node, event.at_s)
+        self._changed = True
+
+    def lost(self, event: NodeLost) -> None:
+        """A node was lost. What is said of a host's old node does not concern its new one."""
+        there = self._there.get(host_of(event.node))
+        if there and there[0].name == event.node:
+            self._leave(there[0].host, event.at_s)
+            self._changed = True
+
+    def _leave(self, host: str, now_s: float) -> None:
+        if there := self._there.pop(host, None):
+            self._gone.append((*there, now_s))
+
+    def presence(self, gpu_types: Sequence[str], until_s: float) -> NodePresence | None:
+        """All times until `until_s`; None if no node ever came or went."""
+        if not self._changed:
+            return None
+        stays = [*self._gone, *((node, since_s, until_s) for node, since_s in self._there.values())]
+        nodes, begin_s, end_s = zip(*stays, strict=True) if stays else ((), (), ())
+        types = [gpu_types.index(node.gpu_type) for node in nodes]
+        gpus = np.array([node.gpus for node in nodes], np.int64)
+        return NodePresence(np.array(types, np.int64), gpus, np.array(begin_s, float), np.array(end_s, float))
+
+
+class Recorder:
+    """Collects attempts, and when nodes were there, from events and decisions: of a simulation or a journal."""
+
+    def __init__(self, nodes: Sequence[Node] = ()) -> None:
+        """`nodes` are there from the beginning."""
+        self._nodes = _NodeTimes(nodes)
         #: Attempts that have not ended, by job and number: where their times begin, and the work in the job's
         #: checkpoint when they were launched.
         self._open: dict[tuple[int, int], tuple[int, float]] = {}
@@ -174,6 +221,10 @@ class Recorder:
                 for launch in record.launches:
                     row, had = rows[launch.job], launch.work_done
                     self.launched(row, launch.attempt, record.at_s, launch.gpu_ids, launch.span, had)
+            case NodeJoined():
+                self._nodes.joined(record)
+            case NodeLost():
+                self._nodes.lost(record)
 
     def launched(
         self, job: int, number: int, now_s: float, gpu_ids: Sequence[int], span: Span, work_done: float = 0.0
@@ -225,6 +276,10 @@ class Recorder:
         times[at + _END] = now_s
         if isnan(times[at + _STOP]):
             times[at + _STOP] = now_s
+
+    def presence(self, gpu_types: Sequence[str], until_s: float) -> NodePresence | None:
+        """When nodes were there, until `until_s`; None if all were there all the time."""
+        return self._nodes.presence(gpu_types, until_s)
 
     def attempts(self, until_s: float) -> Attempts:
         """All attempts, without a copy; running attempts end at `until_s`. Nothing can be recorded afterwards."""

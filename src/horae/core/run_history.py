@@ -37,6 +37,7 @@ def history_of(engine: Engine, recorder: Recorder, rates: NDArray[np.float64], s
             spec.id: explain(status, spec.id).sentence for row, spec in enumerate(table.specs) if np.isnan(end_s[row])
         },
         relaxed=_relaxed(engine),
+        presence=recorder.presence(engine.gpus.cluster.gpu_types, engine.now_s),
     )
 
 

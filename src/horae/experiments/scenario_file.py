@@ -83,6 +83,8 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _as_dict(scenario: Scenario) -> dict[str, Any]:
+    if scenario.node_changes:
+        raise BadScenario("The scenario cannot be written: its nodes come and go; write it without node_changes.")
     policy, settings = _policy(scenario.choice)
     return {
         "policy": policy,

@@ -79,11 +79,22 @@ def _named(what: str, process: int, track: int, name: str, place: int) -> Iterat
 
 
 def _counters(history: History) -> Iterator[str]:
-    """Free GPUs (those of a node that is away among them) and waiting jobs, wherever they change."""
-    held = Holdings.of(history.attempts)
-    used = overlap(held.begin_s, held.end_s, 1.0 / held.holders)
-    yield from _counter("free GPUs", StepFunction(used.times, history.cluster.gpus - used.values))
+    """Free GPUs and waiting jobs, wherever they change."""
+    yield from _counter("free GPUs", _free(history))
     yield from _counter("waiting jobs", _waiting(history))
+
+
+def _free(history: History) -> StepFunction:
+    """GPUs that were there and nobody held."""
+    held, stays = Holdings.of(history.attempts), history.presence
+    if stays is None:
+        used = overlap(held.begin_s, held.end_s, 1.0 / held.holders)
+        return StepFunction(used.times, history.cluster.gpus - used.values)
+    begin_s, end_s = np.concatenate((stays.begin_s, held.begin_s)), np.concatenate((stays.end_s, held.end_s))
+    free = overlap(begin_s, end_s, np.concatenate((stays.gpus.astype(np.float64), -1.0 / held.holders)))
+    # Nodes that are there at the end of the run stay.
+    free.values[-1:] = stays.gpus[stays.end_s == free.times[-1]].sum()
+    return free
 
 
 def _waiting(history: History) -> StepFunction:

@@ -66,7 +66,7 @@ class Driver:
         #: What users and operators do: submissions, and whatever else a test wants to happen.
         self._script = sorted(script, key=lambda event: (event.at_s, PRECEDENCE[type(event)]))
         self._next = 0
-        self._recorder = Recorder()
+        self._recorder = Recorder(engine.gpus.cluster.nodes)
         self._submissions = sum(isinstance(event, JobSubmitted) for event in script)
 
     def run(self, progress: Progress | None = None) -> None:

@@ -39,11 +39,11 @@ def simulate(scenario: Scenario, progress: Progress | None = None, onlooker: Onl
     `progress` is told now and then how many jobs have ended, of how many. An `onlooker` is told of every event and
     decision; the run is the same without.
     """
-    jobs, cluster, truth = scenario.jobs, scenario.cluster, scenario.truth
+    jobs, cluster, whole, truth = scenario.jobs, scenario.cluster, scenario.whole_cluster, scenario.truth
     throughputs = scenario.throughputs or Throughputs()
-    check_fit(jobs, cluster, throughputs)
+    check_fit(jobs, whole, throughputs)
     if truth is not None:
-        check_fit(jobs, cluster, truth)
+        check_fit(jobs, whole, truth)
     check_quotas(jobs, scenario.queues)
     check_trials(jobs)
     rule = make_placement(scenario.placement)
@@ -54,10 +54,10 @@ def simulate(scenario: Scenario, progress: Progress | None = None, onlooker: Onl
     check_nodes(jobs, name, engine.policy, rule.flat)
     engine.jobs.make_room(len(jobs))
     if isinstance(engine.policy, ChecksCluster):
-        engine.policy.check(cluster.gpu_types, throughputs.knows_pairs)
+        engine.policy.check(whole.gpu_types, throughputs.knows_pairs)
     world = World(engine.jobs, cluster, scenario.restart_cost_s, scenario.faults, scenario.seed, truth)
     ordered = sorted(jobs, key=lambda job: job.submit_s)
-    script = [JobSubmitted(job.submit_s, job) for job in ordered]
+    script = [*scenario.node_changes, *(JobSubmitted(job.submit_s, job) for job in ordered)]
     watch, expect = (onlooker.see, onlooker.expect) if onlooker else (None, None)
     driver = Driver(engine, world, script, watch, scenario.until, expect)
     with _collecting_seldom():

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from horae.core.cluster import BadCluster, Cluster
+from horae.core.events import NodeChange, NodeJoined
 from horae.core.job import JobSpec
 from horae.core.policy import Policy
 from horae.core.queues import Queue
@@ -84,6 +85,7 @@ class Scenario:
 
     #: The jobs themselves, or what they are drawn from, by the seed.
     workload: Sequence[JobSpec] | JobSource
+    #: The nodes that are there in the beginning.
     cluster: Cluster
     #: A registered name, a class, or a policy that is made already.
     policy: str | type[Any] | Policy
@@ -102,16 +104,28 @@ class Scenario:
     faults: Faults | None = None
     #: Stop when the first `until` jobs have ended; without it, when all have.
     until: int | None = None
+    #: Nodes that join, are lost or drain at known times, as in a journal.
+    node_changes: tuple[NodeChange, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.cluster.nodes:
+        if not self.whole_cluster.nodes:
             raise BadCluster("A cluster needs at least one node.")
+
+    @cached_property
+    def whole_cluster(self) -> Cluster:
+        """All nodes that are ever there, in the order in which they join."""
+        nodes = {node.name: node for node in self.cluster.nodes}
+        for event in self.node_changes:
+            if isinstance(event, NodeJoined):
+                # A node may come back smaller; it counts as large as it joined first.
+                nodes.setdefault(event.node.name, event.node)
+        return Cluster(tuple(nodes.values())) if self.node_changes else self.cluster
 
     @cached_property
     def jobs(self) -> Sequence[JobSpec]:
         """The jobs of the run, drawn once."""
         if isinstance(self.workload, JobSource):
-            return self.workload.jobs(self.cluster, self.truth or self.throughputs, self.seed)
+            return self.workload.jobs(self.whole_cluster, self.truth or self.throughputs, self.seed)
         return self.workload
 
     @property
@@ -132,7 +146,7 @@ class Scenario:
     @property
     def ignored_speeds(self) -> IgnoredSpeeds | None:
         """A job that is not equally fast on all GPU types, if the policy does not go by speeds; else None."""
-        return ignored_speeds(self.built_policy, self._true_speeds(), self.cluster)
+        return ignored_speeds(self.built_policy, self._true_speeds(), self.whole_cluster)
 
     def _true_speeds(self) -> Iterator[tuple[JobSpec, list[float]]]:
         """Jobs with their true speed on each GPU type; one job stands for all that cannot differ from it."""
@@ -143,7 +157,7 @@ class Scenario:
             if alike in seen and not job.throughput:
                 continue
             seen.add(alike)
-            yield job, speeds.rates(job, self.cluster.gpu_types).tolist()
+            yield job, speeds.rates(job, self.whole_cluster.gpu_types).tolist()
 
     def make_policy(self, name: str, settings: Mapping[str, str]) -> Policy:
         """A policy for an engine: a copy of the scenario's own."""

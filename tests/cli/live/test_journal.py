@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from horae.backends.fake import FakeJob
+from horae.core.cluster import Node
 from horae.service.roles import Role
 from tests.cli.conftest import Horae
 from tests.service.live import Live, eventually, in_state, live, submit
@@ -120,6 +121,25 @@ def test_a_replay_on_other_machines(cli: Horae) -> None:
         for spec in ("v100:1x4", "v100:8x4,k80:8x4")
     )
     assert few > 1.5 * many
+
+
+def test_a_replay_has_the_nodes_that_were_there(horae: Horae, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cluster begins empty; its one host comes, goes, and comes back larger."""
+    with live(tmp_path, "fifo", script=FakeJob(lasts_s=0.3), nodes=()) as service:
+        ann = service.person("ann")
+        small, large = submit(ann, *({"resources": {"gpus": n}, "estimate": {"duration": 1}} for n in (2, 4)))
+        service.backend.join(Node("v1", "v100", 2))
+        in_state(ann, small, "finished")
+        service.backend.lose("v1")
+        service.backend.join(Node("v1", "v100", 4))
+        in_state(ann, large, "finished")
+        monkeypatch.setenv("HORAE_URL", service.url)
+        monkeypatch.setenv("HORAE_TOKEN", service.token("root", Role.ADMIN))
+        answer = horae("replay", "--policy", "srtf", "-o", "json")
+    assert answer.code == 0, answer.err
+    assert [(run["gpus"], run["finished"]) for run in answer.json["runs"]] == [(4, 2), (4, 2)]
+    was, again = ((run["makespan_s"], run["utilization"]) for run in answer.json["runs"])
+    assert again == pytest.approx(was, rel=0.3)
 
 
 @pytest.mark.parametrize(

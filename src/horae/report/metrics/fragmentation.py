@@ -12,18 +12,19 @@ from horae.core.cluster import Cluster
 from horae.report.metrics.gpu_holdings import Holdings, parts
 
 
-def fragmentation(holdings: Holdings, cluster: Cluster, begin_s: float, end_s: float) -> float:
+def fragmentation(holdings: Holdings, cluster: Cluster, gpus: float, begin_s: float, end_s: float) -> float:
     """Share of the idle GPU-time that lay on nodes where another GPU was in use.
 
     A gang that needs whole nodes could not have used these GPUs. 0 if nothing was
-    idle, and on nodes of one GPU. A shared GPU counts as in use once.
+    idle, and on nodes of one GPU. A shared GPU counts as in use once. `gpus` is the
+    number of GPUs that were there, on average.
     """
     length_s = end_s - begin_s
     sizes = np.diff(cluster.first_gpu)
     inside = holdings.inside(begin_s, end_s)
     held = inside.sums_by_gpu(inside.gpu_s, cluster.gpu_node, len(cluster.nodes))
     busy = _busy(inside.by_begin(), cluster, begin_s, length_s)
-    idle = float(sizes.sum() * length_s - held.sum())
+    idle = float(gpus * length_s - held.sum())
     broken = float((sizes * busy - held).sum())
     return min(max(broken / idle, 0.0), 1.0) if idle > 1e-9 * max(length_s, 1.0) else 0.0
 

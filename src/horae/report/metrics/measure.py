@@ -163,7 +163,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
     length_s = window.end_s - window.begin_s
     jct_s, gpu_seconds = result.jct_s[inside], float(result.gpu_seconds[inside].sum())
     apps = _apps_inside(result, inside)
-    by_gpu_type = _by_gpu_type(history, holdings, window)
+    by_gpu_type, there = _by_gpu_type(history, holdings, window), _gpus_there(history, window)
     given_up = np.zeros(len(states), bool) if history.given_up is None else history.given_up[inside]
     return Report(
         policy=history.policy,
@@ -180,7 +180,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         p95_jct_s=_percentile(jct_s, 95),
         p99_jct_s=_percentile(jct_s, 99),
         makespan_s=length_s,
-        utilization=_share_held(by_gpu_type, _gpus_there(history, window)),
+        utilization=_share_held(by_gpu_type, there),
         shared_gpu_share=holdings.inside(window.begin_s, window.end_s).shared_share,
         preemptions=int(result.preemptions[inside].sum()),
         rho=Fairness.of(result.apps.rho[apps]),
@@ -194,7 +194,7 @@ def measure(history: History, measure_from: int = 0, measure_to: int | None = No
         lost_work=Overhead.of(result.lost_gpu_s[inside], gpu_seconds),
         gpu_hours=gpu_seconds / 3600,
         given_up_gpu_hours=float(result.gpu_seconds[inside][given_up].sum()) / 3600,
-        fragmentation=fragmentation(holdings, history.cluster, window.begin_s, window.end_s)
+        fragmentation=fragmentation(holdings, history.cluster, float(there.sum()), window.begin_s, window.end_s)
         if length_s > 0
         else math.nan,
         deadlines=Deadlines.of(history, inside),

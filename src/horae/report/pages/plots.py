@@ -115,11 +115,20 @@ def draw_usage(runs: Sequence[RunRecord]) -> str:
         for number, (history, _) in enumerate(runs):
             holdings, edges = Holdings.of(history.attempts), _edges(runs)
             held = overlap(holdings.begin_s, holdings.end_s, 1.0 / holdings.holders).binned(edges)
-            _over_time(axes, held / history.cluster.gpus, edges, number, len(runs))
+            _over_time(axes, share_of_gpus(history, held, edges), edges, number, len(runs))
         _share_axis(axes, "share of GPUs held")
         _time_axis(axes, *life_s(runs))
 
     return svg("usage", draw)
+
+
+def share_of_gpus(history: History, held: Floats, edges: Floats) -> Floats:
+    """GPUs held in each bin over those that were there: at most 1, for lost nodes may be held a little longer."""
+    if history.presence is None:
+        return held / history.cluster.gpus
+    stays = history.presence
+    there = overlap(stays.begin_s, stays.end_s, stays.gpus).binned(edges)
+    return np.minimum(np.divide(held, there, out=np.zeros_like(held), where=there > 0), 1.0)
 
 
 def draw_waiting(runs: Sequence[RunRecord]) -> str:

@@ -10,20 +10,10 @@ from statistics import median
 import numpy as np
 
 from horae.core.arrays import Floats
-from horae.core.cluster import Cluster, Node, host_of
-from horae.core.commands import Decided
+from horae.core.commands import Decided, StopWhy
 from horae.core.engine import Engine
-from horae.core.events import (
-    Event,
-    JobFinished,
-    JobProgressed,
-    JobsRetired,
-    JobStarted,
-    JobStopped,
-    NodeJoined,
-    NodeLost,
-)
-from horae.core.history import Attempts, History, LeaveTimes, NodePresence, Recorder
+from horae.core.events import Event, JobFinished, JobProgressed, JobsRetired, JobStarted, JobStopped
+from horae.core.history import Attempts, History, LeaveTimes, Recorder
 from horae.core.job import JobSpec
 from horae.core.run_history import history_of
 from horae.service.initial_settings import InitialSettings
@@ -37,7 +27,7 @@ def read_history(
     If the journal is not `complete`, because old records were dropped, only jobs submitted since then count.
     """
     # Learning needs every progress report, and most were compacted away.
-    engine, recorder, meter, nodes = initial.engine(learn=False), Recorder(), _SpeedMeter(), _NodeTimes(initial.nodes)
+    engine, recorder, meter = initial.engine(learn=False), Recorder(initial.nodes), _SpeedMeter()
     for record in records:
         if isinstance(record, JobsRetired):
             # Retired jobs stay in the report, but later records use renumbered rows: treat the journal as incomplete.
@@ -48,48 +38,11 @@ def read_history(
         engine.apply(record)
         recorder.see(record, engine.jobs.rows)
         meter.see(record, engine)
-        nodes.see(record)
     if until_s is not None:
         engine.advance(until_s)
     history = history_of(engine, recorder, engine.jobs.rates[: len(engine.jobs)].copy(), engine.policy_settings)
     rates = _observed_rates(history, meter.speeds(history))
-    presence = nodes.presence(history.cluster, engine.now_s)
-    return replace(history, rates=rates, leave=meter.leave_times(history, rates), presence=presence)
-
-
-class _NodeTimes:
-    """When nodes were there. Two nodes of one host, such as `v1` and `v1~2`, never were at the same time."""
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        #: By host: its node that is there, and since when.
-        self._there = {node.host: (node, 0.0) for node in nodes}
-        self._gone: list[tuple[Node, float, float]] = []
-        self._changed = False
-
-    def see(self, record: Event | Decided) -> None:
-        """Read one record."""
-        match record:
-            case NodeJoined():
-                self._leave(record.node.host, record.at_s)
-                self._there[record.node.host] = (record.node, record.at_s)
-                self._changed = True
-            case NodeLost():
-                self._leave(host_of(record.node), record.at_s)
-                self._changed = True
-
-    def _leave(self, host: str, now_s: float) -> None:
-        if there := self._there.pop(host, None):
-            self._gone.append((*there, now_s))
-
-    def presence(self, cluster: Cluster, until_s: float) -> NodePresence | None:
-        """All times until `until_s`; None if no node ever came or went."""
-        if not self._changed:
-            return None
-        stays = [*self._gone, *((node, since_s, until_s) for node, since_s in self._there.values())]
-        nodes, begin_s, end_s = zip(*stays, strict=True) if stays else ((), (), ())
-        types = [cluster.gpu_types.index(node.gpu_type) for node in nodes]
-        gpus = np.array([node.gpus for node in nodes], np.int64)
-        return NodePresence(np.array(types, np.int64), gpus, np.array(begin_s, float), np.array(end_s, float))
+    return replace(history, rates=rates, leave=meter.leave_times(history, rates))
 
 
 def restricted_to_jobs(record: Decided, rows: Container[str], gpus: int) -> Decided:
@@ -130,6 +83,8 @@ class _AttemptTrack:
     #: When the processes were gone, and whether the job had finished then.
     gone_s: float | None = None
     finished: bool = False
+    #: Whether the attempt was lost with its node, and so may have done more than its checkpoint holds.
+    lost: bool = False
 
     def report(self, point: _Point) -> None:
         """Add a progress report."""
@@ -180,7 +135,7 @@ class _AttemptTrack:
 
     def lasted(self) -> _Point:
         """Seconds and work done from begin to end, with what it took to stop; zeros if unknown."""
-        return self._between(self.begun, self.ended)
+        return (0.0, 0.0) if self.lost else self._between(self.begun, self.ended)
 
     def _between(self, start: _Point | None, end: _Point | None) -> _Point:
         if start and end and end[0] > start[0]:
@@ -219,8 +174,8 @@ class _SpeedMeter:
     def _decided(self, record: Decided, engine: Engine) -> None:
         type_of_gpu, jobs = engine.gpus.cluster.gpu_type, engine.jobs
         for stop in record.stops:
-            if (stop.job, stop.attempt) in self._tracks:
-                self._tracks[stop.job, stop.attempt].stop_s = record.at_s
+            if track := self._tracks.get((stop.job, stop.attempt)):
+                track.stop_s, track.lost = record.at_s, stop.why is StopWhy.NODE_LOST
         for launch in record.launches:
             row, gpu_type = jobs.rows[launch.job], int(type_of_gpu[launch.gpu_ids[0]])
             rate_here = jobs.rate_on(row, gpu_type, len(launch.gpu_ids), launch.span)

@@ -1,14 +1,32 @@
-"""Alignment of a replayed run with the past run, so that their metrics compare the same jobs."""
+"""Changes of nodes for a replay, and its alignment with the past run, so that metrics compare the same jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from horae.core.arrays import Floats
+from horae.core.cluster import Node
+from horae.core.events import NodeChange, NodeJoined, NodeLost
 from horae.core.history import History
 from horae.core.states import ENDED, State
+
+
+def complete_changes(nodes: Iterable[Node], changes: Iterable[NodeChange]) -> Iterator[NodeChange]:
+    """Changes of nodes, in which a host's old node is lost before its new node joins.
+
+    Old journals lack that: compaction dropped the losses of nodes once. `nodes` are there in the beginning.
+    """
+    newest = {node.host: node.name for node in nodes}
+    for change in changes:
+        if isinstance(change, NodeJoined):
+            old = newest.get(change.node.host, change.node.name)
+            if old != change.node.name:
+                yield NodeLost(change.at_s, old)
+            newest[change.node.host] = change.node.name
+        yield change
 
 
 def align_with_past(past: History, rerun: History) -> History:

@@ -49,9 +49,9 @@ _PAGE = 2000
 _NAMES = 500
 #: Rows in one statement of SQLite: as many as possible of these, in this order.
 _ROWS = (64, 8, 1)
-#: Record kinds that are never dropped, since later records depend on them: GPU numbering, which nodes there are, and
-#: policy settings.
-_ALWAYS_KEPT = (NodeJoined.__name__, NodeLost.__name__, SettingsChanged.__name__)
+#: Record kinds that are never dropped, since later records depend on them: GPU numbering, which nodes there are and
+#: take jobs, and policy settings.
+_ALWAYS_KEPT = tuple(record.__name__ for record in (NodeJoined, NodeLost, NodeDraining, SettingsChanged))
 
 
 class Store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from horae.core.history import History, Recorder
+from horae.core.history import History, NodePresence, Recorder
 from horae.core.status import ClusterStatus
 from horae.report.metrics.fairness import Fairness, finish_time_fairness
 
@@ -55,7 +55,15 @@ def _history(status: ClusterStatus, rows: NDArray[np.int64]) -> History:
         rates=_observed_rates(status, rows),
         attempts=Recorder().attempts(status.now_s),
         policy=status.policy,
+        presence=_presence(status),
     )
+
+
+def _presence(status: ClusterStatus) -> NodePresence:
+    """The GPUs that are there now: a status does not know which were there before."""
+    gpus = np.where(status.node_up, [node.gpus for node in status.nodes], 0)
+    always = np.zeros(len(gpus))
+    return NodePresence(status.cluster.node_type, gpus, always, always + max(status.now_s, 1.0))
 
 
 def _observed_rates(status: ClusterStatus, rows: NDArray[np.int64]) -> NDArray[np.float64]:
