@@ -204,7 +204,7 @@ def _adopting_pods(options: BackendOptions) -> Backend:
     leases = NamespaceLeases(api, namespaces, service_id(options.state))
     with suppress(OutOfSight):  # an API server that is away must not keep the service from starting
         report = check_adoption(api, namespaces)
-        if errors := report.errors or tuple(filter(None, (leases.claim(),))):
+        if errors := report.errors or tuple(leases.claim().values()):
             raise CannotUseKubernetes(errors[0])
         for sentence in report.warnings:
             _LOG.warning(sentence)

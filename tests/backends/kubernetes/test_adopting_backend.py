@@ -15,6 +15,7 @@ import pytest
 from horae.backends.found_jobs import FindsJobs
 from horae.backends.kubernetes.adoption import KubernetesAdoption
 from horae.backends.kubernetes.gang_steps import GangPatience
+from horae.backends.kubernetes.namespace_lease import NamespaceLeases
 from horae.backends.protocol import Place
 from horae.core.events import (
     JobCancelled,
@@ -46,11 +47,14 @@ class Stage(AdoptionStage):
 
     def __init__(self, folder: Path) -> None:
         self.server = MadeUpApi()
+        self.options: dict[str, Any] = {}
+        self.namespaces: tuple[str, ...] = ("team",)
         super().__init__(folder)
 
     def open(self) -> None:
         fence = f"{sys.executable} -S -c \"import sys; open('{self.folder}/fenced', 'a').write(sys.argv[1])\""
-        self.backend = KubernetesAdoption(self.folder, ("team",), self.server.api(), patience=QUICK, fence=fence)
+        given = {"patience": QUICK, "fence": fence, **self.options}
+        self.backend = KubernetesAdoption(self.folder, self.namespaces, self.server.api(), **given)
 
     def add(self) -> None:
         self.server.job("a", "b")
@@ -220,3 +224,69 @@ def test_a_server_that_is_away_is_out_of_sight_and_nothing_is_concluded(stage: S
 def test_the_log_says_where_the_output_is(stage: Stage) -> None:
     stage.run()
     assert stage.backend.log(JOB, 1).read_text() == "The output of train is in its pods: kubectl logs -n team a\n"
+
+
+class TestTrouble:
+    """Trouble of one namespace or gang is its own."""
+
+    @pytest.fixture
+    def both(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+        """A service for two namespaces."""
+        monkeypatch.setattr("horae.backends.kubernetes.adoption.SYNC_S", 0.3)
+        stage.namespaces = ("other", "team")
+        stage.reopen()
+        return stage
+
+    @pytest.mark.parametrize("plural", ["pods", "jobs"])
+    def test_a_namespace_that_cannot_be_listed_holds_up_no_other(self, both: Stage, plural: str) -> None:
+        both.server.refuses[f"/namespaces/other/{plural}"] = status(403, "not allowed")
+        both.run()
+        until(lambda: both.backend.trouble, "for the sentence")
+        assert both.backend.trouble == (
+            "Namespace other is out of sight: not allowed. Nothing is concluded about its jobs."
+        )
+        both.server.refuses.clear()
+        until(lambda: not both.backend.trouble, "for sight")
+
+    def test_of_gangs_that_are_out_of_sight_nothing_is_concluded(self, both: Stage) -> None:
+        both.run()
+        both.server.refuses["/namespaces/team/"] = status(403)
+        until(lambda: "Namespace team is out of sight" in both.backend.trouble, "for the sentence")
+        both.events.clear()
+        both.server.remove(JOBS, "train")
+        for name in ("a", "b"):
+            both.server.remove(PODS, name)
+        both.turns(20)
+        assert both.backend.watch(5.0) == []
+        assert "vanished" not in both.backend.trouble
+        both.reopen()
+        both.follow(State.RUNNING)
+        both.until_told(NodeObserved)
+        assert NodeObserved(5.0, "v1", ((JOB, 1),)) in both.events
+
+    def test_a_lease_that_is_lost_stops_its_namespace_alone(self, both: Stage) -> None:
+        leases = NamespaceLeases(both.server.api(), both.namespaces, "s1")
+        leases.check()
+        both.options["leases"] = leases
+        leases._lost = {"other": "Namespace other belongs to another Horae service."}
+        both.reopen()
+        both.run()
+        assert both.backend.trouble.startswith("Namespace other belongs to another Horae service. ")
+
+    @pytest.mark.parametrize("code", [403, 500])
+    def test_a_pod_that_cannot_be_deleted_holds_up_no_other_gang(self, stage: Stage, code: int) -> None:
+        stage.run()
+        stage.server.refuses["DELETE /api/v1/namespaces/team/pods/a"] = status(code, "not allowed")
+        stage.backend.stop(JOB, 1)
+        stage.follow(State.STOPPING)
+        until(lambda: stage.backend.trouble, "for the sentence")
+        assert stage.backend.trouble == (
+            "The API server refuses changes of pods in team: Events of the pods say why."
+        )
+        assert any("Horae cannot stop train-1, attempt 1: " in text for text in stage.server.told("a"))
+        stage.server.pod("alone", owner=None)
+        (found,) = until(stage.backend.found, "for another gang")
+        assert found.document["name"] == "alone"
+        assert stage.backend.sight()
+        stage.events += stage.backend.watch(5.0)
+        assert not any(isinstance(event, JobStopped) for event in stage.events)

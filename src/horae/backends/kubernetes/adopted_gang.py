@@ -52,6 +52,8 @@ class GangTimers:
     lacking_s: float | None = None
     orphan_s: float | None = None
     refused_s: float = -math.inf
+    #: Why the API server does not let Horae do what is to be done for the gang; empty if it does.
+    trouble: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from horae.backends.kubernetes.adopted_gang import AdoptedGang, GangRecords, Mem
 from horae.backends.kubernetes.api import (
     CONFLICT,
     EVERYWHERE,
+    FORBIDDEN,
     NOT_FOUND,
     STRATEGIC_PATCH,
     ApiRefusal,
@@ -37,7 +38,7 @@ from horae.backends.kubernetes.gang_pods import (
     view_of,
 )
 from horae.backends.kubernetes.gang_steps import GangMoment, GangPatience, GangStep, GangTodo, see_to
-from horae.backends.kubernetes.mirror import Mirror
+from horae.backends.kubernetes.mirror import SYNC_S, Mirror
 from horae.backends.kubernetes.namespace_lease import NamespaceLeases
 from horae.backends.kubernetes.node_sizes import NodeSizes
 from horae.backends.kubernetes.objects import (
@@ -92,6 +93,8 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         self._pod_events = PodEvents(api)
         #: Since when nodes with living pods are silent; monotonic.
         self._silent_since_s: dict[str, float] = {}
+        #: Namespaces that are out of sight, and why.
+        self._blind: dict[str, str] = {}
         self._workers = ThreadPoolExecutor(_AT_A_TIME, "horae-adoption-call")
         #: Whether something was changed in the last round: then it is worth looking again soon.
         self._acted = False
@@ -133,11 +136,8 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
     def _round(self, taken: Mapping[str, TakenJob]) -> None:
         self._acted = False
         server_s = self._probe()
-        if self._leases:
-            self._leases.check()
+        pods, jobs = self._look()
         nodes = {node.name: node for node in self._nodes.snapshot().values()}
-        jobs = {name: _by_uid(mirror.snapshot()) for name, mirror in self._jobs.items()}
-        pods = [pod for mirror in self._pods.values() for pod in mirror.snapshot().values()]
         bound = self._bound_pods(pods)
         self._pod_events.begin_round(pod.uid for pod in pods)
         found = self._match(pods, taken)
@@ -151,7 +151,35 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             self._see_to(gang, views[gang.key], taken.get(gang.key), at, jobs[gang.namespace])
         self._offer(views, taken, at)
         self._observe_jobs()
-        self._trouble, self._looked_s = trouble, time.monotonic()
+        self._trouble, self._looked_s = " ".join(filter(None, (trouble, self._troubles()))), time.monotonic()
+
+    def _look(self) -> tuple[list[UserPod], dict[str, dict[str, UserJob]]]:
+        """All users' pods, and Jobs by namespace and uid. A namespace that is out of sight is left out."""
+        blind = self._leases.check() if self._leases else {}
+        pods, jobs = list[UserPod](), dict[str, dict[str, UserJob]]()
+        for name in self._namespaces:
+            # What was out of sight a moment ago must not keep the others waiting.
+            wait_s = 0.0 if name in self._blind else SYNC_S
+            try:
+                if name not in blind:
+                    found = self._pods[name].snapshot(wait_s).values()
+                    jobs[name] = _by_uid(self._jobs[name].snapshot(wait_s))
+                    pods += found
+            except OutOfSight as why:
+                blind = {**blind, name: f"Namespace {name} is out of sight: {_sentence(str(why))}"}
+        self._blind = blind
+        if not jobs:
+            raise OutOfSight(next(iter(blind.values())))
+        return pods, jobs
+
+    def _troubles(self) -> str:
+        """What is wrong with namespaces and gangs, in sentences. They name no job."""
+        refused = sorted({gang.namespace for gang in self._records.jobs.values() if gang.timers.trouble})
+        return " ".join(
+            [f"{why} Nothing is concluded about its jobs." for why in self._blind.values()]
+            + [f"The API server refuses changes of pods in {', '.join(refused)}: Events of the pods say why."]
+            * bool(refused)
+        )
 
     def _space(self, key: str) -> str:
         return self._records.jobs[key].namespace
@@ -161,12 +189,16 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
 
     def _probe(self) -> float:
         """Ask for one pod, which reads the store. Returns the API server's time."""
-        try:
-            answer = self._api.call("list", Pod, namespace=self._namespaces[0], params={"limit": 1})
-        except ApiRefusal as why:
-            raise OutOfSight(f"Pods in namespace {self._namespaces[0]} cannot be listed: {why}.") from None
-        answered_s = answer.get("answered_s")
-        return time.time() if answered_s is None else float(answered_s)
+        whys = []
+        for namespace in self._namespaces:
+            try:
+                answer = self._api.call("list", Pod, namespace=namespace, params={"limit": 1})
+            except ApiRefusal as why:
+                whys.append(f"Pods in namespace {namespace} cannot be listed: {why}.")
+                continue
+            answered_s = answer.get("answered_s")
+            return time.time() if answered_s is None else float(answered_s)
+        raise OutOfSight(whys[0])
 
     def _bound_pods(self, own: Iterable[UserPod]) -> list[KubePod]:
         """All pods that are bound and have not ended: of the whole cluster, if that is allowed."""
@@ -183,8 +215,8 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         by_group: dict[Group, list[AdoptedGang]] = {}
         found: dict[str | None, list[UserPod]] = {None: []}
         for gang in self._records.jobs.values():
-            if gang.namespace not in self._pods:
-                continue  # of a namespace that this service does not adopt any more
+            if gang.namespace not in self._pods or gang.namespace in self._blind:
+                continue  # of a namespace that this service does not adopt any more, or does not see
             by_group.setdefault((gang.namespace, gang.group), []).append(gang)
             found[gang.key] = []
         for pod in pods:
@@ -245,7 +277,7 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         todo = see_to(gang, view, taken.state if taken else None, at)
         self._records.save(gang)
         self._use_fence(gang, at)
-        self._perform(gang, todo)
+        self._try_to_perform(gang, todo)
         self._explain_gang(gang, view, taken)
         self._tell_requests(todo.events, at.now_s)
         self._tell_outcome(gang)
@@ -262,6 +294,17 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             elif at.now_s - self._silent_since_s.setdefault(member.node, at.now_s) >= self._patience.fence_s:
                 self._fence.use_on(member.node)
 
+    def _try_to_perform(self, gang: AdoptedGang, todo: GangTodo) -> None:
+        """Do the steps. If the API server fails at them and answers otherwise, that is this gang's trouble alone."""
+        if todo.steps:
+            gang.timers.trouble = ""
+        try:
+            self._perform(gang, todo)
+        except OutOfSight as why:
+            self._probe()
+            gang.timers.trouble = str(why)
+        self._tell_steps(gang, todo)
+
     def _perform(self, gang: AdoptedGang, todo: GangTodo) -> None:
         """Do the steps, those of one sort at the same time.
 
@@ -275,41 +318,40 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             self._acted = True
             match step:
                 case GangStep.KEEP:
-                    self._each(pods, lambda uid, name: self._mark(gang, uid, name, "finalizers"))
+                    whys = self._each(pods, lambda uid, name: self._mark(gang, uid, name, "finalizers"))
                 case GangStep.RELEASE:
-                    self._each(
-                        pods, lambda uid, name: self._mark(gang, uid, name, "$deleteFromPrimitiveList/finalizers")
-                    )
+                    how = "$deleteFromPrimitiveList/finalizers"
+                    whys = self._each(pods, lambda uid, name: self._mark(gang, uid, name, how))
                 case GangStep.BIND:
                     whys = self._each(pods, lambda uid, name: self._bind(gang, members[uid]))
-                    if why := next(filter(None, whys), ""):
-                        gang.gave_up = why
-                        self._records.save(gang)
                 case GangStep.DELETE:
-                    self._each(pods, lambda uid, name: self._delete(gang, uid, name))
-        self._tell_steps(gang, members, todo)
+                    whys = self._each(pods, lambda uid, name: self._delete(gang, uid, name))
+            if (why := next(filter(None, whys), "")) and step is GangStep.BIND:
+                gang.gave_up = why
+                self._records.save(gang)
+            else:
+                gang.timers.trouble = gang.timers.trouble or why
 
     def _each(self, pods: Iterable[tuple[str, str]], do: Callable[[str, str], str]) -> list[str]:
         """Do something for each pod, some of them at the same time; returns what was refused, in words."""
         return list(self._workers.map(lambda pod: do(*pod), pods))
 
     def _mark(self, gang: AdoptedGang, uid: str, name: str, how: str) -> str:
-        """Change the finalizers of a pod. If that is refused, the next look tells what is the matter."""
+        """Change the finalizers of a pod; returns why Horae may not. Of other refusals the next look tells more."""
         content = {"metadata": {"uid": uid, how: [FINALIZER]}}
         try:
             self._api.call("patch", Pod, name, content, namespace=gang.namespace, content_type=STRATEGIC_PATCH)
         except ApiRefusal as why:
-            return why.why
+            return why.why if why.code == FORBIDDEN else ""
         return ""
 
     def _delete(self, gang: AdoptedGang, uid: str, name: str) -> str:
-        """Delete a pod, with its own grace period."""
+        """Delete a pod, with its own grace period; returns why that is refused."""
         content = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         try:
             self._api.call("delete", Pod, name, content, namespace=gang.namespace)
         except ApiRefusal as why:
-            if why.code not in (NOT_FOUND, CONFLICT):
-                raise OutOfSight(f"A pod cannot be deleted: {why}.") from None
+            return "" if why.code in (CONFLICT, NOT_FOUND) else why.why
         return ""
 
     def _bind(self, gang: AdoptedGang, member: Member) -> str:
@@ -322,14 +364,17 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             return "" if why.code in (CONFLICT, NOT_FOUND) else why.why
         return ""
 
-    def _tell_steps(self, gang: AdoptedGang, members: Mapping[str, Member], todo: GangTodo) -> None:
+    def _tell_steps(self, gang: AdoptedGang, todo: GangTodo) -> None:
         """Tell users of bindings and deletions."""
+        members = {member.uid: member for member in gang.members}
         for step, uid, name in todo.steps:
-            if step is GangStep.BIND:
+            if step is GangStep.BIND and not gang.timers.trouble:
                 text = f"Horae has assigned the pod to {members[uid].node}: {gang.job}, attempt {gang.attempt}."
                 self._pod_events.tell(gang.namespace, name, uid, "Scheduled", text)
             elif step is GangStep.DELETE:
                 text = f"Horae stops {gang.job}, attempt {gang.attempt}."
+                if gang.timers.trouble:
+                    text = f"Horae cannot stop {gang.job}, attempt {gang.attempt}: {_sentence(gang.timers.trouble)}"
                 self._pod_events.tell(gang.namespace, name, uid, "Stopping", text)
 
     # --- telling
@@ -357,6 +402,7 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
     def _show(self, nodes: Mapping[str, KubeNode], bound: Iterable[KubePod]) -> str:
         """Make the look the backend's sight; returns what is wrong with its nodes. It names no job."""
         active = [gang for gang in self._records.jobs.values() if gang.is_active]
+        seen_gangs = [gang for gang in active if gang.namespace not in self._blind]
         own = {f"{gang.namespace}/{member.name}" for gang in self._records.jobs.values() for member in gang.members}
         foreign = foreign_by_node((pod for pod in bound if pod.key not in own), nodes)
         living = {node for gang in active for node in gang.nodes}
@@ -374,7 +420,7 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         deleted = {name: facts for gang in active for name, facts in gang.machines.items() if name not in nodes}
         seen += [Seen(name, *facts, False, "deleted") for name, facts in sorted(deleted.items())]
         self._show_sight(Sight(tuple(seen)))
-        vanished = self._vanished(active, bound)
+        vanished = self._vanished(seen_gangs, bound)
         return " ".join(
             [f"Work of others runs on {', '.join(sorted(foreign))}: closed for new jobs."] * bool(foreign)
             + [f"Cannot be used because of their names: {', '.join(misnamed)}."] * bool(misnamed)
@@ -394,6 +440,10 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
                 if member.tried and not member.ended and f"{gang.namespace}/{member.name}" not in there
             }
         )
+
+
+def _sentence(text: str) -> str:
+    return f"{text.rstrip('.')}."
 
 
 def _by_uid(jobs: Mapping[str, UserJob]) -> dict[str, UserJob]:
