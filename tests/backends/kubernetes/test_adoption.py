@@ -58,7 +58,7 @@ def test_a_job_is_queued_run_whole_and_finished_and_others_are_left_alone(rig: P
     patiently(lambda: not any(pod["metadata"].get("finalizers") for pod in rig.pods("early").values()), "no finalizer")
     assert sorted(pod["metadata"]["annotations"]["horae.dev/rank"] for pod in found.values()) == ["0", "1", "2", "3"]
     job = rig.jobs()["early"]
-    assert (job["user"], job["queue"], set(rig.jobs())) == ("ann", TEAM, {"early"})
+    assert (job["user"], job["queue"], set(rig.jobs())) == (f"ann@{TEAM}", TEAM, {"early"})
     for pod in rig.pods("theirs").values():
         assert not pod["spec"].get("nodeName")
         assert not pod["metadata"].get("finalizers")

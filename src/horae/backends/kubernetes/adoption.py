@@ -48,7 +48,7 @@ from horae.backends.kubernetes.objects import (
     KubeNode,
     KubePod,
     foreign_by_node,
-    read_node,
+    read_any_node,
     read_pod,
     seen_node,
 )
@@ -58,7 +58,7 @@ from horae.backends.kubernetes.rights import SEE_ALL_PODS
 from horae.backends.kubernetes.site_checks import may
 from horae.backends.protocol import Place, Seen, Sight
 from horae.core.cluster import BadCluster
-from horae.core.states import ENDED
+from horae.core.states import ENDED, State
 
 #: Calls for pods of one gang that are made at the same time.
 _AT_A_TIME = 8
@@ -79,14 +79,16 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         leases: NamespaceLeases | None = None,
         patience: GangPatience | None = None,
         fence: str = "",
+        trust_annotations: bool = False,
     ) -> None:
+        self._trust_annotations = trust_annotations
         self._patience = patience or GangPatience()
         super().__init__(GangRecords(state), self._patience.silence_s, fence)
         self._namespaces, self._api, self._leases = namespaces, api, leases
         handed = {"fieldSelector": f"spec.schedulerName={SCHEDULER}"}
         self._pods = {name: Mirror(api, Pod, read_user_pod, name, handed) for name in namespaces}
         self._jobs = {name: Mirror(api, Job, read_user_job, name) for name in namespaces}
-        self._nodes = Mirror(api, Node, read_node)
+        self._nodes = Mirror(api, Node, read_any_node)
         self._bound: Mirror[KubePod] | None = None
         self._sees_all: bool | None = None
         self._sizes = NodeSizes()
@@ -135,6 +137,7 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
 
     def _round(self, taken: Mapping[str, TakenJob]) -> None:
         self._acted = False
+        taken = {**self._forgotten_jobs(), **taken}
         server_s = self._probe()
         pods, jobs = self._look()
         nodes = {node.name: node for node in self._nodes.snapshot().values()}
@@ -152,6 +155,11 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         self._offer(views, taken, at)
         self._observe_jobs()
         self._trouble, self._looked_s = " ".join(filter(None, (trouble, self._troubles()))), time.monotonic()
+
+    def _forgotten_jobs(self) -> dict[str, TakenJob]:
+        """Jobs that were over when the service last knew them: their gangs are not taken in again."""
+        gangs = self._records.jobs.values()
+        return {gang.key: TakenJob(gang.job, State[gang.ended_as]) for gang in gangs if gang.ended_as}
 
     def _look(self) -> tuple[list[UserPod], dict[str, dict[str, UserJob]]]:
         """All users' pods, and Jobs by namespace and uid. A namespace that is out of sight is left out."""
@@ -213,17 +221,21 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
     def _match(self, pods: Iterable[UserPod], taken: Mapping[str, TakenJob]) -> dict[str | None, list[UserPod]]:
         """Pods by the key of their gang; those of gangs that are not known yet under None."""
         by_group: dict[Group, list[AdoptedGang]] = {}
+        by_uid: dict[str, str] = {}
         found: dict[str | None, list[UserPod]] = {None: []}
         for gang in self._records.jobs.values():
             if gang.namespace not in self._pods or gang.namespace in self._blind:
                 continue  # of a namespace that this service does not adopt any more, or does not see
             by_group.setdefault((gang.namespace, gang.group), []).append(gang)
             found[gang.key] = []
+            by_uid |= {member.uid: gang.key for member in gang.members if member.tried or gang.is_active}
         for pod in pods:
+            # Labels and owners may change while a pod runs.
+            ran = [by_uid[pod.uid]] if pod.uid in by_uid else []
             gangs = by_group.get((pod.namespace, pod.group), [])
             sure = [each.key for each in gangs if _is_of(pod, each)]
             living = [each.key for each in gangs if not _has_ended(each, taken)]
-            found[next(iter(sure + living), None)].append(pod)
+            found[next(iter(ran + sure + living), None)].append(pod)
         return found
 
     # --- new gangs
@@ -243,7 +255,7 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
     def _adopt(self, view: GangView) -> str:
         """Follow a complete gang; returns why that is not possible, empty if it is."""
         try:
-            gang = AdoptedGang.of(view.fresh[: view.wanted])
+            gang = AdoptedGang.of(view.fresh[: view.wanted], self._trust_annotations)
         except BadRequest as why:
             return str(why)
         self._records.save(gang)
@@ -273,7 +285,7 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         jobs: Mapping[str, UserJob],
     ) -> None:
         if taken:
-            gang.job = taken.job
+            gang.job, gang.ended_as = taken.job, taken.state.name if taken.state in ENDED else ""
         todo = see_to(gang, view, taken.state if taken else None, at)
         self._records.save(gang)
         self._use_fence(gang, at)
@@ -285,11 +297,12 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             self._records.drop(gang)
 
     def _use_fence(self, gang: AdoptedGang, at: GangMoment) -> None:
-        """Fence nodes with living pods that are silent for long, but none that Kubernetes does not show."""
+        """Fence nodes with living pods that are silent for long, but none that were taken out of the cluster."""
         for member in gang.members if gang.is_active else ():
             if not member.tried or member.ended:
                 continue
-            if member.node not in at.nodes or at.answers(member.node):
+            node = at.nodes.get(member.node)
+            if node is None or not node.is_managed or at.answers(member.node):
                 self._silent_since_s.pop(member.node, None)
             elif at.now_s - self._silent_since_s.setdefault(member.node, at.now_s) >= self._patience.fence_s:
                 self._fence.use_on(member.node)
@@ -324,13 +337,18 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
                     whys = self._each(pods, lambda uid, name: self._mark(gang, uid, name, how))
                 case GangStep.BIND:
                     whys = self._each(pods, lambda uid, name: self._bind(gang, members[uid]))
+                    self._note_refused_bindings(gang, [members[uid] for uid, _ in pods], whys)
                 case GangStep.DELETE:
                     whys = self._each(pods, lambda uid, name: self._delete(gang, uid, name))
-            if (why := next(filter(None, whys), "")) and step is GangStep.BIND:
-                gang.gave_up = why
-                self._records.save(gang)
-            else:
-                gang.timers.trouble = gang.timers.trouble or why
+            if step is not GangStep.BIND:
+                gang.timers.trouble = gang.timers.trouble or next(filter(None, whys), "")
+
+    def _note_refused_bindings(self, gang: AdoptedGang, members: Iterable[Member], whys: Iterable[str]) -> None:
+        """A pod whose binding was refused is as if it had not been tried."""
+        for member, why in zip(members, whys, strict=True):
+            if why:
+                member.tried, gang.timers.bind_refusal = False, why
+        self._records.save(gang)
 
     def _each(self, pods: Iterable[tuple[str, str]], do: Callable[[str, str], str]) -> list[str]:
         """Do something for each pod, some of them at the same time; returns what was refused, in words."""
@@ -382,6 +400,8 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
     def _explain_gang(self, gang: AdoptedGang, view: GangView, taken: TakenJob | None) -> None:
         """Tell users why the pods of a gang wait."""
         if gang.is_active:
+            if gang.timers.stuck:
+                self._explain(view.pods, "Waiting", f"{gang.job} cannot start: {_sentence(gang.timers.stuck)}")
             return
         if taken is None:
             why = f"Not taken in. {gang.refused}" if gang.refused else ""
@@ -399,8 +419,9 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         for pod in pods:
             self._pod_events.tell(pod.namespace, pod.name, pod.uid, reason, text)
 
-    def _show(self, nodes: Mapping[str, KubeNode], bound: Iterable[KubePod]) -> str:
+    def _show(self, every: Mapping[str, KubeNode], bound: Iterable[KubePod]) -> str:
         """Make the look the backend's sight; returns what is wrong with its nodes. It names no job."""
+        nodes = {name: node for name, node in every.items() if node.is_managed}
         active = [gang for gang in self._records.jobs.values() if gang.is_active]
         seen_gangs = [gang for gang in active if gang.namespace not in self._blind]
         own = {f"{gang.namespace}/{member.name}" for gang in self._records.jobs.values() for member in gang.members}
@@ -417,8 +438,11 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
                 seen.append(Seen(shown.name, shown.gpu_type, shown.gpus, shown.rack or "rack-0", is_open, why))
             except BadCluster:
                 misnamed.append(node.name)
-        deleted = {name: facts for gang in active for name, facts in gang.machines.items() if name not in nodes}
-        seen += [Seen(name, *facts, False, "deleted") for name, facts in sorted(deleted.items())]
+        gone = {name: facts for gang in active for name, facts in gang.machines.items() if name not in nodes}
+        seen += [
+            Seen(name, *facts, False, "not managed any more" if name in every else "deleted")
+            for name, facts in sorted(gone.items())
+        ]
         self._show_sight(Sight(tuple(seen)))
         vanished = self._vanished(seen_gangs, bound)
         return " ".join(
@@ -460,10 +484,12 @@ def _held(bound: Iterable[KubePod]) -> dict[str, int]:
 
 
 def _is_of(pod: UserPod, gang: AdoptedGang) -> bool:
-    """Whether a pod is surely of this gang, even if its job is over: made by the same controller, or run by it."""
-    if pod.owner and pod.owner.uid in gang.owners:
-        return True
-    return any(member.uid == pod.uid for member in gang.members)
+    """Whether a pod of the same group is surely of this gang, even if its job is over.
+
+    The group has a uid, the same controller has made the pod, or it was seen before.
+    """
+    has_uid = gang.group.count("/") == 2 and not gang.group.endswith("/")
+    return has_uid or pod.uid in gang.pods or (pod.owner is not None and pod.owner.uid in gang.owners)
 
 
 def _has_ended(gang: AdoptedGang, taken: Mapping[str, TakenJob]) -> bool:
