@@ -125,8 +125,12 @@ class MadeUpApi:
                 self.events.append(body)
             case "POST", [*_, name, "binding"]:
                 self._bind(name, body)
+            case "PATCH", [*_, "leases", _]:
+                self.leases["team"]["spec"] |= body["spec"]
             case "PATCH", [*_, name]:
                 self._finalize(name, body["metadata"])
+            case "DELETE", [*_, "leases", _]:
+                self.leases.clear()
             case "DELETE", [*_, name]:
                 assert body["preconditions"]["uid"] == self.objects[PODS][name]["metadata"]["uid"]
                 self._delete(name)

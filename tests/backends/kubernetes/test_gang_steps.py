@@ -5,12 +5,15 @@ Tests backends/kubernetes/adopted_gang.py, too.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from horae.backends.adopted_job import FAILED, FINISHED, LAUNCH_FAILED, STOPPED
+from horae.backends.adopted_job import FAILED, FINISHED, LAUNCH_FAILED, STOPPED, file_name
 from horae.backends.kubernetes.adopted_gang import AdoptedGang, GangRecords, Member
 from horae.backends.kubernetes.gang_pods import GangView, UserJob, UserPod, view_of
 from horae.backends.kubernetes.gang_steps import GangMoment, GangStep, GangTodo, see_to
@@ -360,7 +363,27 @@ class TestFailing:
         assert JobCancelled(0.0, "train-1", "kubernetes: team") in todo.events
 
 
+#: As Kubernetes allows them in namespaces and in values of labels.
+NAMESPACES = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,4}[a-z0-9])?", fullmatch=True)
+LABELS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,4}[A-Za-z0-9])?", fullmatch=True)
+
+
 class TestRecords:
+    @given(st.tuples(NAMESPACES, LABELS), st.tuples(NAMESPACES, LABELS))
+    def test_each_gang_has_a_file_of_its_own(self, one: tuple[str, str], other: tuple[str, str]) -> None:
+        names = {file_name(f"kubernetes:{namespace}/{name}@uid") for namespace, name in (one, other)}
+        assert len(names) == len({one, other})
+
+    def test_records_of_earlier_versions_are_read(self, tmp_path: Path) -> None:
+        job = bound()
+        GangRecords(tmp_path).save(job)
+        (path,) = (tmp_path / "adopted").iterdir()
+        record = json.loads(path.read_text())
+        for name in ("pods", "ended_as"):
+            del record[name]
+        path.write_text(json.dumps(record))
+        assert [*GangRecords(tmp_path).jobs.values()] == [job]
+
     def test_a_record_is_read_as_it_was_written(self, tmp_path: Path) -> None:
         records, job = GangRecords(tmp_path), bound(machines={"v1": ("v100", 4, "rack-0")})
         records.save(job)

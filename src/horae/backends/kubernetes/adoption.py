@@ -62,6 +62,8 @@ from horae.core.states import ENDED, State
 
 #: Calls for pods of one gang that are made at the same time.
 _AT_A_TIME = 8
+#: How a patch takes a finalizer away.
+_TAKE_AWAY = "$deleteFromPrimitiveList/finalizers"
 #: A gang among those that there are now: its namespace and `UserPod.group`.
 Group = tuple[str, str]
 
@@ -333,8 +335,7 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
                 case GangStep.KEEP:
                     whys = self._each(pods, lambda uid, name: self._mark(gang, uid, name, "finalizers"))
                 case GangStep.RELEASE:
-                    how = "$deleteFromPrimitiveList/finalizers"
-                    whys = self._each(pods, lambda uid, name: self._mark(gang, uid, name, how))
+                    whys = self._each(pods, lambda uid, name: self._mark(gang, uid, name, _TAKE_AWAY))
                 case GangStep.BIND:
                     whys = self._each(pods, lambda uid, name: self._bind(gang, members[uid]))
                     self._note_refused_bindings(gang, [members[uid] for uid, _ in pods], whys)
