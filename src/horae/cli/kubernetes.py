@@ -90,8 +90,9 @@ def release(
 ) -> None:
     """Take Horae's marks off users' pods, for the day on which Horae leaves. Running pods run on.
 
-    Stop the service first: its Leases are watched for some seconds, and if one is renewed, nothing is done. Pods that wait name Horae as their scheduler, which nobody can change: they wait until they
-    are deleted, and made again with another schedulerName.
+    Stop the service first: its Leases are watched for some seconds, and if one is renewed, nothing is done. Pods that
+    wait name Horae as their scheduler, which nobody can change: they wait until they are deleted, and made again with
+    another schedulerName.
     """
     from horae.backends.driver import OutOfSight
     from horae.backends.kubernetes.api import ApiRefusal, KubernetesApi, load_config

@@ -366,7 +366,10 @@ class TestTrouble:
         stage.backend.stop(JOB, 1)
         stage.follow(State.STOPPING)
         until(lambda: stage.backend.trouble, "for the sentence")
-        assert stage.backend.trouble == ("The API server refuses changes of pods in team: Events of the pods say why.")
+        assert stage.backend.trouble == (
+            "The API server refuses changes of pods in team: see Events of the pods, and the rights that "
+            "`horae kubernetes manifests --adopt team` prints."
+        )
         assert any("Horae cannot stop train-1, attempt 1: " in text for text in stage.server.told("a"))
         stage.server.pod("alone", owner=None)
         (found,) = until(stage.backend.found, "for another gang")

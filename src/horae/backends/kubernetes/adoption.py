@@ -187,8 +187,11 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         refused = sorted({gang.namespace for gang in self._records.jobs.values() if gang.timers.trouble})
         return " ".join(
             [f"{why} Nothing is concluded about its jobs." for why in self._blind.values()]
-            + [f"The API server refuses changes of pods in {', '.join(refused)}: Events of the pods say why."]
-            * bool(refused)
+            + [
+                f"The API server refuses changes of pods in {name}: see Events of the pods, and the rights that "
+                f"`horae kubernetes manifests --adopt {name}` prints."
+                for name in refused
+            ]
         )
 
     def _space(self, key: str) -> str:
@@ -387,7 +390,7 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         """Tell users of bindings and deletions."""
         members = {member.uid: member for member in gang.members}
         for step, uid, name in todo.steps:
-            if step is GangStep.BIND and not gang.timers.trouble:
+            if step is GangStep.BIND and members[uid].tried and not gang.timers.trouble:
                 text = f"Horae has assigned the pod to {members[uid].node}: {gang.job}, attempt {gang.attempt}."
                 self._pod_events.tell(gang.namespace, name, uid, "Scheduled", text)
             elif step is GangStep.DELETE:
