@@ -13,10 +13,12 @@ import yaml
 from horae.backends import BackendOptions, CannotUseKubernetes, open_backend
 from horae.backends.kubernetes.api import BadKubeConfig
 from horae.backends.kubernetes.manifests import rights_objects
+from horae.backends.kubernetes.namespace_lease import NamespaceLeases
 from horae.cli.main import main
 from horae.core.errors import UserError
 from horae.service.server import ServeOptions, Server
 from horae.testing.kubernetes_cluster import HORAE_USER, NAMESPACE, KubernetesCluster, MadeUpKubeNode
+from tests.backends.kubernetes.made_up_api import MadeUpApi
 from tests.backends.kubernetes.stage import needs_kubernetes
 from tests.backends.real import until
 from tests.engine_folder import engine_folder
@@ -29,7 +31,9 @@ from tests.service.served import served, three_jobs_take_turns
         ({}, "--image IMAGE --volume CLAIM:/mnt/horae"),
         ({"adopt": "team", "image": "i"}, "adopts users' pods, or makes pods of its own"),
         ({"adopt": ",", "settings": {}}, "give --adopt NAMESPACE"),
-        ({"adopt": "team", "settings": {"python": "x"}}, "There are: fence"),
+        ({"adopt": "team", "settings": {"python": "x"}}, "There are: fence, launch-limit, trust-annotations"),
+        ({"adopt": "team", "settings": {"trust-annotations": "maybe"}}, "must be yes or no, and is 'maybe'"),
+        ({"adopt": "team", "settings": {"launch-limit": "1s"}}, "at least 10 seconds"),
         ({"image": "i", "volume": "claim"}, "is no shared volume"),
         ({"image": "i", "volume": "host:/mnt/a", "shared": Path("/mnt/b")}, "is not on the volume"),
         ({"image": "i", "volume": "host:/mnt/a", "settings": {"pithon": "x"}}, "Did you mean 'python'"),
@@ -73,6 +77,46 @@ def test_manifests_are_printed_as_yaml(capsys: pytest.CaptureFixture[str]) -> No
     assert kinds[-2:] == ["Deployment", "Service"]
     assert main(["kubernetes", "manifests", "--adopt", "team-a,team-b"]) == 0
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == rights_objects("horae", ["team-a", "team-b"])
+
+
+@pytest.mark.parametrize("option", [["--volume", "team:/mnt/horae"], ["--storage", "1Ti"]])
+def test_a_service_that_adopts_has_no_shared_folder_to_print(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kubernetes", "manifests", "--adopt", "team-a", "--image", "horae:1", *option]) != 0
+    told = capsys.readouterr()
+    assert (told.out, "leave out --volume and --storage" in told.err) == ("", True)
+
+
+class TestRelease:
+    """`horae kubernetes release` beside a service on another machine."""
+
+    @pytest.fixture
+    def server(self, monkeypatch: pytest.MonkeyPatch) -> MadeUpApi:
+        made = MadeUpApi()
+        monkeypatch.setattr("horae.backends.kubernetes.api.load_config", lambda context: None)
+        monkeypatch.setattr("horae.backends.kubernetes.api.KubernetesApi", lambda config, namespace: made.api())
+        return made
+
+    def release(self, state: Path, *more: str) -> int:
+        return main(["kubernetes", "release", "--adopt", "team", "--state", str(state), *more])
+
+    def test_it_is_refused_while_the_lease_is_renewed(
+        self,
+        server: MadeUpApi,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        service = NamespaceLeases(server.api(), ("team",), "s1")
+        service.claim()
+        monkeypatch.setattr("time.sleep", lambda seconds: service.claim())
+        assert self.release(tmp_path) != 0
+        assert "The service s1@" in (told := capsys.readouterr().err)
+        assert "still runs, for it renews its Lease: stop it first" in told
+        assert server.leases
+        assert self.release(tmp_path, "--sure") == 0
+        assert not server.leases
 
 
 class TestOnRealKubernetes:

@@ -199,6 +199,7 @@ def _kubernetes(options: BackendOptions) -> Backend:
 
 
 def _adopting_pods(options: BackendOptions) -> Backend:
+    from horae.backends.cluster_options import is_on, span_s
     from horae.backends.driver import OutOfSight
 
     namespaces = tuple(name for name in options.adopt.split(",") if name)
@@ -207,10 +208,13 @@ def _adopting_pods(options: BackendOptions) -> Backend:
             "A service adopts users' pods, or makes pods of its own: give --adopt NAMESPACE without --image, --volume, "
             "--shared and --namespace."
         )
-    options.check_settings(("fence",))
+    options.check_settings(("fence", "launch-limit", "trust-annotations"))
+    trusts = is_on("trust-annotations", options.settings)
+    limit = {"launch_limit_s": span_s("launch-limit", options.settings)} if "launch-limit" in options.settings else {}
     # The library that it needs may be missing, and says so.
     from horae.backends.kubernetes.adoption import KubernetesAdoption
     from horae.backends.kubernetes.api import KubernetesApi, load_config
+    from horae.backends.kubernetes.gang_steps import GangPatience
     from horae.backends.kubernetes.namespace_lease import NamespaceLeases
     from horae.backends.kubernetes.site_checks import check_adoption
     from horae.backends.shared_folder import service_id
@@ -219,11 +223,12 @@ def _adopting_pods(options: BackendOptions) -> Backend:
     leases = NamespaceLeases(api, namespaces, service_id(options.state))
     with suppress(OutOfSight):  # an API server that is away must not keep the service from starting
         report = check_adoption(api, namespaces)
-        if errors := report.errors or tuple(filter(None, (leases.claim(),))):
+        if errors := report.errors or tuple(leases.claim().values()):
             raise CannotUseKubernetes(errors[0])
         for sentence in report.warnings:
             _LOG.warning(sentence)
-    return KubernetesAdoption(options.state, namespaces, api, leases, fence=options.settings.get("fence", ""))
+    fence = options.settings.get("fence", "")
+    return KubernetesAdoption(options.state, namespaces, api, leases, GangPatience(**limit), fence, trusts)
 
 
 #: What makes each backend, by name.

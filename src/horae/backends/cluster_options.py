@@ -31,14 +31,14 @@ def reconciler(
     """
     settings = ReconcilerSettings(launch_limit_s=driver.launch_limit_s)
     if "storage-away" in options.settings:
-        limit_s = _span_s("storage-away", options.settings)
+        limit_s = span_s("storage-away", options.settings)
         settings = replace(settings, beat_limit_s=limit_s, fence_s=FENCE_MARGIN * limit_s)
     if "launch-limit" in options.settings:
-        settings = replace(settings, launch_limit_s=_span_s("launch-limit", options.settings))
+        settings = replace(settings, launch_limit_s=span_s("launch-limit", options.settings))
     return Reconciler(driver, shared, options.secrets, settings, python, options.settings.get("fence", ""))
 
 
-def _span_s(name: str, settings: Mapping[str, str]) -> float:
+def span_s(name: str, settings: Mapping[str, str]) -> float:
     """Seconds of a setting."""
     try:
         limit_s = seconds_of(settings[name])
@@ -47,3 +47,11 @@ def _span_s(name: str, settings: Mapping[str, str]) -> float:
     if not _SHORTEST_S <= limit_s < float("inf"):
         raise UserError(f"--with {name} must be at least {_SHORTEST_S:.0f} seconds: write it like 10m.")
     return limit_s
+
+
+def is_on(name: str, settings: Mapping[str, str]) -> bool:
+    """Whether a setting says yes; by default it does not."""
+    value = settings.get(name, "no").lower()
+    if value not in ("yes", "no"):
+        raise UserError(f"--with {name} must be yes or no, and is {value!r}.")
+    return value == "yes"

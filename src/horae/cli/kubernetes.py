@@ -84,20 +84,34 @@ def release(
         Path | None, typer.Option("--state", metavar="DIR", help="State folder of the service that adopted them.")
     ] = None,
     context: Annotated[str, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig file.")] = "",
+    sure: Annotated[
+        bool, typer.Option("--sure", help="Do not look whether a service runs on another machine: nothing runs.")
+    ] = False,
 ) -> None:
     """Take Horae's marks off users' pods, for the day on which Horae leaves. Running pods run on.
 
-    Stop the service first. Pods that wait name Horae as their scheduler, which nobody can change: they wait until they
-    are deleted, and made again with another schedulerName.
+    Stop the service first: its Leases are watched for some seconds, and if one is renewed, nothing is done. Pods that
+    wait name Horae as their scheduler, which nobody can change: they wait until they are deleted, and made again with
+    another schedulerName.
     """
     from horae.backends.driver import OutOfSight
-    from horae.backends.kubernetes.api import KubernetesApi, load_config
+    from horae.backends.kubernetes.api import ApiRefusal, KubernetesApi, load_config
+    from horae.backends.kubernetes.namespace_lease import running_service
     from horae.backends.kubernetes.release import release_pods
 
     check_stopped(state or default_state())
     namespaces = tuple(_namespaces(adopt))
+    api = KubernetesApi(load_config(context), namespaces[0])
     try:
-        freed, waiting = release_pods(KubernetesApi(load_config(context), namespaces[0]), namespaces)
+        if not sure:
+            typer.echo(
+                "Looking for some seconds whether a service renews its Lease (--sure leaves that out).", err=True
+            )
+        if not sure and (service := running_service(api, namespaces)):
+            raise UserError(f"The service {service} still runs, for it renews its Lease: stop it first.")
+        freed, waiting = release_pods(api, namespaces)
+    except ApiRefusal as why:
+        raise UserError(f"The Lease cannot be read: {why}. If no service runs any more, say --sure.") from None
     except OutOfSight as why:
         raise UserError(f"{why} Try again: nothing is lost.") from None
     typer.echo(f"{freed} pods are free of Horae's finalizer; those that run, run on.")

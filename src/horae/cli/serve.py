@@ -165,7 +165,7 @@ def command(
             "--with",
             metavar="KEY=VALUE",
             help="Further settings of a cluster: fence=COMMAND, storage-away=TIME, launch-limit=TIME; Slurm's account, "
-            "qos; python=PATH in Kubernetes' image; repeatable.",
+            "qos; python=PATH in Kubernetes' image, trust-annotations=yes to adopt its pods; repeatable.",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,

@@ -7,7 +7,7 @@ from typing import Any
 from horae.backends.kubernetes.adopted_gang import AdoptedGang
 from horae.backends.kubernetes.gang_pods import UserJob, UserPod, read_user_job, read_user_pod
 from horae.backends.kubernetes.gang_steps import GangMoment
-from horae.backends.kubernetes.objects import KubeNode, read_node
+from horae.backends.kubernetes.objects import KubeNode, read_any_node
 from tests.backends.kubernetes.made_objects import NOW, NOW_S, node
 
 FINALIZER = "horae.dev/journalled"
@@ -68,9 +68,7 @@ def user_job(parallelism: int = 2, uid: str = JOB_UID, **more: Any) -> UserJob:
 
 def kube_node(name: str = "v1", boot: str = "first", **more: Any) -> KubeNode:
     """A ready node with four GPUs."""
-    found = read_node(node(name, nodeInfo={"bootID": boot}, **more))
-    assert found
-    return found
+    return read_any_node(node(name, nodeInfo={"bootID": boot}, **more))
 
 
 def gang(**more: Any) -> AdoptedGang:

@@ -103,14 +103,15 @@ class MadeUpApi:
                 return httpx.Response(200, json=self.leases["team"]) if self.leases else status(404)
             plural = parts[-1]
             if "watch" not in request.url.params:
-                return listed(self._version, *self.objects[plural].values())
+                return listed(self._version, *(each for each in self.objects[plural].values() if _is_in(each, parts)))
         time.sleep(0.01)
         with self._lock:
-            return self._news(plural, int(request.url.params["resourceVersion"]))
+            return self._news(plural, parts, int(request.url.params["resourceVersion"]))
 
-    def _news(self, plural: str, since: int) -> Answer:
+    def _news(self, plural: str, parts: list[str], since: int) -> Answer:
         gone = [change("DELETED", found) for each, found in self._gone if each == plural]
         found = [*gone, *(change("MODIFIED", found) for found in self.objects[plural].values())]
+        found = [each for each in found if _is_in(each["object"], parts)]
         versions = [(int(each["object"]["metadata"]["resourceVersion"]), each) for each in found]
         return lines(*(each for version, each in sorted(versions, key=lambda pair: pair[0]) if version > since))
 
@@ -124,8 +125,12 @@ class MadeUpApi:
                 self.events.append(body)
             case "POST", [*_, name, "binding"]:
                 self._bind(name, body)
+            case "PATCH", [*_, "leases", _]:
+                self.leases["team"]["spec"] |= body["spec"]
             case "PATCH", [*_, name]:
                 self._finalize(name, body["metadata"])
+            case "DELETE", [*_, "leases", _]:
+                self.leases.clear()
             case "DELETE", [*_, name]:
                 assert body["preconditions"]["uid"] == self.objects[PODS][name]["metadata"]["uid"]
                 self._delete(name)
@@ -163,3 +168,8 @@ class MadeUpApi:
             self.end(name, 75)
         if pod["metadata"].get("ownerReferences") and JOBS in self.objects and self.objects[JOBS]:
             self.pod(f"{name}x")
+
+
+def _is_in(found: dict[str, Any], parts: list[str]) -> bool:
+    """Whether an object is in the namespace that a path names, if it names one."""
+    return "namespaces" not in parts or found["metadata"]["namespace"] == parts[parts.index("namespaces") + 1]

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from horae.backends.found_jobs import FindsJobs
+from horae.backends.found_jobs import FindsJobs, TakenJob
 from horae.backends.kubernetes.adoption import KubernetesAdoption
 from horae.backends.kubernetes.gang_steps import GangPatience
+from horae.backends.kubernetes.namespace_lease import NamespaceLeases
 from horae.backends.protocol import Place
 from horae.core.events import (
     JobCancelled,
@@ -46,11 +47,14 @@ class Stage(AdoptionStage):
 
     def __init__(self, folder: Path) -> None:
         self.server = MadeUpApi()
+        self.options: dict[str, Any] = {}
+        self.namespaces: tuple[str, ...] = ("team",)
         super().__init__(folder)
 
     def open(self) -> None:
         fence = f"{sys.executable} -S -c \"import sys; open('{self.folder}/fenced', 'a').write(sys.argv[1])\""
-        self.backend = KubernetesAdoption(self.folder, ("team",), self.server.api(), patience=QUICK, fence=fence)
+        given = {"patience": QUICK, "fence": fence, **self.options}
+        self.backend = KubernetesAdoption(self.folder, self.namespaces, self.server.api(), **given)
 
     def add(self) -> None:
         self.server.job("a", "b")
@@ -137,6 +141,18 @@ def test_an_incomplete_gang_is_not_offered_and_is_told_so(stage: Stage) -> None:
     assert stage.backend.found() == []
 
 
+@pytest.mark.parametrize(("trusted", "user", "queue"), [(False, "ann@team", "team/org/x"), (True, "ann", "org/x")])
+def test_users_and_queues_are_within_the_namespace_unless_the_operator_trusts_annotations(
+    stage: Stage, trusted: bool, user: str, queue: str
+) -> None:
+    stage.options["trust_annotations"] = trusted
+    stage.reopen()
+    stage.server.pod("a", owner=None, notes={"horae.dev/user": "ann", "horae.dev/queue": "org/x"})
+    stage.follow()
+    (found,) = until(stage.backend.found, "for the gang")
+    assert (found.user, found.document["queue"]) == (user, queue)
+
+
 def test_what_the_service_refuses_its_user_is_told(stage: Stage) -> None:
     stage.server.job("a", "b")
     stage.follow()
@@ -220,3 +236,143 @@ def test_a_server_that_is_away_is_out_of_sight_and_nothing_is_concluded(stage: S
 def test_the_log_says_where_the_output_is(stage: Stage) -> None:
     stage.run()
     assert stage.backend.log(JOB, 1).read_text() == "The output of train is in its pods: kubectl logs -n team a\n"
+
+
+def test_a_gang_is_followed_by_its_pods_whatever_their_labels_and_owners_say(stage: Stage) -> None:
+    stage.run()
+    for name, changed in (("a", {"ownerReferences": []}), ("b", {"labels": {"horae.dev/gang": "another"}})):
+        pod = stage.server.objects[PODS][name]
+        stage.server.put(PODS, {**pod, "metadata": {**pod["metadata"], **changed}})
+    stage.server.remove(JOBS, "train")
+    pod = stage.server.objects[PODS]["b"]
+    stage.server.put(PODS, {**pod, "metadata": {**pod["metadata"], "ownerReferences": []}})
+    stage.turns(20)
+    assert stage.backend.found() == []
+    for name in ("a", "b"):
+        stage.server.end(name, 0)
+    assert stage.until_told(JobFinished).attempt == 1
+    assert not any(isinstance(event, JobCancelled) for event in stage.events)
+    until(lambda: stage.server.finalizers() == {"a": [], "b": []}, "for the finalizers to go")
+
+
+def test_the_end_on_a_node_that_was_taken_out_is_believed(stage: Stage) -> None:
+    stage.run()
+    stage.server.put(NODES, node("v1", labels={"horae.dev/managed": "false"}))
+    assert until(lambda: _closed(stage, "v1"), "for the node to be closed").why == "not managed any more"
+    stage.server.put(JOBS, {**stage.server.objects[JOBS]["train"], "status": {"succeeded": 2}})
+    for name in ("a", "b"):
+        stage.server.end(name, 0)
+    assert stage.until_told(JobFinished).attempt == 1
+
+
+@pytest.mark.parametrize("labels", [{}, {"horae.dev/gang": "g", "horae.dev/gang-size": "1"}])
+def test_a_pod_made_by_hand_is_let_go_when_its_job_is_cancelled(stage: Stage, labels: dict[str, str]) -> None:
+    stage.server.pod("alone", owner=None, labels=labels)
+    stage.follow()
+    (found,) = until(stage.backend.found, "for the gang")
+    stage.backend.follow({found.key: TakenJob("alone-1", State.WAITING)})
+    until(lambda: stage.server.finalizers() == {"alone": FINALIZER}, "for the finalizer")
+    stage.backend.follow({found.key: TakenJob("alone-1", State.CANCELLED)})
+    until(lambda: stage.server.finalizers() == {"alone": []}, "for the finalizer to go")
+    until(lambda: any("For Horae, alone-1 is over" in text for text in stage.server.told("alone")), "for the word")
+
+
+def test_a_pod_made_by_hand_whose_binding_is_refused_waits_and_is_launched_again(stage: Stage) -> None:
+    stage.server.refuses["/binding"] = status(422, "not this node")
+    stage.server.pod("alone", owner=None)
+    stage.follow()
+    (found,) = until(stage.backend.found, "for the gang")
+    stage.key, stage.job = found.key, "alone-1"
+    stage.follow(State.LAUNCHING)
+    stage.start(1, Place("v1", (0,)))
+    assert stage.until_told(LaunchFailed).why == "not this node"
+    assert "deletionTimestamp" not in stage.server.objects[PODS]["alone"]["metadata"]
+    stage.server.refuses.clear()
+    stage.backend.forget("alone-1", 1)
+    stage.start(2, Place("v2", (0,)))
+    assert stage.until_told(JobStarted).attempt == 2
+
+
+def test_a_job_that_the_service_has_forgotten_is_not_taken_in_again(stage: Stage) -> None:
+    stage.server.job("a", "b")
+    stage.follow()
+    until(stage.backend.found, "for the gang")
+    stage.follow(State.CANCELLED)
+    until(lambda: stage.server.told("a"), "for the word")
+    stage.follow()
+    for _ in range(2):
+        stage.turns(3)
+        assert stage.backend.found() == []
+        stage.reopen()
+        stage.follow()
+    stage.server.remove(JOBS, "train")
+    for name in ("a", "b"):
+        stage.server.remove(PODS, name)
+    until(lambda: not list((stage.folder / "adopted").iterdir()), "for the record to go")
+
+
+class TestTrouble:
+    """Trouble of one namespace or gang is its own."""
+
+    @pytest.fixture
+    def both(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+        """A service for two namespaces."""
+        monkeypatch.setattr("horae.backends.kubernetes.adoption.SYNC_S", 0.3)
+        stage.namespaces = ("other", "team")
+        stage.reopen()
+        return stage
+
+    @pytest.mark.parametrize("plural", ["pods", "jobs"])
+    def test_a_namespace_that_cannot_be_listed_holds_up_no_other(self, both: Stage, plural: str) -> None:
+        both.server.refuses[f"/namespaces/other/{plural}"] = status(403, "not allowed")
+        both.run()
+        until(lambda: both.backend.trouble, "for the sentence")
+        assert both.backend.trouble == (
+            "Namespace other is out of sight: not allowed. Nothing is concluded about its jobs."
+        )
+        both.server.refuses.clear()
+        until(lambda: not both.backend.trouble, "for sight")
+
+    def test_of_gangs_that_are_out_of_sight_nothing_is_concluded(self, both: Stage) -> None:
+        both.run()
+        both.server.refuses["/namespaces/team/"] = status(403)
+        until(lambda: "Namespace team is out of sight" in both.backend.trouble, "for the sentence")
+        both.events.clear()
+        both.server.remove(JOBS, "train")
+        for name in ("a", "b"):
+            both.server.remove(PODS, name)
+        both.turns(20)
+        assert both.backend.watch(5.0) == []
+        assert "vanished" not in both.backend.trouble
+        both.reopen()
+        both.follow(State.RUNNING)
+        both.until_told(NodeObserved)
+        assert NodeObserved(5.0, "v1", ((JOB, 1),)) in both.events
+
+    def test_a_lease_that_is_lost_stops_its_namespace_alone(self, both: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        leases = NamespaceLeases(both.server.api(), both.namespaces, "s1")
+        lost = {"other": "Namespace other belongs to another Horae service."}
+        monkeypatch.setattr(leases, "check", lambda: lost)
+        both.options["leases"] = leases
+        both.reopen()
+        both.run()
+        assert both.backend.trouble.startswith("Namespace other belongs to another Horae service. ")
+
+    @pytest.mark.parametrize("code", [403, 500])
+    def test_a_pod_that_cannot_be_deleted_holds_up_no_other_gang(self, stage: Stage, code: int) -> None:
+        stage.run()
+        stage.server.refuses["DELETE /api/v1/namespaces/team/pods/a"] = status(code, "not allowed")
+        stage.backend.stop(JOB, 1)
+        stage.follow(State.STOPPING)
+        until(lambda: stage.backend.trouble, "for the sentence")
+        assert stage.backend.trouble == (
+            "The API server refuses changes of pods in team: see Events of the pods, and the rights that "
+            "`horae kubernetes manifests --adopt team` prints."
+        )
+        assert any("Horae cannot stop train-1, attempt 1: " in text for text in stage.server.told("a"))
+        stage.server.pod("alone", owner=None)
+        (found,) = until(stage.backend.found, "for another gang")
+        assert found.document["name"] == "alone"
+        assert stage.backend.sight()
+        stage.events += stage.backend.watch(5.0)
+        assert not any(isinstance(event, JobStopped) for event in stage.events)

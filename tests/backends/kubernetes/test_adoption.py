@@ -58,7 +58,7 @@ def test_a_job_is_queued_run_whole_and_finished_and_others_are_left_alone(rig: P
     patiently(lambda: not any(pod["metadata"].get("finalizers") for pod in rig.pods("early").values()), "no finalizer")
     assert sorted(pod["metadata"]["annotations"]["horae.dev/rank"] for pod in found.values()) == ["0", "1", "2", "3"]
     job = rig.jobs()["early"]
-    assert (job["user"], job["queue"], set(rig.jobs())) == ("ann", TEAM, {"early"})
+    assert (job["user"], job["queue"], set(rig.jobs())) == (f"ann@{TEAM}", TEAM, {"early"})
     for pod in rig.pods("theirs").values():
         assert not pod["spec"].get("nodeName")
         assert not pod["metadata"].get("finalizers")
@@ -259,3 +259,19 @@ def test_another_service_is_refused_and_releasing_leaves_running_pods_alone(rig:
     assert "1 pods wait for Horae" in done.stdout
     assert sorted(rig.running("runs")) == sorted(names)
     assert not any(pod["metadata"].get("finalizers") for pod in rig.pods().values())
+
+
+def test_pods_that_lose_their_job_are_followed_to_their_end(rig: PodRig) -> None:
+    rig.serve()
+    rig.job("orphans", 2, "sleep 8")
+    rig.wait_for_running("orphans", 2)
+    rig.wait_for("orphans", "running")
+    path = f"/apis/batch/v1/namespaces/{TEAM}/jobs/orphans"
+    rig.kubernetes.ask("DELETE", path, {"propagationPolicy": "Orphan"})
+    patiently(
+        lambda: not any(pod["metadata"].get("ownerReferences") for pod in rig.pods("orphans").values()),
+        "for the pods to be nobody's",
+    )
+    assert rig.wait_for("orphans", "finished", "cancelled", "failed") == 1
+    assert rig.state_of("orphans") == ("finished", 1)
+    patiently(lambda: not any(pod["metadata"].get("finalizers") for pod in rig.pods().values()), "no finalizer")

@@ -122,7 +122,7 @@ def test_twenty_pods_of_two_jobs_survive_preemptions_and_crashes(
     # Attempts are counted right: those of the service are those that the pods were told.
     jobs = rig.jobs()
     assert {name: (job["user"], job["state"]) for name, job in jobs.items()} == {
-        name: (name, "finished") for name in ACCOUNTS
+        name: (f"{name}@{TEAM}", "finished") for name in ACCOUNTS
     }
     begun = {name: {line["attempt"] for line in lines if line["job"] == name} for name in ACCOUNTS}
     assert {name: job["attempt"] for name, job in jobs.items()} == {name: max(found) for name, found in begun.items()}
@@ -135,7 +135,7 @@ def test_twenty_pods_of_two_jobs_survive_preemptions_and_crashes(
         assert {pod["spec"]["serviceAccountName"] for pod in mine} == {account}
         assert rig.status_of(name)["succeeded"] == PODS
     usage = json.loads(rig.horae("report", "usage", "-o", "json").stdout)["usage"]
-    assert {row["user"]: row["finished"] for row in usage} == dict.fromkeys(ACCOUNTS, 1)
+    assert {row["user"]: row["finished"] for row in usage} == {f"{name}@{TEAM}": 1 for name in ACCOUNTS}
     # Others never noticed.
     (theirs,) = rig.pods("theirs").values()
     assert (theirs["status"]["phase"], theirs["metadata"].get("finalizers")) == ("Running", None)

@@ -22,7 +22,9 @@ def jobset(number: int, **more: Any) -> dict[str, Any]:
 class TestPods:
     def test_only_pods_that_ask_for_horae_and_are_not_its_own_are_read(self) -> None:
         assert read_user_pod(content(spec={"schedulerName": "default-scheduler"})) is None
-        assert read_user_pod(content(labels={"horae.dev/service": "s1"})) is None
+        own = content(labels={"horae.dev/service": "s1"}, notes={"horae.dev/node": "v1"})
+        assert read_user_pod(own) is None
+        assert read_user_pod(content(labels={"horae.dev/service": "s1"})), "anybody may label a running pod"
         assert read_user_pod(content()) is not None
 
     @pytest.mark.parametrize("index", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", ""])
@@ -140,10 +142,30 @@ class TestRequests:
         pods = [user_pod(name, gpus=2, notes=notes, spec={"terminationGracePeriodSeconds": 90}) for name in "ab"]
         document, duration_s = document_of(pods)
         job = read_job(document)
-        assert (job.name, job.queue, job.checkpoint.grace, duration_s) == ("train", "vision", 90.0, 7200.0)
+        assert (job.name, job.queue, job.checkpoint.grace, duration_s) == ("train", "team/vision", 90.0, 7200.0)
         assert document["resources"]["gpus"] == 4
         assert document["min_runtime"] == "5m"
-        assert user_of(pods) == "ann"
+        assert user_of(pods) == "ann@team"
+
+    @pytest.mark.parametrize(
+        ("said", "queue", "trusted"),
+        [
+            ("org/x", "team/org/x", "org/x"),
+            ("teammate", "team/teammate", "teammate"),
+            ("team", "team", "team"),
+            ("team/vision", "team/vision", "team/vision"),
+        ],
+    )
+    def test_nobody_spends_the_share_of_another_namespace_unless_annotations_are_trusted(
+        self, said: str, queue: str, trusted: str
+    ) -> None:
+        pods = [user_pod(notes={"horae.dev/user": "ann", "horae.dev/queue": said})]
+        assert (document_of(pods)[0]["queue"], user_of(pods)) == (queue, "ann@team")
+        assert (document_of(pods, trusted=True)[0]["queue"], user_of(pods, trusted=True)) == (trusted, "ann")
+
+    def test_a_user_that_can_be_none_is_told(self) -> None:
+        with pytest.raises(BadRequest, match="must be letters"):
+            user_of([user_pod(notes={"horae.dev/user": "ann\nbob"})])
 
     def test_without_options_the_namespace_is_queue_and_user(self) -> None:
         document, _ = document_of([user_pod()])

@@ -5,12 +5,15 @@ Tests backends/kubernetes/adopted_gang.py, too.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from horae.backends.adopted_job import FAILED, FINISHED, LAUNCH_FAILED, STOPPED
+from horae.backends.adopted_job import FAILED, FINISHED, LAUNCH_FAILED, STOPPED, file_name
 from horae.backends.kubernetes.adopted_gang import AdoptedGang, GangRecords, Member
 from horae.backends.kubernetes.gang_pods import GangView, UserJob, UserPod, view_of
 from horae.backends.kubernetes.gang_steps import GangMoment, GangStep, GangTodo, see_to
@@ -177,6 +180,46 @@ class TestLaunching:
         assert job.gave_up == "ImagePullBackOff"
         assert names(see(job, *stuck, state=State.LAUNCHING, at=moment(62)), GangStep.DELETE) == ["a", "b"]
 
+    def test_half_of_a_gang_does_not_wait_for_ever_for_gpus_that_others_have_taken(self) -> None:
+        job, pods = bound(), (running("a"), user_pod("b"))
+        for now_s in (1000.0, 1020.0, 5000.0, 5020.0):  # for most of the time the cluster is out of sight
+            assert see(job, *pods, state=State.LAUNCHING, at=moment(now_s, held={"v1": 4})).steps == []
+        assert job.gave_up == ""
+        for now_s in range(5040, 5300, 20):
+            see(job, *pods, state=State.LAUNCHING, at=moment(now_s, held={"v1": 4}))
+        assert job.gave_up == "its pods did not find room on v1 within 300 s (launch-limit)"
+        todo = see(job, *pods, state=State.LAUNCHING, at=moment(5300, held={"v1": 4}))
+        assert names(todo, GangStep.DELETE) == ["a", "b"]
+        ended = (over("a", 143, meta=DELETED), user_pod("b", meta=KILLED_AT_ONCE), user_pod("c"), user_pod("d"))
+        see(job, *ended, state=State.LAUNCHING, at=moment(5301))
+        assert job.outcome == f"{LAUNCH_FAILED}its pods did not find room on v1 within 300 s (launch-limit)"
+
+    def test_pods_with_which_nothing_was_done_are_not_deleted_when_a_launch_is_given_up(self) -> None:
+        job, pods = attempt(), (user_pod("a"), user_pod("b"))
+        for now_s in range(1000, 1340, 20):
+            todo = see(job, *pods, state=State.LAUNCHING, at=moment(now_s, held={"v1": 4}))
+            assert todo.steps == []
+        assert job.outcome == f"{LAUNCH_FAILED}its pods did not find room on v1 within 300 s (launch-limit)"
+
+    def test_a_place_that_others_have_taken_does_not_end_pods_that_run(self) -> None:
+        job = bound(begun=True)
+        more = user_job(2, completions=4, succeeded=1)
+        for now_s in range(1000, 2000, 20):
+            see(job, over("a"), running("b"), user_pod("c"), job=more, at=moment(now_s, held={"v1": 4}))
+        assert (job.gave_up, job.outcome) == ("", "")
+
+    def test_pods_made_by_hand_that_cannot_start_are_told_why_and_not_deleted(self) -> None:
+        alone: dict[str, Any] = {"owner": None, "labels": {"horae.dev/gang": "g", "horae.dev/gang-size": "2"}}
+        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": NOW}
+        waiting = {"waiting": {"reason": "ImagePullBackOff"}}
+        stuck = [user_pod(name, node="v1", state=waiting, conditions=[condition], **alone) for name in "ab"]
+        job = bound(owners=())
+        for now_s in (61, 62, 4000):
+            assert see(job, *stuck, state=State.LAUNCHING, at=moment(now_s), owners=()).steps == []
+        assert (job.gave_up, job.timers.stuck) == ("", "ImagePullBackOff")
+        see(job, *(running(name, **alone) for name in "ab"), state=State.LAUNCHING, owners=())
+        assert (job.begun, job.timers.stuck) == (True, "")
+
     def test_what_is_over_in_kubernetes_is_over(self) -> None:
         job = attempt()
         see(job, over("a", 1), state=State.LAUNCHING, job=user_job(2, conditions=["Failed"]))
@@ -235,6 +278,24 @@ class TestEnds:
         job = bound(begun=True, stopping=True)
         see(job, over("a", 137), over("b", 137), at=moment(9000, kube_node("v2")))
         assert job.outcome == ""
+
+    def test_a_node_that_horae_does_not_manage_any_more_is_believed(self) -> None:
+        job = bound(begun=True, stopping=True)
+        see(job, over("a", 75), over("b", 75), at=moment(1000, kube_node("v1", labels={"horae.dev/managed": "false"})))
+        assert job.outcome == STOPPED
+
+    def test_nothing_is_bound_to_a_node_that_horae_does_not_manage(self) -> None:
+        taken_out = moment(1000, kube_node("v1", labels={"horae.dev/managed": "false"}))
+        assert see(attempt(), user_pod("a"), user_pod("b"), state=State.LAUNCHING, at=taken_out).steps == []
+
+    def test_pods_that_have_lost_their_owner_end_as_they_do(self) -> None:
+        other, alone = user_job(2, "other"), {"owner": None}
+        job = bound(begun=True)
+        for now_s in (1000.0, 1010.0):
+            todo = see(job, running("a", **alone), running("b", **alone), job=other, at=moment(now_s))
+            assert (todo.steps, job.outcome) == ([], "")
+        see(job, over("a", 3, **alone), over("b", **alone), job=other)
+        assert job.outcome == f"{FAILED}3"
 
     def test_a_machine_that_has_started_again_does(self) -> None:
         job = bound(begun=True, stopping=True)
@@ -302,7 +363,27 @@ class TestFailing:
         assert JobCancelled(0.0, "train-1", "kubernetes: team") in todo.events
 
 
+#: As Kubernetes allows them in namespaces and in values of labels.
+NAMESPACES = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,4}[a-z0-9])?", fullmatch=True)
+LABELS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,4}[A-Za-z0-9])?", fullmatch=True)
+
+
 class TestRecords:
+    @given(st.tuples(NAMESPACES, LABELS), st.tuples(NAMESPACES, LABELS))
+    def test_each_gang_has_a_file_of_its_own(self, one: tuple[str, str], other: tuple[str, str]) -> None:
+        names = {file_name(f"kubernetes:{namespace}/{name}@uid") for namespace, name in (one, other)}
+        assert len(names) == len({one, other})
+
+    def test_records_of_earlier_versions_are_read(self, tmp_path: Path) -> None:
+        job = bound()
+        GangRecords(tmp_path).save(job)
+        (path,) = (tmp_path / "adopted").iterdir()
+        record = json.loads(path.read_text())
+        for name in ("pods", "ended_as"):
+            del record[name]
+        path.write_text(json.dumps(record))
+        assert [*GangRecords(tmp_path).jobs.values()] == [job]
+
     def test_a_record_is_read_as_it_was_written(self, tmp_path: Path) -> None:
         records, job = GangRecords(tmp_path), bound(machines={"v1": ("v100", 4, "rack-0")})
         records.save(job)

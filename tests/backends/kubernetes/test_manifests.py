@@ -95,7 +95,7 @@ def test_to_adopt_there_are_no_rights_to_make_pods_and_none_in_other_namespaces(
         ("", "pods/binding", "create"),
         ("", "events", "create"),
         *(("batch", "jobs", verb) for verb in ("list", "watch")),
-        *(("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "delete")),
+        *(("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "patch", "delete")),
     }
     bindings = [made for made in objects if made["kind"] == "RoleBinding"]
     assert [made["metadata"]["namespace"] for made in bindings] == ["team-a", "team-b"]

@@ -52,6 +52,14 @@ class GangTimers:
     lacking_s: float | None = None
     orphan_s: float | None = None
     refused_s: float = -math.inf
+    #: Why the API server does not let Horae do what is to be done for the gang; empty if it does.
+    trouble: str = ""
+    #: Why the API server has refused the last binding, and why pods do not start; empty if all is well.
+    bind_refusal: str = ""
+    stuck: str = ""
+    #: When pods were last seen to lack room on their nodes, and for how long they do, in sight.
+    no_room_seen_s: float | None = None
+    no_room_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +72,10 @@ class AdoptedGang(AdoptedJob):
     name: str
     #: Uids of the controllers that made its last pods.
     owners: tuple[str, ...] = ()
+    #: Uids of its last waiting pods that nobody but their user makes.
+    pods: tuple[str, ...] = ()
+    #: How its job has ended in the service, which forgets it sooner than Kubernetes may; empty while it has not.
+    ended_as: str = ""
     #: GPUs of the last attempt by node, and its pods, once they are chosen.
     seats: tuple[tuple[str, int], ...] = ()
     members: list[Member] = field(default_factory=list)
@@ -72,19 +84,20 @@ class AdoptedGang(AdoptedJob):
     timers: GangTimers = field(default_factory=GangTimers, compare=False)
 
     @staticmethod
-    def of(pods: tuple[UserPod, ...]) -> AdoptedGang:
-        """A gang that is complete for the first time; raises `BadRequest`."""
-        document, duration_s = document_of(pods)
+    def of(pods: tuple[UserPod, ...], trusted: bool = False) -> AdoptedGang:
+        """A gang that is complete for the first time; raises `BadRequest`. `trusted`: its annotations are."""
+        document, duration_s = document_of(pods, trusted)
         first = pods[0]
         return AdoptedGang(
             key=key_of(pods),
-            user=user_of(pods),
+            user=user_of(pods, trusted),
             document=document,
             duration_s=duration_s,
             namespace=first.namespace,
             group=first.group,
             name=first.gang_name,
             owners=owners_of(pods),
+            pods=unowned(pods),
         )
 
     def begin(self, attempt: int, nodes: tuple[str, ...], grace_s: float, work: float) -> None:
@@ -115,6 +128,11 @@ def owners_of(pods: tuple[UserPod, ...]) -> tuple[str, ...]:
     return tuple(sorted({pod.owner.uid for pod in pods if pod.owner}))
 
 
+def unowned(pods: tuple[UserPod, ...]) -> tuple[str, ...]:
+    """The uids of pods that were made by hand."""
+    return tuple(sorted(pod.uid for pod in pods if not pod.owner))
+
+
 class GangRecords(JobRecords[AdoptedGang]):
     """The adopted gangs of a service, by key, in memory and on disk."""
 
@@ -124,7 +142,7 @@ class GangRecords(JobRecords[AdoptedGang]):
 
 def _load(record: Mapping[str, Any]) -> AdoptedGang:
     values = known_values(AdoptedGang, record)
-    values["owners"] = tuple(values.get("owners", ()))
+    values |= {name: tuple(values.get(name, ())) for name in ("owners", "pods")}
     values["seats"] = tuple((node, gpus) for node, gpus in values.get("seats", ()))
     values["members"] = [Member(**member) for member in values.get("members", ())]
     values["machines"] = {name: tuple(facts) for name, facts in values.get("machines", {}).items()}

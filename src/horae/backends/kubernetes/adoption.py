@@ -22,6 +22,7 @@ from horae.backends.kubernetes.adopted_gang import AdoptedGang, GangRecords, Mem
 from horae.backends.kubernetes.api import (
     CONFLICT,
     EVERYWHERE,
+    FORBIDDEN,
     NOT_FOUND,
     STRATEGIC_PATCH,
     ApiRefusal,
@@ -37,7 +38,7 @@ from horae.backends.kubernetes.gang_pods import (
     view_of,
 )
 from horae.backends.kubernetes.gang_steps import GangMoment, GangPatience, GangStep, GangTodo, see_to
-from horae.backends.kubernetes.mirror import Mirror
+from horae.backends.kubernetes.mirror import SYNC_S, Mirror
 from horae.backends.kubernetes.namespace_lease import NamespaceLeases
 from horae.backends.kubernetes.node_sizes import NodeSizes
 from horae.backends.kubernetes.objects import (
@@ -47,7 +48,7 @@ from horae.backends.kubernetes.objects import (
     KubeNode,
     KubePod,
     foreign_by_node,
-    read_node,
+    read_any_node,
     read_pod,
     seen_node,
 )
@@ -57,10 +58,12 @@ from horae.backends.kubernetes.rights import SEE_ALL_PODS
 from horae.backends.kubernetes.site_checks import may
 from horae.backends.protocol import Place, Seen, Sight
 from horae.core.cluster import BadCluster
-from horae.core.states import ENDED
+from horae.core.states import ENDED, State
 
 #: Calls for pods of one gang that are made at the same time.
 _AT_A_TIME = 8
+#: How a patch takes a finalizer away.
+_TAKE_AWAY = "$deleteFromPrimitiveList/finalizers"
 #: A gang among those that there are now: its namespace and `UserPod.group`.
 Group = tuple[str, str]
 
@@ -78,20 +81,24 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         leases: NamespaceLeases | None = None,
         patience: GangPatience | None = None,
         fence: str = "",
+        trust_annotations: bool = False,
     ) -> None:
+        self._trust_annotations = trust_annotations
         self._patience = patience or GangPatience()
         super().__init__(GangRecords(state), self._patience.silence_s, fence)
         self._namespaces, self._api, self._leases = namespaces, api, leases
         handed = {"fieldSelector": f"spec.schedulerName={SCHEDULER}"}
         self._pods = {name: Mirror(api, Pod, read_user_pod, name, handed) for name in namespaces}
         self._jobs = {name: Mirror(api, Job, read_user_job, name) for name in namespaces}
-        self._nodes = Mirror(api, Node, read_node)
+        self._nodes = Mirror(api, Node, read_any_node)
         self._bound: Mirror[KubePod] | None = None
         self._sees_all: bool | None = None
         self._sizes = NodeSizes()
         self._pod_events = PodEvents(api)
         #: Since when nodes with living pods are silent; monotonic.
         self._silent_since_s: dict[str, float] = {}
+        #: Namespaces that are out of sight, and why.
+        self._blind: dict[str, str] = {}
         self._workers = ThreadPoolExecutor(_AT_A_TIME, "horae-adoption-call")
         #: Whether something was changed in the last round: then it is worth looking again soon.
         self._acted = False
@@ -132,12 +139,10 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
 
     def _round(self, taken: Mapping[str, TakenJob]) -> None:
         self._acted = False
+        taken = {**self._forgotten_jobs(), **taken}
         server_s = self._probe()
-        if self._leases:
-            self._leases.check()
+        pods, jobs = self._look()
         nodes = {node.name: node for node in self._nodes.snapshot().values()}
-        jobs = {name: _by_uid(mirror.snapshot()) for name, mirror in self._jobs.items()}
-        pods = [pod for mirror in self._pods.values() for pod in mirror.snapshot().values()]
         bound = self._bound_pods(pods)
         self._pod_events.begin_round(pod.uid for pod in pods)
         found = self._match(pods, taken)
@@ -151,7 +156,43 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             self._see_to(gang, views[gang.key], taken.get(gang.key), at, jobs[gang.namespace])
         self._offer(views, taken, at)
         self._observe_jobs()
-        self._trouble, self._looked_s = trouble, time.monotonic()
+        self._trouble, self._looked_s = " ".join(filter(None, (trouble, self._troubles()))), time.monotonic()
+
+    def _forgotten_jobs(self) -> dict[str, TakenJob]:
+        """Jobs that were over when the service last knew them: their gangs are not taken in again."""
+        gangs = self._records.jobs.values()
+        return {gang.key: TakenJob(gang.job, State[gang.ended_as]) for gang in gangs if gang.ended_as}
+
+    def _look(self) -> tuple[list[UserPod], dict[str, dict[str, UserJob]]]:
+        """All users' pods, and Jobs by namespace and uid. A namespace that is out of sight is left out."""
+        blind = self._leases.check() if self._leases else {}
+        pods, jobs = list[UserPod](), dict[str, dict[str, UserJob]]()
+        for name in self._namespaces:
+            # What was out of sight a moment ago must not keep the others waiting.
+            wait_s = 0.0 if name in self._blind else SYNC_S
+            try:
+                if name not in blind:
+                    found = self._pods[name].snapshot(wait_s).values()
+                    jobs[name] = _by_uid(self._jobs[name].snapshot(wait_s))
+                    pods += found
+            except OutOfSight as why:
+                blind = {**blind, name: f"Namespace {name} is out of sight: {_sentence(str(why))}"}
+        self._blind = blind
+        if not jobs:
+            raise OutOfSight(next(iter(blind.values())))
+        return pods, jobs
+
+    def _troubles(self) -> str:
+        """What is wrong with namespaces and gangs, in sentences. They name no job."""
+        refused = sorted({gang.namespace for gang in self._records.jobs.values() if gang.timers.trouble})
+        return " ".join(
+            [f"{why} Nothing is concluded about its jobs." for why in self._blind.values()]
+            + [
+                f"The API server refuses changes of pods in {name}: see Events of the pods, and the rights that "
+                f"`horae kubernetes manifests --adopt {name}` prints."
+                for name in refused
+            ]
+        )
 
     def _space(self, key: str) -> str:
         return self._records.jobs[key].namespace
@@ -161,12 +202,16 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
 
     def _probe(self) -> float:
         """Ask for one pod, which reads the store. Returns the API server's time."""
-        try:
-            answer = self._api.call("list", Pod, namespace=self._namespaces[0], params={"limit": 1})
-        except ApiRefusal as why:
-            raise OutOfSight(f"Pods in namespace {self._namespaces[0]} cannot be listed: {why}.") from None
-        answered_s = answer.get("answered_s")
-        return time.time() if answered_s is None else float(answered_s)
+        whys = []
+        for namespace in self._namespaces:
+            try:
+                answer = self._api.call("list", Pod, namespace=namespace, params={"limit": 1})
+            except ApiRefusal as why:
+                whys.append(f"Pods in namespace {namespace} cannot be listed: {why}.")
+                continue
+            answered_s = answer.get("answered_s")
+            return time.time() if answered_s is None else float(answered_s)
+        raise OutOfSight(whys[0])
 
     def _bound_pods(self, own: Iterable[UserPod]) -> list[KubePod]:
         """All pods that are bound and have not ended: of the whole cluster, if that is allowed."""
@@ -181,17 +226,21 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
     def _match(self, pods: Iterable[UserPod], taken: Mapping[str, TakenJob]) -> dict[str | None, list[UserPod]]:
         """Pods by the key of their gang; those of gangs that are not known yet under None."""
         by_group: dict[Group, list[AdoptedGang]] = {}
+        by_uid: dict[str, str] = {}
         found: dict[str | None, list[UserPod]] = {None: []}
         for gang in self._records.jobs.values():
-            if gang.namespace not in self._pods:
-                continue  # of a namespace that this service does not adopt any more
+            if gang.namespace not in self._pods or gang.namespace in self._blind:
+                continue  # of a namespace that this service does not adopt any more, or does not see
             by_group.setdefault((gang.namespace, gang.group), []).append(gang)
             found[gang.key] = []
+            by_uid |= {member.uid: gang.key for member in gang.members if member.tried or gang.is_active}
         for pod in pods:
+            # Labels and owners may change while a pod runs.
+            ran = [by_uid[pod.uid]] if pod.uid in by_uid else []
             gangs = by_group.get((pod.namespace, pod.group), [])
             sure = [each.key for each in gangs if _is_of(pod, each)]
             living = [each.key for each in gangs if not _has_ended(each, taken)]
-            found[next(iter(sure + living), None)].append(pod)
+            found[next(iter(ran + sure + living), None)].append(pod)
         return found
 
     # --- new gangs
@@ -211,7 +260,7 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
     def _adopt(self, view: GangView) -> str:
         """Follow a complete gang; returns why that is not possible, empty if it is."""
         try:
-            gang = AdoptedGang.of(view.fresh[: view.wanted])
+            gang = AdoptedGang.of(view.fresh[: view.wanted], self._trust_annotations)
         except BadRequest as why:
             return str(why)
         self._records.save(gang)
@@ -241,11 +290,11 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         jobs: Mapping[str, UserJob],
     ) -> None:
         if taken:
-            gang.job = taken.job
+            gang.job, gang.ended_as = taken.job, taken.state.name if taken.state in ENDED else ""
         todo = see_to(gang, view, taken.state if taken else None, at)
         self._records.save(gang)
         self._use_fence(gang, at)
-        self._perform(gang, todo)
+        self._try_to_perform(gang, todo)
         self._explain_gang(gang, view, taken)
         self._tell_requests(todo.events, at.now_s)
         self._tell_outcome(gang)
@@ -253,14 +302,26 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             self._records.drop(gang)
 
     def _use_fence(self, gang: AdoptedGang, at: GangMoment) -> None:
-        """Fence nodes with living pods that are silent for long, but none that Kubernetes does not show."""
+        """Fence nodes with living pods that are silent for long, but none that were taken out of the cluster."""
         for member in gang.members if gang.is_active else ():
             if not member.tried or member.ended:
                 continue
-            if member.node not in at.nodes or at.answers(member.node):
+            node = at.nodes.get(member.node)
+            if node is None or not node.is_managed or at.answers(member.node):
                 self._silent_since_s.pop(member.node, None)
             elif at.now_s - self._silent_since_s.setdefault(member.node, at.now_s) >= self._patience.fence_s:
                 self._fence.use_on(member.node)
+
+    def _try_to_perform(self, gang: AdoptedGang, todo: GangTodo) -> None:
+        """Do the steps. If the API server fails at them and answers otherwise, that is this gang's trouble alone."""
+        if todo.steps:
+            gang.timers.trouble = ""
+        try:
+            self._perform(gang, todo)
+        except OutOfSight as why:
+            self._probe()
+            gang.timers.trouble = str(why)
+        self._tell_steps(gang, todo)
 
     def _perform(self, gang: AdoptedGang, todo: GangTodo) -> None:
         """Do the steps, those of one sort at the same time.
@@ -275,41 +336,44 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             self._acted = True
             match step:
                 case GangStep.KEEP:
-                    self._each(pods, lambda uid, name: self._mark(gang, uid, name, "finalizers"))
+                    whys = self._each(pods, lambda uid, name: self._mark(gang, uid, name, "finalizers"))
                 case GangStep.RELEASE:
-                    self._each(
-                        pods, lambda uid, name: self._mark(gang, uid, name, "$deleteFromPrimitiveList/finalizers")
-                    )
+                    whys = self._each(pods, lambda uid, name: self._mark(gang, uid, name, _TAKE_AWAY))
                 case GangStep.BIND:
                     whys = self._each(pods, lambda uid, name: self._bind(gang, members[uid]))
-                    if why := next(filter(None, whys), ""):
-                        gang.gave_up = why
-                        self._records.save(gang)
+                    self._note_refused_bindings(gang, [members[uid] for uid, _ in pods], whys)
                 case GangStep.DELETE:
-                    self._each(pods, lambda uid, name: self._delete(gang, uid, name))
-        self._tell_steps(gang, members, todo)
+                    whys = self._each(pods, lambda uid, name: self._delete(gang, uid, name))
+            if step is not GangStep.BIND:
+                gang.timers.trouble = gang.timers.trouble or next(filter(None, whys), "")
+
+    def _note_refused_bindings(self, gang: AdoptedGang, members: Iterable[Member], whys: Iterable[str]) -> None:
+        """A pod whose binding was refused is as if it had not been tried."""
+        for member, why in zip(members, whys, strict=True):
+            if why:
+                member.tried, gang.timers.bind_refusal = False, why
+        self._records.save(gang)
 
     def _each(self, pods: Iterable[tuple[str, str]], do: Callable[[str, str], str]) -> list[str]:
         """Do something for each pod, some of them at the same time; returns what was refused, in words."""
         return list(self._workers.map(lambda pod: do(*pod), pods))
 
     def _mark(self, gang: AdoptedGang, uid: str, name: str, how: str) -> str:
-        """Change the finalizers of a pod. If that is refused, the next look tells what is the matter."""
+        """Change the finalizers of a pod; returns why Horae may not. Of other refusals the next look tells more."""
         content = {"metadata": {"uid": uid, how: [FINALIZER]}}
         try:
             self._api.call("patch", Pod, name, content, namespace=gang.namespace, content_type=STRATEGIC_PATCH)
         except ApiRefusal as why:
-            return why.why
+            return why.why if why.code == FORBIDDEN else ""
         return ""
 
     def _delete(self, gang: AdoptedGang, uid: str, name: str) -> str:
-        """Delete a pod, with its own grace period."""
+        """Delete a pod, with its own grace period; returns why that is refused."""
         content = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         try:
             self._api.call("delete", Pod, name, content, namespace=gang.namespace)
         except ApiRefusal as why:
-            if why.code not in (NOT_FOUND, CONFLICT):
-                raise OutOfSight(f"A pod cannot be deleted: {why}.") from None
+            return "" if why.code in (CONFLICT, NOT_FOUND) else why.why
         return ""
 
     def _bind(self, gang: AdoptedGang, member: Member) -> str:
@@ -322,14 +386,17 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             return "" if why.code in (CONFLICT, NOT_FOUND) else why.why
         return ""
 
-    def _tell_steps(self, gang: AdoptedGang, members: Mapping[str, Member], todo: GangTodo) -> None:
+    def _tell_steps(self, gang: AdoptedGang, todo: GangTodo) -> None:
         """Tell users of bindings and deletions."""
+        members = {member.uid: member for member in gang.members}
         for step, uid, name in todo.steps:
-            if step is GangStep.BIND:
+            if step is GangStep.BIND and members[uid].tried and not gang.timers.trouble:
                 text = f"Horae has assigned the pod to {members[uid].node}: {gang.job}, attempt {gang.attempt}."
                 self._pod_events.tell(gang.namespace, name, uid, "Scheduled", text)
             elif step is GangStep.DELETE:
                 text = f"Horae stops {gang.job}, attempt {gang.attempt}."
+                if gang.timers.trouble:
+                    text = f"Horae cannot stop {gang.job}, attempt {gang.attempt}: {_sentence(gang.timers.trouble)}"
                 self._pod_events.tell(gang.namespace, name, uid, "Stopping", text)
 
     # --- telling
@@ -337,6 +404,8 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
     def _explain_gang(self, gang: AdoptedGang, view: GangView, taken: TakenJob | None) -> None:
         """Tell users why the pods of a gang wait."""
         if gang.is_active:
+            if gang.timers.stuck:
+                self._explain(view.pods, "Waiting", f"{gang.job} cannot start: {_sentence(gang.timers.stuck)}")
             return
         if taken is None:
             why = f"Not taken in. {gang.refused}" if gang.refused else ""
@@ -354,9 +423,11 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         for pod in pods:
             self._pod_events.tell(pod.namespace, pod.name, pod.uid, reason, text)
 
-    def _show(self, nodes: Mapping[str, KubeNode], bound: Iterable[KubePod]) -> str:
+    def _show(self, every: Mapping[str, KubeNode], bound: Iterable[KubePod]) -> str:
         """Make the look the backend's sight; returns what is wrong with its nodes. It names no job."""
+        nodes = {name: node for name, node in every.items() if node.is_managed}
         active = [gang for gang in self._records.jobs.values() if gang.is_active]
+        seen_gangs = [gang for gang in active if gang.namespace not in self._blind]
         own = {f"{gang.namespace}/{member.name}" for gang in self._records.jobs.values() for member in gang.members}
         foreign = foreign_by_node((pod for pod in bound if pod.key not in own), nodes)
         living = {node for gang in active for node in gang.nodes}
@@ -371,10 +442,13 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
                 seen.append(Seen(shown.name, shown.gpu_type, shown.gpus, shown.rack or "rack-0", is_open, why))
             except BadCluster:
                 misnamed.append(node.name)
-        deleted = {name: facts for gang in active for name, facts in gang.machines.items() if name not in nodes}
-        seen += [Seen(name, *facts, False, "deleted") for name, facts in sorted(deleted.items())]
+        gone = {name: facts for gang in active for name, facts in gang.machines.items() if name not in nodes}
+        seen += [
+            Seen(name, *facts, False, "not managed any more" if name in every else "deleted")
+            for name, facts in sorted(gone.items())
+        ]
         self._show_sight(Sight(tuple(seen)))
-        vanished = self._vanished(active, bound)
+        vanished = self._vanished(seen_gangs, bound)
         return " ".join(
             [f"Work of others runs on {', '.join(sorted(foreign))}: closed for new jobs."] * bool(foreign)
             + [f"Cannot be used because of their names: {', '.join(misnamed)}."] * bool(misnamed)
@@ -396,6 +470,10 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         )
 
 
+def _sentence(text: str) -> str:
+    return f"{text.rstrip('.')}."
+
+
 def _by_uid(jobs: Mapping[str, UserJob]) -> dict[str, UserJob]:
     return {job.uid: job for job in jobs.values()}
 
@@ -410,10 +488,12 @@ def _held(bound: Iterable[KubePod]) -> dict[str, int]:
 
 
 def _is_of(pod: UserPod, gang: AdoptedGang) -> bool:
-    """Whether a pod is surely of this gang, even if its job is over: made by the same controller, or run by it."""
-    if pod.owner and pod.owner.uid in gang.owners:
-        return True
-    return any(member.uid == pod.uid for member in gang.members)
+    """Whether a pod of the same group is surely of this gang, even if its job is over.
+
+    The group has a uid, the same controller has made the pod, or it was seen before.
+    """
+    has_uid = gang.group.count("/") == 2 and not gang.group.endswith("/")
+    return has_uid or pod.uid in gang.pods or (pod.owner is not None and pod.owner.uid in gang.owners)
 
 
 def _has_ended(gang: AdoptedGang, taken: Mapping[str, TakenJob]) -> bool:

@@ -20,6 +20,7 @@ from horae.backends.adoption_options import DEFAULT_S, OPTIONS, BadRequest, dura
 from horae.backends.kubernetes.mirror import key_of
 from horae.backends.kubernetes.objects import (
     ENDED,
+    NODE_NOTE,
     PRODUCT_LABELS,
     SERVICE_LABEL,
     KubePod,
@@ -40,6 +41,8 @@ _JOB_COUNTS = ("global-replicas", "replicatedjob-replicas")
 _INDEX = "batch.kubernetes.io/job-completion-index"
 #: Names after `horae.dev/` that are no options of a job file.
 _NO_OPTIONS = {"gang", "gang-size", "user", "gpu-type", "job", "attempt", "rank", "refused", "node", "managed"}
+#: Names of users, as in `horae token create`.
+_USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 #: Node labels that a pod may ask for; Horae's nodes have them, or they say the GPU type.
 _KNOWN_SELECTORS = {*PRODUCT_LABELS, "kubernetes.io/os", "kubernetes.io/arch"}
 
@@ -165,7 +168,8 @@ def read_user_pod(content: Mapping[str, Any]) -> UserPod | None:
     """A pod that a user hands to Horae; None for all others, Horae's own included."""
     meta, spec, status = content["metadata"], content.get("spec", {}), content.get("status", {})
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
-    if spec.get("schedulerName") != SCHEDULER or SERVICE_LABEL in labels:
+    # A label alone, which anybody may put on a running pod, does not make it Horae's own.
+    if spec.get("schedulerName") != SCHEDULER or (SERVICE_LABEL in labels and NODE_NOTE in notes):
         return None
     both = {**labels, **notes}
     owner = _owner(meta)
@@ -292,7 +296,9 @@ def view_of(pods: Sequence[UserPod], jobs: Mapping[str, UserJob], owners: Iterab
     """A gang from its pods. `jobs` are those of the namespace by uid, `owners` the Jobs that made its last pods."""
     living = [pod for pod in pods if pod.pod.phase not in ENDED]
     by_jobs = bool(living) and all(pod.owner and pod.owner.resource == "Job" for pod in living)
-    uids = {pod.owner.uid for pod in living if pod.owner} if by_jobs else ({*owners} if not living else set())
+    # Pods that have lost their owner are nobody's, also when they have ended.
+    is_known = bool(living) or (bool(pods) and not any(pod.owner for pod in pods))
+    uids = {pod.owner.uid for pod in living if pod.owner} if by_jobs else (set() if is_known else {*owners})
     made = {uid: jobs[uid] for uid in uids if uid in jobs}
     jobset = next((job.jobset for job in made.values() if job.jobset), "")
     made |= {job.uid: job for job in jobs.values() if jobset and job.jobset == jobset}
@@ -327,8 +333,12 @@ def _controller(living: Sequence[UserPod], uids: set[str], made: Mapping[str, Us
     return Controller.UNKNOWN if any(pod.owner for pod in living) else Controller.NONE
 
 
-def document_of(pods: Sequence[UserPod]) -> tuple[dict[str, Any], float]:
-    """The gang as a job file, and its estimated seconds; raises `BadRequest`."""
+def document_of(pods: Sequence[UserPod], trusted: bool = False) -> tuple[dict[str, Any], float]:
+    """The gang as a job file, and its estimated seconds; raises `BadRequest`.
+
+    Unless annotations are trusted, the queue is the namespace or below it: who may make pods must not spend the share
+    of others.
+    """
     first = pods[0]
     where = "the annotations"
     gpus = sum(pod.pod.gpus for pod in pods)
@@ -355,12 +365,19 @@ def document_of(pods: Sequence[UserPod]) -> tuple[dict[str, Any], float]:
         if option not in OPTIONS or option == "grace":
             raise BadRequest(f"The annotation horae.dev/{name} is not known.{did_you_mean(option, OPTIONS)}")
         put_option(document, option, read_value(option, value, where))
+    if not trusted and document["queue"].partition("/")[0] != first.namespace:
+        document["queue"] = f"{first.namespace}/{document['queue']}"
     return document, duration_of(document, where)
 
 
-def user_of(pods: Sequence[UserPod]) -> str:
-    """Whose job a gang is: as its annotation says, else its namespace."""
-    return pods[0].options.get("user") or pods[0].namespace
+def user_of(pods: Sequence[UserPod], trusted: bool = False) -> str:
+    """Whose job a gang is: its namespace's, or as its annotation says, which counts within the namespace only."""
+    user, namespace = pods[0].options.get("user"), pods[0].namespace
+    if not user:
+        return namespace
+    if not _USER.fullmatch(user):
+        raise BadRequest(f"{_OWN}user must be letters, digits, and . _ @ -, 63 at most, and is {user!r}.")
+    return user if trusted else f"{user}@{namespace}"
 
 
 def _job_name(name: str) -> str:

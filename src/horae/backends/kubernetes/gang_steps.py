@@ -7,6 +7,8 @@
    one is bound, and all are bound or none. Nothing is bound while pods that have not ended hold the GPUs.
 3. An attempt that is to stop has its pods deleted, each with its own grace period. If one of them ends without success,
    or somebody deletes it, the others are deleted, too. The pods that the controller makes then are the next attempt.
+   An attempt whose pods cannot start, or find no room within the launch limit, is given up in the same way. Pods made
+   by hand are not deleted for that: nobody would make them again. They go on waiting, and are told why.
 4. An attempt is over when the end of each pod is proven: a terminal phase while its node answers, a machine that has
    started again since, or the word of an operator or the site's fence. A deleted Node object, a pod that has vanished
    and a grace period of 0 prove nothing: processes were seen to live on.
@@ -19,7 +21,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from horae.backends.adopted_job import FAILED, FINISHED, LAUNCH_FAILED, STOPPED
-from horae.backends.kubernetes.adopted_gang import AdoptedGang, GangTimers, Member, owners_of
+from horae.backends.driver import ClusterDriver
+from horae.backends.kubernetes.adopted_gang import AdoptedGang, GangTimers, Member, owners_of, unowned
 from horae.backends.kubernetes.gang_pods import Controller, GangView, UserPod, pack
 from horae.backends.kubernetes.objects import ENDED as TERMINAL
 from horae.backends.kubernetes.objects import NEVER_BEGAN_S, KubeNode, cannot_start
@@ -47,6 +50,8 @@ class GangPatience:
     look_soon_s: float = 0.2
     #: For which a launch waits for pods of the gang that are missing.
     launch_s: float = 30.0
+    #: For which pods of an attempt may lack the room to be bound (`launch-limit`); time out of sight does not count.
+    launch_limit_s: float = ClusterDriver.launch_limit_s
     #: After which a waiting gang whose pods are missing is held.
     lacking_s: float = 5.0
     #: Between two deletions of the same pods.
@@ -102,7 +107,7 @@ def see_to(gang: AdoptedGang, view: GangView, state: State | None, at: GangMomen
     """What to do and tell now. `state` is the job's state in the service, None if it was not taken in yet."""
     todo = GangTodo()
     if fresh := view.fresh:
-        gang.owners = owners_of(fresh)
+        gang.owners, gang.pods = owners_of(fresh), unowned(fresh)
     if view.controller is not Controller.GONE:
         gang.timers.orphan_s = None
     elif gang.timers.orphan_s is None:
@@ -238,8 +243,9 @@ def _seat(gang: AdoptedGang, pods: list[UserPod], at: GangMoment) -> None:
 def _see_members(gang: AdoptedGang, view: GangView, state: State | None, at: GangMoment, todo: GangTodo) -> None:
     pods = {pod.uid: pod for pod in view.pods}
     for member in gang.members:
-        _see_member(gang, member, pods.get(member.uid), at)
-        if member.ended and member.uid in pods and pods[member.uid].pod.is_kept:
+        pod = pods.get(member.uid)
+        _see_member(gang, member, pod, at)
+        if member.ended and pod and pod.pod.is_kept and not pod.is_fresh:
             todo.add(GangStep.RELEASE, member)
     if all(member.begun or (member.ended and member.code == 0) for member in gang.at_work):
         gang.begun = True
@@ -253,7 +259,7 @@ def _see_members(gang: AdoptedGang, view: GangView, state: State | None, at: Gan
     elif _must_end(gang, state):
         _delete(gang, pods, at, todo)
     else:
-        _go_on(gang, pods, at, todo)
+        _go_on(gang, view, at, todo)
 
 
 def _must_end(gang: AdoptedGang, state: State | None) -> bool:
@@ -274,6 +280,8 @@ def _see_member(gang: AdoptedGang, member: Member, pod: UserPod | None, at: Gang
         member.taken_away = member.taken_away or (pod.pod.deleted_s is not None and not member.deleted)
     if not member.tried and pod is None:
         member.ended = True  # it has vanished before anything was done with it
+    elif gang.gave_up and not member.tried and _is_unbound(pod):
+        member.ended = True  # nothing was done with it: it waits for the next attempt
     elif pod and pod.pod.deleted_s is not None and not pod.pod.node:
         member.ended = True  # deleted before it was bound: it can never run
     elif pod and pod.pod.phase in TERMINAL and at.answers(member.node):
@@ -320,29 +328,49 @@ def _delete(gang: AdoptedGang, pods: Mapping[str, UserPod], at: GangMoment, todo
             todo.add(GangStep.DELETE, member)
 
 
-def _go_on(gang: AdoptedGang, pods: Mapping[str, UserPod], at: GangMoment, todo: GangTodo) -> None:
-    """Bind what is not bound, tell the start, and give up pods that cannot start."""
+def _go_on(gang: AdoptedGang, view: GangView, at: GangMoment, todo: GangTodo) -> None:
+    """Give up pods that cannot start, bind what is not bound, and tell the start."""
+    pods = {pod.uid: pod for pod in view.pods}
     unbound = [member for member in gang.members if not member.ended and _is_unbound(pods.get(member.uid))]
-    if unbound and _has_room(unbound, at):
-        for member in unbound:
-            # What the node did before says nothing about this pod.
-            member.tried, member.boot = True, at.boot(member.node)
-            at.held[member.node] = at.held.get(member.node, 0) + member.gpus
-            todo.add(GangStep.BIND, member)
-    stuck = next((pod for pod in pods.values() if _is_at_work(gang, pod) and cannot_start(pod.pod, at.server_s)), None)
-    if stuck:
-        gang.gave_up = stuck.pod.stuck or "its pods did not start in time"
+    has_room = _has_room(unbound, at)
+    why = gang.timers.bind_refusal or _why_stuck(gang, view, at) or _why_no_room(gang, [] if has_room else unbound, at)
+    gang.timers.bind_refusal, gang.timers.stuck = "", why
+    if why and (view.controller is not Controller.NONE or not any(member.tried for member in gang.members)):
+        gang.gave_up = why
+        return
+    for member in unbound if has_room else ():
+        # What the node did before says nothing about this pod.
+        member.tried, member.boot = True, at.boot(member.node)
+        at.held[member.node] = at.held.get(member.node, 0) + member.gpus
+        todo.add(GangStep.BIND, member)
     if gang.begun and not gang.timers.announced:
         gang.timers.announced = True
         todo.events.append(JobStarted(0.0, gang.job, gang.attempt, up_s=gang.run_s))
 
 
+def _why_stuck(gang: AdoptedGang, view: GangView, at: GangMoment) -> str:
+    """Why pods that are bound cannot start; empty if they can."""
+    working = {member.uid for member in gang.members if not member.ended}
+    stuck = next((pod for pod in view.pods if pod.uid in working and cannot_start(pod.pod, at.server_s)), None)
+    return (stuck.pod.stuck or "its pods did not start in time") if stuck else ""
+
+
+def _why_no_room(gang: AdoptedGang, unbound: list[Member], at: GangMoment) -> str:
+    """Why pods that lack room on their nodes have waited too long; empty if they have not. Those that run, run on."""
+    timers, limit_s = gang.timers, at.patience.launch_limit_s
+    if not unbound or gang.begun:
+        timers.no_room_seen_s, timers.no_room_s = None, 0.0
+        return ""
+    if timers.no_room_seen_s is not None:
+        timers.no_room_s += min(at.now_s - timers.no_room_seen_s, at.patience.silence_s)
+    timers.no_room_seen_s = at.now_s
+    nodes = ", ".join(sorted({member.node for member in unbound}))
+    why = f"its pods did not find room on {nodes} within {limit_s:.0f} s (launch-limit)"
+    return why if timers.no_room_s >= limit_s else ""
+
+
 def _is_unbound(pod: UserPod | None) -> bool:
     return pod is not None and pod.is_fresh
-
-
-def _is_at_work(gang: AdoptedGang, pod: UserPod) -> bool:
-    return any(member.uid == pod.uid and not member.ended for member in gang.members)
 
 
 def _has_room(members: list[Member], at: GangMoment) -> bool:
@@ -351,7 +379,9 @@ def _has_room(members: list[Member], at: GangMoment) -> bool:
     for member in members:
         needed[member.node] = needed.get(member.node, 0) + member.gpus
     return all(
-        node in at.nodes and at.held.get(node, 0) + gpus <= max(at.nodes[node].gpus, at.nodes[node].gpus_claimed)
+        node in at.nodes
+        and at.nodes[node].is_managed
+        and at.held.get(node, 0) + gpus <= max(at.nodes[node].gpus, at.nodes[node].gpus_claimed)
         for node, gpus in needed.items()
     )
 

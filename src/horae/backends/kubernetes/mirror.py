@@ -65,24 +65,24 @@ class Mirror(Generic[Seen]):
         """Whether the mirror follows the server."""
         return self._thread is not None and self._thread.is_alive()
 
-    def snapshot(self) -> dict[str, Seen]:
-        """All objects by key, as they are now; raises `OutOfSight` if that is not certain."""
-        self._sync()
+    def snapshot(self, wait_s: float = SYNC_S) -> dict[str, Seen]:
+        """All objects by key, as they are now; raises `OutOfSight` if that is not certain, after `wait_s`."""
+        self._sync(wait_s)
         with self._lock:
             return dict(self._found)
 
     def get(self, key: str) -> Seen | None:
         """One object, as it is now; None if it is gone."""
-        self._sync()
+        self._sync(SYNC_S)
         with self._lock:
             return self._found.get(key)
 
-    def _sync(self) -> None:
+    def _sync(self, wait_s: float) -> None:
         self._looked_s = time.monotonic()
         if not self.is_awake:
             self._thread = threading.Thread(target=self._follow, name="horae-kubernetes-watch", daemon=True)
             self._thread.start()
-        if not self._in_sync.wait(SYNC_S):
+        if not self._in_sync.wait(wait_s):
             raise OutOfSight(self._why)
 
     def put(self, seen: Seen) -> None:

@@ -87,6 +87,8 @@ class KubeNode:
     why: str
     #: Changes each time that the machine starts; empty if it is not told.
     boot: str = ""
+    #: Whether it has GPUs, and is for Horae.
+    is_managed: bool = True
 
     @property
     def key(self) -> str:
@@ -131,6 +133,12 @@ class KubePod:
 
 def read_node(content: Mapping[str, Any]) -> KubeNode | None:
     """A node; None if it has never had a GPU, or is not for Horae."""
+    node = read_any_node(content)
+    return node if node.is_managed else None
+
+
+def read_any_node(content: Mapping[str, Any]) -> KubeNode:
+    """A node, for Horae or not."""
     meta, spec, status = content["metadata"], content.get("spec", {}), content.get("status", {})
     labels = meta.get("labels", {})
     allocatable, capacity = status.get("allocatable", {}), status.get("capacity", {})
@@ -138,8 +146,6 @@ def read_node(content: Mapping[str, Any]) -> KubeNode | None:
     gpus = int(read_quantity(allocatable.get(resource, "0")))
     counted = next((int(labels[name]) for name in COUNT_LABELS if labels.get(name, "").isdigit()), 0)
     claimed = max(gpus, int(read_quantity(capacity.get(resource, "0")))) or counted
-    if not claimed or labels.get(MANAGED_LABEL) == "false":
-        return None
     ready: Mapping[str, Any] = next((entry for entry in status.get("conditions", []) if entry["type"] == "Ready"), {})
     taints = [taint for taint in spec.get("taints", []) if taint.get("effect") in ("NoSchedule", "NoExecute")]
     why = _why_closed(ready, spec.get("unschedulable", False), taints)
@@ -161,6 +167,7 @@ def read_node(content: Mapping[str, Any]) -> KubeNode | None:
         ready_since_s=seconds_of_time(ready.get("lastTransitionTime")) or 0.0 if is_ready else 0.0,
         why=why,
         boot=str((status.get("nodeInfo") or {}).get("bootID") or ""),
+        is_managed=bool(claimed) and labels.get(MANAGED_LABEL) != "false",
     )
 
 

@@ -31,7 +31,7 @@ NEEDED_TO_ADOPT = (
     Right("pods", ("get", "list", "watch", "delete", "patch")),
     Right("pods/binding", ("create",)),
     Right("jobs", ("list", "watch"), group="batch"),
-    Right("leases", ("get", "create", "delete"), group="coordination.k8s.io"),
+    Right("leases", ("get", "create", "patch", "delete"), group="coordination.k8s.io"),
     Right("nodes", ("get", "list", "watch"), whole_cluster=True),
 )
 #: Without this users are not told why their pods wait.
