@@ -60,7 +60,8 @@ def uninstall(
 ) -> None:
     """Take Horae's part out of job_submit.lua, and give waiting jobs back to Slurm. Running jobs run on.
 
-    Stop the service first. Holds of users stay. Start times and nodes are as their users asked for.
+    Stop the service first. Holds of users stay. Start times and nodes are as their users asked for; without the state
+    folder of the service, jobs keep the nodes that Horae chose.
     """
     from horae.backends.slurm.adopted_job import AdoptionRecords
     from horae.backends.slurm.give_back import give_back
@@ -74,11 +75,16 @@ def uninstall(
     note = "no longer holds jobs" if was_there else "did not hold jobs"
     typer.echo(f"job_submit.lua {note} of partition {partition}.")
     records = AdoptionRecords(home).jobs if (home / "adopted").is_dir() else {}
-    given, refused = give_back(commands, partition, records, config.get("JobRequeue", "1") != "0")
+    found = give_back(commands, partition, records, config.get("JobRequeue", "1") != "0")
     lower_flags(commands, partition)
-    typer.echo(f"{given} waiting jobs are Slurm's again.")
-    if refused:
-        typer.echo(f"Slurm refused to change {', '.join(refused)}: look at them with scontrol show job.")
+    typer.echo(f"{len(found.given)} waiting jobs are Slurm's again.")
+    if found.unrecorded:
+        typer.echo(
+            f"{len(found.unrecorded)} of them have no record in {home}, and keep the nodes that Horae may have chosen. Run "
+            "this again with --state DIR of their service, and they get the nodes that their users asked for."
+        )
+    if found.refused:
+        typer.echo(f"Slurm refused to change {', '.join(found.refused)}: look at them with scontrol show job.")
     typer.echo(
         "JobSubmitPlugins=lua, RequeueExitHold=75 and an empty job_submit.lua can go, if nothing else needs them. Jobs "
         "that still run and exit with 75 stay held in Slurm: `scontrol release` runs them again."

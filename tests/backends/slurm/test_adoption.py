@@ -13,7 +13,8 @@ from functools import partial
 
 import pytest
 
-from horae.testing.slurm_cluster import PARTITION, why_not
+from horae.backends.slurm.queue_listing import FAR
+from horae.testing.slurm_cluster import PARTITION, SlurmTrouble, why_not
 from tests.backends.slurm.adoption_rig import USERS, AdoptionRig, prepare
 from tests.engine_folder import engine_folder
 from tests.service.served_process import patiently
@@ -182,6 +183,20 @@ def test_after_uninstalling_jobs_are_plain_slurms(rig: AdoptionRig) -> None:
     plain = rig.sbatch("--gres=gpu:1", script="true")
     rig.wait_for(plain, "COMPLETED")
     assert "horae-service" not in rig.slurm.run("squeue", "-h", "-o", "%j")
+
+
+def test_jobs_are_given_back_without_the_services_state_folder(rig: AdoptionRig) -> None:
+    waits, held = rig.sbatch("--gres=gpu:1", script="true"), rig.sbatch("--gres=gpu:1", script="true")
+    for job in (waits, held):
+        rig.slurm.run("scontrol", "update", f"jobid={job}", f"starttime={FAR}")
+        rig.slurm.run("scontrol", "release", job)
+    rig.as_user(ANN, "scontrol", "hold", held)
+    done = rig.horae("slurm", "uninstall", "--partition", PARTITION, "--state", str(rig.folder / "another"))
+    assert "2 waiting jobs are Slurm's again.\n2 of them have no record" in done.stdout
+    rig.wait_for(waits, "COMPLETED")
+    assert rig.queue()[held].is_held
+    rig.as_user(ANN, "scontrol", "release", held)
+    rig.wait_for(held, "COMPLETED")
 
 
 def test_install_writes_the_plugin_and_says_what_slurm_conf_needs(rig: AdoptionRig) -> None:
