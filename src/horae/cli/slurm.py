@@ -30,8 +30,9 @@ FolderOption = Annotated[
 def install(partition: PartitionOption, folder: FolderOption = None) -> None:
     """Write the job_submit.lua by which jobs of a partition wait for Horae. Run it on the controller, as root.
 
-    Only jobs of this partition that ask for GPUs are touched: they are held, and may be run again. A job_submit.lua
-    that is there already is kept, with Horae's part added. The lines that slurm.conf needs are printed.
+    Only jobs of this partition that ask for GPUs are touched: they are held, and may be run again. Those of srun and
+    salloc are refused. A job_submit.lua that is there already is kept, with Horae's part added. The lines that
+    slurm.conf needs are printed.
     """
     from horae.backends.slurm.adoption_checks import check_adoption
     from horae.backends.slurm.submit_plugin import install as write_plugin
@@ -43,6 +44,10 @@ def install(partition: PartitionOption, folder: FolderOption = None) -> None:
         raise UserError(report.errors[0])
     path = write_plugin(folder or _folder(config), partition)
     typer.echo(f"{path} holds new jobs of partition {partition} that ask for GPUs, until Horae lets them run.")
+    typer.echo(
+        "srun and salloc outside of a job get no GPUs there any more: users submit with sbatch. Jobs that name several "
+        f"partitions (-p {partition},others) go to {partition} alone."
+    )
     if lines := settings_lines(config):
         typer.echo("Put this into slurm.conf, then restart slurmctld:")
         typer.echo("\n".join(f"  {line}" for line in lines))
