@@ -50,7 +50,7 @@ def test_gpus_are_read_in_every_form(text: str, gpus: dict[str, int]) -> None:
     assert read_gres(text) == gpus
 
 
-@pytest.mark.parametrize("state", ["idle", "mixed", "allocated", "completing", "mixed-", "planned", "IDLE"])
+@pytest.mark.parametrize("state", ["idle", "mixed", "allocated", "completing", "mixed-", "planned", "IDLE", "allocated+"])
 def test_a_node_in_service_takes_jobs(state: str) -> None:
     assert read_node_state(state) == (True, False)
 
@@ -58,7 +58,7 @@ def test_a_node_in_service_takes_jobs(state: str) -> None:
 @pytest.mark.parametrize(
     "state",
     "idle* mixed* allocated* drained draining drained* IDLE+DRAIN reserved maint unknown unknown* reboot powering_up "
-    "inval fail a_state_of_tomorrow".split(),
+    "inval fail a_state_of_tomorrow allocated+* drained+".split(),
 )
 def test_a_node_that_takes_no_jobs_is_not_lost_for_that(state: str) -> None:
     assert read_node_state(state) == (False, False)
