@@ -492,9 +492,16 @@ def test_a_last_word_that_cannot_be_understood_is_a_failure(site: Site) -> None:
 def test_a_piece_that_cannot_start_beside_one_that_runs_is_a_failed_launch(site: Site) -> None:
     site.cluster.ends_at_once.add("v2")
     site.start(places=_GANG)
-    assert "ended before the job began" in site.told(LaunchFailed).why
+    assert site.told(LaunchFailed).why == "its runner ended before the job began"
     assert len(ends(site.rounds())) == 1
     assert not [event for event in site.seen if isinstance(event, JobStarted)]
+
+
+def test_what_was_printed_for_a_runner_that_never_began_is_the_reason(site: Site) -> None:
+    site.cluster.ends_at_once.add("v1")
+    site.cluster.printed = "exec: /x/python: not found"
+    site.start()
+    assert site.told(LaunchFailed).why == "its runner ended before the job began: exec: /x/python: not found"
 
 
 def _files_with(text: str, folder: Path) -> Iterator[Path]:

@@ -151,7 +151,8 @@ def read_job_state(state: str, reason: str) -> PieceState:
         return PieceWaiting(why)
     if state not in _ENDED:
         return PieceRunning()
-    return PieceEnded(KILLED if state == "OUT_OF_MEMORY" else None, _ENDED[state], why)
+    said = "" if state == "COMPLETED" else f"Slurm says: {why}"
+    return PieceEnded(KILLED if state == "OUT_OF_MEMORY" else None, _ENDED[state], said)
 
 
 def read_node_list(text: str) -> list[str]:
