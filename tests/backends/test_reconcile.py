@@ -504,6 +504,20 @@ def test_what_was_printed_for_a_runner_that_never_began_is_the_reason(site: Site
     assert site.told(LaunchFailed).why == "its runner ended before the job began: exec: /x/python: not found"
 
 
+def test_a_piece_that_cannot_start_is_the_reason_though_it_ended_the_other_one_first(site: Site) -> None:
+    site.cluster.ends_at_once.add("v2")
+    site.cluster.stuck.add("v2")
+    site.start(places=_GANG)
+    until(lambda: (site.shared / "jobs" / "a-1" / "1" / "v1" / runner.RUNNER).exists(), "for the other one")
+    site.cluster.blind = True
+    for process in site.cluster.runners[PieceId("a-1", 1, "v1")]:
+        process.terminate()
+        process.wait(20)
+    site.cluster.stuck.clear()
+    site.cluster.blind = False
+    assert site.told(LaunchFailed).why == "its runner ended before the job began"
+
+
 def _files_with(text: str, folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*.json") if text in text_of(path))
 

@@ -186,8 +186,12 @@ class AttemptRound:
         return files.cancel(CANNOT_RUN, f"{why}: {said}" if said else why)
 
     def _first_failure(self, words: Mapping[str, LastWord]) -> LastWord | None:
-        """The last word of the piece that ended first with another code than 0."""
+        """The last word of the piece that ended first with another code than 0; of one that never began, if there is.
+
+        A piece that cannot begin may end the others before anybody has seen why.
+        """
         failed = [node for node, word in words.items() if word.code != 0]
+        failed = [node for node in failed if words[node].why and not self._followed.stopping] or failed
         if not failed:
             return None
         return words[min(failed, key=lambda node: self._ordered.piece(node).ended_s())]
