@@ -126,7 +126,7 @@ def test_a_key_of_another_type_does_not_fit(tmp_path: Path, ca: trustme.CA, file
 
 
 def test_a_key_that_openssl_finds_too_small_is_told_so(tmp_path: Path) -> None:
-    key = rsa.generate_private_key(65537, 1024)  # noqa: S505, that is the point
+    key = rsa.generate_private_key(65537, 1024)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HERE)])
     made = x509.CertificateBuilder(name, name, key.public_key(), 1, days(-1), days(1)).sign(key, hashes.SHA256())
     pem = serialization.Encoding.PEM

@@ -181,9 +181,9 @@ class AttemptRound:
         files = self._ordered.piece(node)
         if state.cause in (EndCause.STOPPED, EndCause.CANCELLED):
             return files.cancel()
-        said = "" if files.begun else self._hands.last_line(self._ordered, node)
+        line = "" if files.begun else self._hands.last_line(self._ordered, node)
         why = state.why or "its runner ended before the job began"
-        return files.cancel(CANNOT_RUN, f"{why}: {said}" if said else why)
+        return files.cancel(CANNOT_RUN, f"{why}: {line}" if line else why)
 
     def _first_failure(self, words: Mapping[str, LastWord]) -> LastWord | None:
         """The last word of the piece that ended first with another code than 0; of one that never began, if there is.

@@ -85,8 +85,8 @@ def uninstall(
     typer.echo(f"{len(found.given)} waiting jobs are Slurm's again.")
     if found.unrecorded:
         typer.echo(
-            f"{len(found.unrecorded)} of them have no record in {home}, and keep the nodes that Horae may have chosen. Run "
-            "this again with --state DIR of their service, and they get the nodes that their users asked for."
+            f"{len(found.unrecorded)} of them have no record in {home}, and keep the nodes that Horae may have chosen. "
+            "Run this again with --state DIR of their service, and they get the nodes that their users asked for."
         )
     if found.refused:
         typer.echo(f"Slurm refused to change {', '.join(found.refused)}: look at them with scontrol show job.")

@@ -135,7 +135,9 @@ def _unloadable(cert: Path, key: Path, why: ssl.SSLError) -> BadCertificate:
             f"OpenSSL refuses the certificate {cert} with the key {key} ({words}): make new ones, for example with an "
             "RSA key of 2048 bits."
         )
-    return BadCertificate(f"{cert} and {key} are not a certificate and a key in PEM form: check --tls-cert and --tls-key.")
+    return BadCertificate(
+        f"{cert} and {key} are not a certificate and a key in PEM form: check --tls-cert and --tls-key."
+    )
 
 
 def _check_readable(path: Path | None, option: str) -> None:

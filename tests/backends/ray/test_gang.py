@@ -115,9 +115,7 @@ def _make_open(place: Path) -> None:
 _needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
 
 
-@pytest.mark.parametrize(
-    "make", [_make_link, pytest.param(_make_anothers, marks=_needs_root), _make_open, Path.touch]
-)
+@pytest.mark.parametrize("make", [_make_link, pytest.param(_make_anothers, marks=_needs_root), _make_open, Path.touch])
 def test_a_folder_of_locks_that_others_may_use_is_a_failed_launch(
     folder: Path, make: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
 ) -> None:

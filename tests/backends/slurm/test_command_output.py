@@ -50,7 +50,9 @@ def test_gpus_are_read_in_every_form(text: str, gpus: dict[str, int]) -> None:
     assert read_gres(text) == gpus
 
 
-@pytest.mark.parametrize("state", ["idle", "mixed", "allocated", "completing", "mixed-", "planned", "IDLE", "allocated+"])
+@pytest.mark.parametrize(
+    "state", ["idle", "mixed", "allocated", "completing", "mixed-", "planned", "IDLE", "allocated+"]
+)
 def test_a_node_in_service_takes_jobs(state: str) -> None:
     assert read_node_state(state) == (True, False)
 

@@ -30,8 +30,8 @@ _EXIT_WORDS = {
     NO_RAY: "The program python3 on Ray's head has no package ray: start Ray with its environment activated.",
     STILL_USED: "Processes of an earlier attempt still use the GPUs.",
     NO_LOCKS: (
-        "GPUs cannot be locked on a node: horae-gpus-UID in its temporary folder (/tmp) must be a folder of the account "
-        "that runs Ray, which nobody else may use. Remove it there."
+        "GPUs cannot be locked on a node: horae-gpus-UID in its temporary folder (/tmp) must be a folder of the "
+        "account that runs Ray, which nobody else may use. Remove it there."
     ),
 }
 

@@ -126,7 +126,7 @@ class Gang:
                 self._lose(piece)
 
     def _note_end(self, code: int) -> None:
-        """Note the end of a piece. With one that never began the driver ends, and tells why: others would wait for it."""
+        """Note the end of a piece. With one that never began the driver ends: others would wait for it."""
         if code and not self.code:
             self.code, self.stopping = code, True
 

@@ -18,8 +18,8 @@ _SHELL = re.compile(r"^horae: (line )?\d+: ")
 def last_line(path: Path) -> str:
     """The last line that says why something ended; empty if there is none, or no plain file that can be read."""
     lines = [line.strip() for line in _end_of(path).splitlines()]
-    telling = [line for line in lines if line and not _TASK_ENDED.match(line)]
-    words = _SHELL.sub("", telling[-1]) if telling else ""
+    reasons = [line for line in lines if line and not _TASK_ENDED.match(line)]
+    words = _SHELL.sub("", reasons[-1]) if reasons else ""
     return "".join(letter if letter.isprintable() else " " for letter in words)[:_MOST_CHARACTERS].rstrip(". ")
 
 

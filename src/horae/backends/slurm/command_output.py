@@ -151,8 +151,8 @@ def read_job_state(state: str, reason: str) -> PieceState:
         return PieceWaiting(why)
     if state not in _ENDED:
         return PieceRunning()
-    said = "" if state == "COMPLETED" else f"Slurm says: {why}"
-    return PieceEnded(KILLED if state == "OUT_OF_MEMORY" else None, _ENDED[state], said)
+    message = "" if state == "COMPLETED" else f"Slurm says: {why}"
+    return PieceEnded(KILLED if state == "OUT_OF_MEMORY" else None, _ENDED[state], message)
 
 
 def read_node_list(text: str) -> list[str]:
