@@ -39,6 +39,8 @@ class FakeCluster(ClusterDriver):
         self.ends_at_once: set[str] = set()
         #: Why submitted pieces are not started; empty if they are.
         self.not_started = ""
+        #: What was printed for pieces whose runners never began.
+        self.printed = ""
         #: Whether ended pieces were cancelled by somebody.
         self.cancelled = False
         #: How pieces whose runners have ended are shown.
@@ -93,6 +95,9 @@ class FakeCluster(ClusterDriver):
         if self.lose_answer:
             self.lose_answer -= 1
             raise OutOfSight("The answer was lost.")
+
+    def last_line(self, piece: Piece) -> str:
+        return self.printed
 
     def _begin(self, piece: Piece) -> subprocess.Popen[bytes]:
         env = {"PATH": os.environ["PATH"], NODE_VARIABLE: piece.id.node, "CUDA_VISIBLE_DEVICES": "5"}

@@ -527,9 +527,30 @@ def test_a_last_word_that_cannot_be_understood_is_a_failure(site: Site) -> None:
 def test_a_piece_that_cannot_start_beside_one_that_runs_is_a_failed_launch(site: Site) -> None:
     site.cluster.ends_at_once.add("v2")
     site.start(places=_GANG)
-    assert "ended before the job began" in site.told(LaunchFailed).why
+    assert site.told(LaunchFailed).why == "its runner ended before the job began"
     assert len(ends(site.rounds())) == 1
     assert not [event for event in site.seen if isinstance(event, JobStarted)]
+
+
+def test_what_was_printed_for_a_runner_that_never_began_is_the_reason(site: Site) -> None:
+    site.cluster.ends_at_once.add("v1")
+    site.cluster.printed = "exec: /x/python: not found"
+    site.start()
+    assert site.told(LaunchFailed).why == "its runner ended before the job began: exec: /x/python: not found"
+
+
+def test_a_piece_that_cannot_start_is_the_reason_though_it_ended_the_other_one_first(site: Site) -> None:
+    site.cluster.ends_at_once.add("v2")
+    site.cluster.stuck.add("v2")
+    site.start(places=_GANG)
+    until(lambda: (site.shared / "jobs" / "a-1" / "1" / "v1" / runner.RUNNER).exists(), "for the other one")
+    site.cluster.blind = True
+    for process in site.cluster.runners[PieceId("a-1", 1, "v1")]:
+        process.terminate()
+        process.wait(20)
+    site.cluster.stuck.clear()
+    site.cluster.blind = False
+    assert site.told(LaunchFailed).why == "its runner ended before the job began"
 
 
 def _files_with(text: str, folder: Path) -> Iterator[Path]:

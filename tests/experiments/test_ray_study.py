@@ -10,6 +10,7 @@ import shlex
 import site
 import subprocess
 import sys
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -73,6 +74,8 @@ class FakeRay(FakeDashboard):
                 self.packages[name] = content
             return (200, {}) if name in self.packages else (404, "no such package")
         self.asked.append((line, None))
+        if path == "/api/version":
+            return 200, {"ray_version": "2.9.0"}
         if line == "POST /api/jobs/":
             return self._submit(json.loads(content))
         if name not in self.logs:
@@ -165,6 +168,38 @@ def test_lines_that_are_cut_off_or_rays_own_are_left_out() -> None:
     text = base64.b64encode(study_node.pack_outcome(outcome)).decode()
     log = f"(raylet) {ray_tasks.RUN} 7 done x\n{ray_tasks.RUN} 0 done {text}\n{ray_tasks.RUN} 1 done {text[:40]}"
     assert [*read_outcomes(log)] == [0]
+
+
+def test_a_line_whose_content_is_broken_is_a_lost_run() -> None:
+    assert read_outcomes(f"{ray_tasks.RUN} 0 done abc\n{ray_tasks.RUN} ² done YWJj\n") == {}
+    no_text = base64.b64encode(b"No policy \xff").decode()
+    with pytest.raises(UserError, match="No policy"):
+        read_outcomes(f"{ray_tasks.RUN} 0 refused {no_text}\n")
+
+
+@pytest.mark.parametrize("said", ["<html>Welcome</html>", {}, [], "null", {"ray_version": "2.9.0"}])
+def test_a_server_that_says_yes_to_everything_is_not_taken_for_ray(said: object) -> None:
+    class Agreeable(FakeDashboard):
+        def answer(self, line: str, content: bytes, headers: dict[str, str]) -> Reply:
+            return 200, said
+
+    began_s = time.monotonic()
+    with serving(Agreeable()) as other, pytest.raises(UserError) as caught:
+        study(other).run(BATCH, silent)
+    assert "not answer as Ray's dashboard does: check --on" in str(caught.value) or "Is --on" in str(caught.value)
+    assert time.monotonic() - began_s < 30, "nobody waits for it to come back"
+
+
+def test_a_record_without_a_status_is_not_rays(fake: FakeRay) -> None:
+    answer = fake.answer
+
+    def forget(line: str, content: bytes, headers: dict[str, str]) -> Reply:
+        is_record = line.startswith("GET /api/jobs/") and not line.endswith("/logs")
+        return (200, {}) if is_record else answer(line, content, headers)
+
+    fake.answer = forget  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="does not answer as Ray's dashboard does"):
+        study(fake).run(BATCH, silent)
 
 
 def test_nobody_at_the_address_is_told() -> None:

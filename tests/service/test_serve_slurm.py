@@ -82,6 +82,15 @@ class TestOnRealSlurm:
             assert record["attempts"][0]["on"] == ["v1[0,1]", "v2[0,1]"]
             assert "2 of 4" in logs(client, jobs)[0]
 
+    @pytest.mark.parametrize("hosts", [["v1", "v2"]])
+    def test_a_python_that_the_nodes_do_not_have_is_told(self, slurm: SlurmCluster, tmp_path: Path) -> None:
+        python = {"python": "/nowhere/python"}
+        with served(on(slurm, tmp_path / "state", backend_settings=python), nodes=2) as client:
+            one, two = ({"run": "true", "resources": {"gpus": 2, "nodes": nodes}} for nodes in (1, 2))
+            for job in submit(client, one, two):
+                sentence = "its runner ended before the job began: exec: /nowhere/python: not found."
+                until(lambda: sentence in client.get(f"/v1/jobs/{job}/events").text, "for the reason")  # noqa: B023
+
     def test_a_job_on_a_node_reports_over_tls(self, slurm: SlurmCluster, tmp_path: Path) -> None:
         ca = trustme.CA()
         ca.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "cert.pem")

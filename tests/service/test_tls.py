@@ -22,6 +22,9 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from horae.client.service_client import service
 from horae.core.errors import UserError
@@ -113,6 +116,25 @@ def test_a_certificate_of_tomorrow_is_refused(tmp_path: Path, ca: trustme.CA) ->
 def test_a_key_that_does_not_fit_is_refused(tmp_path: Path, ca: trustme.CA, files: Files) -> None:
     other = write(tmp_path / "other", ca, HERE)
     assert f"The key {other.key} does not fit" in refusal(Files(files.cert, other.key, files.ca))
+
+
+def test_a_key_of_another_type_does_not_fit(tmp_path: Path, ca: trustme.CA, files: Files) -> None:
+    key = tmp_path / "other.pem"
+    issued = ca.issue_cert(HERE, key_type=trustme.KeyType.RSA)
+    key.write_bytes(issued.private_key_pem.bytes())
+    assert f"The key {key} does not fit" in refusal(Files(files.cert, key, files.ca))
+
+
+def test_a_key_that_openssl_finds_too_small_is_told_so(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HERE)])
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, days(-1), days(1)).sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    files = Files(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "cert.pem")
+    files.cert.write_bytes(made.public_bytes(pem))
+    plain = serialization.NoEncryption()
+    files.key.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    assert f"refuses the certificate {files.cert} with the key {files.key} (ee key too small)" in refusal(files)
 
 
 @pytest.mark.parametrize("which", ["cert", "key", "ca"])

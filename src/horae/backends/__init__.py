@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -98,7 +99,7 @@ def _slurm(options: BackendOptions) -> Backend:
         return _adopting(options)
     if not options.partition or not options.shared:
         raise CannotUseSlurm("The backend slurm needs a partition and a shared folder: --partition gpu --shared DIR.")
-    options.check_settings((*CLUSTER_SETTINGS, "account", "qos"))
+    options.check_settings((*CLUSTER_SETTINGS, "account", "python", "qos"))
     shared, more = options.shared.resolve(), options.settings
     service = own_folder(shared, options.state)
     settings = SlurmSettings(service, options.partition, shared, more.get("account", ""), more.get("qos", ""))
@@ -112,7 +113,7 @@ def _slurm(options: BackendOptions) -> Backend:
         flag.raise_flag()
         for sentence in report.warnings:
             _LOG.warning(sentence)
-    return reconciler(driver, shared, options)
+    return reconciler(driver, shared, options, more.get("python") or sys.executable)
 
 
 def _adopting(options: BackendOptions) -> Backend:

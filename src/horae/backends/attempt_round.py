@@ -99,6 +99,9 @@ class RoundActions(Protocol):
     def submit(self, ordered: OrderedAttempt, nodes: Sequence[str]) -> None:
         """Submit the pieces on these nodes; may raise `PiecesRefused`."""
 
+    def last_line(self, ordered: OrderedAttempt, node: str) -> str:
+        """The last line that was printed for the piece on a node, whose runner never began; empty if there is none."""
+
     def kill(self, piece: PieceId) -> None:
         """Kill a piece."""
 
@@ -179,13 +182,20 @@ class AttemptRound:
 
     def _cancel_unbegun(self, node: str, state: PieceEnded) -> bool:
         """End a piece that the cluster manager has ended before its runner began. False if the runner did begin."""
+        files = self._ordered.piece(node)
         if state.cause in (EndCause.STOPPED, EndCause.CANCELLED):
-            return self._ordered.piece(node).cancel()
-        return self._ordered.piece(node).cancel(CANNOT_RUN, state.why or "its runner ended before the job began")
+            return files.cancel()
+        line = "" if files.begun else self._hands.last_line(self._ordered, node)
+        why = state.why or "its runner ended before the job began"
+        return files.cancel(CANNOT_RUN, f"{why}: {line}" if line else why)
 
     def _first_failure(self, words: Mapping[str, LastWord]) -> LastWord | None:
-        """The last word of the piece that ended first with another code than 0."""
+        """The last word of the piece that ended first with another code than 0; of one that never began, if there is.
+
+        A piece that cannot begin may end the others before anybody has seen why.
+        """
         failed = [node for node, word in words.items() if word.code != 0]
+        failed = [node for node in failed if words[node].why and not self._followed.stopping] or failed
         if not failed:
             return None
         return words[min(failed, key=lambda node: self._ordered.piece(node).ended_s())]

@@ -154,3 +154,7 @@ class ClusterDriver(Protocol):
 
     def forget(self, piece: PieceId) -> None:
         """Drop what the cluster manager keeps of an ended piece. A second call changes nothing."""
+
+    def last_line(self, piece: Piece) -> str:
+        """The last line that was printed for a piece whose runner never began; empty if the driver knows none."""
+        return ""

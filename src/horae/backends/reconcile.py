@@ -422,6 +422,10 @@ class Reconciler(LookingBackend):
         command = (*python, self._folder.program, str(ordered.path), runner.PIECE)
         self._driver.submit([_piece(ordered, node, command) for node in nodes])
 
+    def last_line(self, ordered: OrderedAttempt, node: str) -> str:
+        """The last line that was printed for the piece on a node, whose runner never began."""
+        return self._driver.last_line(_piece(ordered, node, ()))
+
     def kill(self, piece: PieceId) -> None:
         """Kill a piece; again if that has not helped after a while, and then less and less often."""
         now_s = time.monotonic()

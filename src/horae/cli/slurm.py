@@ -30,8 +30,9 @@ FolderOption = Annotated[
 def install(partition: PartitionOption, folder: FolderOption = None) -> None:
     """Write the job_submit.lua by which jobs of a partition wait for Horae. Run it on the controller, as root.
 
-    Only jobs of this partition that ask for GPUs are touched: they are held, and may be run again. A job_submit.lua
-    that is there already is kept, with Horae's part added. The lines that slurm.conf needs are printed.
+    Only jobs of this partition that ask for GPUs are touched: they are held, and may be run again. Those of srun and
+    salloc are refused. A job_submit.lua that is there already is kept, with Horae's part added. The lines that
+    slurm.conf needs are printed.
     """
     from horae.backends.slurm.adoption_checks import check_adoption
     from horae.backends.slurm.submit_plugin import install as write_plugin
@@ -43,6 +44,10 @@ def install(partition: PartitionOption, folder: FolderOption = None) -> None:
         raise UserError(report.errors[0])
     path = write_plugin(folder or _folder(config), partition)
     typer.echo(f"{path} holds new jobs of partition {partition} that ask for GPUs, until Horae lets them run.")
+    typer.echo(
+        "srun and salloc outside of a job get no GPUs there any more: users submit with sbatch. Jobs that name several "
+        f"partitions (-p {partition},others) go to {partition} alone."
+    )
     if lines := settings_lines(config):
         typer.echo("Put this into slurm.conf, then restart slurmctld:")
         typer.echo("\n".join(f"  {line}" for line in lines))
@@ -60,7 +65,8 @@ def uninstall(
 ) -> None:
     """Take Horae's part out of job_submit.lua, and give waiting jobs back to Slurm. Running jobs run on.
 
-    Stop the service first. Holds of users stay. Start times and nodes are as their users asked for.
+    Stop the service first. Holds of users stay. Start times and nodes are as their users asked for; without the state
+    folder of the service, jobs keep the nodes that Horae chose.
     """
     from horae.backends.slurm.adopted_job import AdoptionRecords
     from horae.backends.slurm.give_back import give_back
@@ -74,11 +80,16 @@ def uninstall(
     note = "no longer holds jobs" if was_there else "did not hold jobs"
     typer.echo(f"job_submit.lua {note} of partition {partition}.")
     records = AdoptionRecords(home).jobs if (home / "adopted").is_dir() else {}
-    given, refused = give_back(commands, partition, records, config.get("JobRequeue", "1") != "0")
+    found = give_back(commands, partition, records, config.get("JobRequeue", "1") != "0")
     lower_flags(commands, partition)
-    typer.echo(f"{given} waiting jobs are Slurm's again.")
-    if refused:
-        typer.echo(f"Slurm refused to change {', '.join(refused)}: look at them with scontrol show job.")
+    typer.echo(f"{len(found.given)} waiting jobs are Slurm's again.")
+    if found.unrecorded:
+        typer.echo(
+            f"{len(found.unrecorded)} of them have no record in {home}, and keep the nodes that Horae may have chosen. "
+            "Run this again with --state DIR of their service, and they get the nodes that their users asked for."
+        )
+    if found.refused:
+        typer.echo(f"Slurm refused to change {', '.join(found.refused)}: look at them with scontrol show job.")
     typer.echo(
         "JobSubmitPlugins=lua, RequeueExitHold=75 and an empty job_submit.lua can go, if nothing else needs them. Jobs "
         "that still run and exit with 75 stay held in Slurm: `scontrol release` runs them again."

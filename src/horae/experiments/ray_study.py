@@ -54,6 +54,8 @@ class RayStudy:
         outcomes: dict[int, Outcome] = {}
         why = ""
         try:
+            # Other servers may answer every request with 200.
+            self._field(self._dashboard.read("/api/version"), "ray_version")
             package = self._upload(packed(batch))
             for _ in range(_TRIES):
                 missing = [number for number in range(count) if number not in outcomes]
@@ -90,6 +92,7 @@ class RayStudy:
         answer = self._dashboard.ask("POST", "/api/jobs/", request)
         if not answer.is_good:
             raise OutOfSight(f"Ray does not take the job: {answer.last_line}.")
+        self._field(answer.read_json(), "submission_id")
         done = len(outcomes)
         try:
             ended = self._follow(name, lambda ended: advance(done + ended))
@@ -110,7 +113,7 @@ class RayStudy:
         while True:
             try:
                 record: dict[str, Any] = self._dashboard.read(job_path(name))
-                if record["status"] in _ENDED:
+                if self._field(record, "status") in _ENDED:
                     return record
                 if (seen_s := time.monotonic()) >= read_s:
                     advance(self._log(name).count(f"\n{ray_tasks.RUN} "))
@@ -122,7 +125,13 @@ class RayStudy:
             time.sleep(self._poll_s)
 
     def _log(self, name: str) -> str:
-        return str(self._dashboard.read(job_path(name, "/logs")).get("logs") or "")
+        return str(self._field(self._dashboard.read(job_path(name, "/logs")), "logs") or "")
+
+    def _field(self, found: Any, name: str) -> Any:
+        """A field of an answer; one without it is not Ray's."""
+        if not isinstance(found, dict) or name not in found:
+            raise UserError(f"{self._dashboard.address} does not answer as Ray's dashboard does: check --on.")
+        return found[name]
 
 
 def read_outcomes(log: str) -> dict[int, Outcome]:
@@ -133,23 +142,28 @@ def read_outcomes(log: str) -> dict[int, Outcome]:
             case ray_tasks.DONE:
                 found[number] = unpack_outcome(content)
             case ray_tasks.REFUSED:
-                raise UserError(content.decode())
+                raise UserError(content.decode("utf-8", "replace"))
             case ray_tasks.UNLIKE:
                 raise UserError(
-                    f"The Ray cluster needs the same Horae as this machine, {fingerprint()}: {content.decode()}. "
+                    f"The Ray cluster needs the same Horae as this machine, {fingerprint()}: "
+                    f"{content.decode('utf-8', 'replace')}. "
                     "Install the same one there, or run without --on."
                 )
             case ray_tasks.BROKEN:
-                raise RuntimeError(f"A run failed on Ray:\n{content.decode()}")
+                raise RuntimeError(f"A run failed on Ray:\n{content.decode('utf-8', 'replace')}")
     return found
 
 
 def _lines(log: str) -> Iterator[tuple[int, str, bytes]]:
-    """What the log says of runs. Other lines are Ray's own; a line that is still being written is left out."""
+    """What the log says of runs. Other lines are Ray's own; one that is still being written, or broken, is left out."""
     for line in log.splitlines(keepends=True):
         words = line.split()
-        if line.endswith("\n") and len(words) == 4 and words[0] == ray_tasks.RUN and words[1].isdigit():
-            yield int(words[1]), words[2], base64.b64decode(words[3])
+        if line.endswith("\n") and len(words) == 4 and words[0] == ray_tasks.RUN and words[1].isdecimal():
+            try:
+                content = base64.b64decode(words[3], validate=True)
+            except ValueError:
+                continue
+            yield int(words[1]), words[2], content
 
 
 def _package(files: dict[str, bytes]) -> bytes:

@@ -17,6 +17,8 @@ _LARGEST_CA = 65536
 _NOT_YET, _EXPIRED, _OTHER_NAMES = 9, 10, (62, 64)
 #: The issuer is unknown, or the certificate is its own issuer.
 _UNKNOWN_ISSUER = (2, 18, 19, 20, 21)
+#: What OpenSSL says of a key that is another certificate's: of the same type, or of another.
+_OTHER_KEY = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 
 
 class BadCertificate(UserError):
@@ -119,14 +121,23 @@ def _server_context(files: TlsFiles) -> ssl.SSLContext:
     try:
         context.load_cert_chain(files.cert, files.key, password=lambda: _refuse_encrypted(key))
     except ssl.SSLError as why:
-        if why.reason == "KEY_VALUES_MISMATCH":
-            raise BadCertificate(
-                f"The key {key} does not fit the certificate {files.cert}: use the key that it was made with."
-            ) from None
-        raise BadCertificate(
-            f"{files.cert} and {key} are not a certificate and a key in PEM form: check --tls-cert and --tls-key."
-        ) from None
+        raise _unloadable(files.cert, key, why) from None
     return context
+
+
+def _unloadable(cert: Path, key: Path, why: ssl.SSLError) -> BadCertificate:
+    """Why OpenSSL does not load a certificate and its key, and what to do. It gives no reason for what is no PEM."""
+    if why.reason in _OTHER_KEY:
+        return BadCertificate(f"The key {key} does not fit the certificate {cert}: use the key that it was made with.")
+    if why.library == "SSL" and why.reason and not why.reason.endswith("_LIB"):
+        words = why.reason.lower().replace("_", " ")
+        return BadCertificate(
+            f"OpenSSL refuses the certificate {cert} with the key {key} ({words}): make new ones, for example with an "
+            "RSA key of 2048 bits."
+        )
+    return BadCertificate(
+        f"{cert} and {key} are not a certificate and a key in PEM form: check --tls-cert and --tls-key."
+    )
 
 
 def _check_readable(path: Path | None, option: str) -> None:

@@ -104,7 +104,13 @@ def test_the_state_of_a_job_is_that_of_its_pieces(entry: dict[str, object], stat
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(gang.NO_GPUS, "GPUs in time"), (gang.NO_RAY, "no package ray"), (gang.STILL_USED, "still use")]
+    ("code", "words"),
+    [
+        (gang.NO_GPUS, "GPUs in time"),
+        (gang.NO_RAY, "no package ray"),
+        (gang.STILL_USED, "still use"),
+        (gang.NO_LOCKS, "cannot be locked"),
+    ],
 )
 def test_exit_codes_of_the_gangs_driver_are_told_in_words(code: int, words: str) -> None:
     state = read_job_state({"status": "FAILED", "driver_exit_code": code, "message": "exit code"})

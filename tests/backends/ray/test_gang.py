@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,52 @@ def test_a_piece_that_waits_for_gpus_leaves_when_it_is_stopped(folder: Path) -> 
     (folder / gang.KILL).touch()
     assert before.wait(20) == 0
     assert not (folder / "begun").exists()
+
+
+def _make_link(place: Path) -> None:
+    (place.parent / "elsewhere").mkdir(mode=0o700)
+    place.symlink_to(place.parent / "elsewhere")
+
+
+def _make_anothers(place: Path) -> None:
+    place.mkdir(mode=0o700)
+    os.chown(place, os.getuid() + 1, -1)
+
+
+def _make_open(place: Path) -> None:
+    place.mkdir()
+    place.chmod(0o755)
+
+
+_needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
+
+
+@pytest.mark.parametrize("make", [_make_link, pytest.param(_make_anothers, marks=_needs_root), _make_open, Path.touch])
+def test_a_folder_of_locks_that_others_may_use_is_a_failed_launch(
+    folder: Path, make: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = folder.parent / f"horae-gpus-{os.getuid()}"
+    make(place)
+    assert guard(folder, "/bin/sh", "-c", f"touch {folder}/begun").wait(20) == gang.NO_LOCKS
+    assert not (folder / "begun").exists()
+    assert f"the GPUs of v1 cannot be locked: {place} is not a folder that only this account" in capfd.readouterr().err
+
+
+def test_a_lock_that_is_a_link_is_not_followed(folder: Path) -> None:
+    place = folder.parent / f"horae-gpus-{os.getuid()}"
+    place.mkdir(mode=0o700)
+    (place / "v1-0").symlink_to(folder / "made")
+    assert guard(folder, "/bin/sh", "-c", "true").wait(20) == gang.NO_LOCKS
+    assert not (folder / "made").exists()
+
+
+def test_a_piece_that_never_began_ends_the_driver_with_its_code() -> None:
+    made = gang.Gang({"pieces": [], "command": [], "patience_s": 1.0})
+    made._note_end(0)
+    assert (made.code, made.stopping) == (0, False)
+    made._note_end(gang.NO_LOCKS)
+    made._note_end(gang.STILL_USED)
+    assert (made.code, made.stopping) == (gang.NO_LOCKS, True)
 
 
 def test_a_program_that_is_not_there_is_no_endless_wait(folder: Path) -> None:

@@ -6,6 +6,7 @@ The rules themselves are tested without Slurm, in test_adoption_steps.py.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from functools import partial
 
 import pytest
 
-from horae.testing.slurm_cluster import PARTITION, why_not
+from horae.backends.slurm.queue_listing import FAR
+from horae.testing.slurm_cluster import PARTITION, SlurmTrouble, why_not
 from tests.backends.slurm.adoption_rig import USERS, AdoptionRig, prepare
 from tests.engine_folder import engine_folder
 from tests.service.served_process import patiently
@@ -57,6 +59,19 @@ def test_a_job_is_held_ordered_and_run_as_its_user(rig: AdoptionRig) -> None:
     assert rig.queue()[by_cpu].state == "RUNNING", "a job without GPUs is Slurm's"
     assert rig.queue()[others].state == "RUNNING"
     assert set(rig.jobs()) == {early}
+
+
+def test_nobody_gets_gpus_past_the_plugin(rig: AdoptionRig) -> None:
+    both = rig.sbatch("--gres=gpu:1", partition=f"others,{PARTITION}")
+    assert (rig.queue()[both].partition, rig.queue()[both].is_held) == (PARTITION, True)
+    rig.as_user(ANN, "scontrol", "update", f"jobid={both}", f"partition={PARTITION},others")
+    assert rig.queue()[both].partition == PARTITION
+    refused = f"srun and salloc get no GPUs of partition {PARTITION}: Horae orders its jobs. Use sbatch."
+    for command in (["srun", "-p", f"{PARTITION},others", "--gpus=1"], ["salloc", "--gres=gpu:1"]):
+        with pytest.raises(SlurmTrouble, match=re.escape(refused)):
+            rig.as_user(ANN, *command, "true")
+    assert rig.as_user(ANN, "srun", "--chdir=/", "-p", PARTITION, "echo", "by CPU") == "by CPU\n"
+    assert rig.as_user(ANN, "srun", "--chdir=/", "-p", "others", "--gres=gpu:1", "echo", "there") == "there\n"
 
 
 @pytest.mark.long
@@ -184,10 +199,25 @@ def test_after_uninstalling_jobs_are_plain_slurms(rig: AdoptionRig) -> None:
     assert "horae-service" not in rig.slurm.run("squeue", "-h", "-o", "%j")
 
 
+def test_jobs_are_given_back_without_the_services_state_folder(rig: AdoptionRig) -> None:
+    waits, held = rig.sbatch("--gres=gpu:1", script="true"), rig.sbatch("--gres=gpu:1", script="true")
+    for job in (waits, held):
+        rig.slurm.run("scontrol", "update", f"jobid={job}", f"starttime={FAR}")
+        rig.slurm.run("scontrol", "release", job)
+    rig.as_user(ANN, "scontrol", "hold", held)
+    done = rig.horae("slurm", "uninstall", "--partition", PARTITION, "--state", str(rig.folder / "another"))
+    assert "2 waiting jobs are Slurm's again.\n2 of them have no record" in done.stdout
+    rig.wait_for(waits, "COMPLETED")
+    assert rig.queue()[held].is_held
+    rig.as_user(ANN, "scontrol", "release", held)
+    rig.wait_for(held, "COMPLETED")
+
+
 def test_install_writes_the_plugin_and_says_what_slurm_conf_needs(rig: AdoptionRig) -> None:
     done = rig.horae("slurm", "install", "--partition", "others")
     assert done.returncode == 0, done.stderr
     assert "horae serve --backend slurm --adopt others" in done.stdout
+    assert "users submit with sbatch" in done.stdout
     job = rig.sbatch("--gres=gpu:1", partition="others")
     assert rig.queue()[job].is_held
     missing = rig.horae("slurm", "install", "--partition", "nowhere")

@@ -50,7 +50,9 @@ def test_gpus_are_read_in_every_form(text: str, gpus: dict[str, int]) -> None:
     assert read_gres(text) == gpus
 
 
-@pytest.mark.parametrize("state", ["idle", "mixed", "allocated", "completing", "mixed-", "planned", "IDLE"])
+@pytest.mark.parametrize(
+    "state", ["idle", "mixed", "allocated", "completing", "mixed-", "planned", "IDLE", "allocated+"]
+)
 def test_a_node_in_service_takes_jobs(state: str) -> None:
     assert read_node_state(state) == (True, False)
 
@@ -58,7 +60,7 @@ def test_a_node_in_service_takes_jobs(state: str) -> None:
 @pytest.mark.parametrize(
     "state",
     "idle* mixed* allocated* drained draining drained* IDLE+DRAIN reserved maint unknown unknown* reboot powering_up "
-    "inval fail a_state_of_tomorrow".split(),
+    "inval fail a_state_of_tomorrow allocated+* drained+".split(),
 )
 def test_a_node_that_takes_no_jobs_is_not_lost_for_that(state: str) -> None:
     assert read_node_state(state) == (False, False)
@@ -152,13 +154,13 @@ def test_nothing_is_concluded_from_states_that_are_no_end(state: str) -> None:
 @pytest.mark.parametrize(
     ("state", "end"),
     [
-        ("COMPLETED", PieceEnded(None, EndCause.EXITED, "COMPLETED")),
-        ("CANCELLED", PieceEnded(None, EndCause.CANCELLED, "CANCELLED")),
-        ("NODE_FAIL", PieceEnded(None, EndCause.STOPPED, "NODE_FAIL")),
-        ("TIMEOUT", PieceEnded(None, EndCause.STOPPED, "TIMEOUT")),
-        ("PREEMPTED", PieceEnded(None, EndCause.STOPPED, "PREEMPTED")),
-        ("FAILED", PieceEnded(None, EndCause.FAILED, "FAILED")),
-        ("OUT_OF_MEMORY", PieceEnded(137, EndCause.FAILED, "OUT_OF_MEMORY")),
+        ("COMPLETED", PieceEnded(None, EndCause.EXITED)),
+        ("CANCELLED", PieceEnded(None, EndCause.CANCELLED, "Slurm says: CANCELLED")),
+        ("NODE_FAIL", PieceEnded(None, EndCause.STOPPED, "Slurm says: NODE_FAIL")),
+        ("TIMEOUT", PieceEnded(None, EndCause.STOPPED, "Slurm says: TIMEOUT")),
+        ("PREEMPTED", PieceEnded(None, EndCause.STOPPED, "Slurm says: PREEMPTED")),
+        ("FAILED", PieceEnded(None, EndCause.FAILED, "Slurm says: FAILED")),
+        ("OUT_OF_MEMORY", PieceEnded(137, EndCause.FAILED, "Slurm says: OUT_OF_MEMORY")),
     ],
 )
 def test_ends_have_a_cause(state: str, end: PieceEnded) -> None:
@@ -166,7 +168,7 @@ def test_ends_have_a_cause(state: str, end: PieceEnded) -> None:
 
 
 def test_an_end_keeps_the_words_of_slurm() -> None:
-    assert read_job_state("FAILED", "RaisedSignal:9").why == "FAILED: RaisedSignal:9"  # type: ignore[union-attr]
+    assert read_job_state("FAILED", "RaisedSignal:9").why == "Slurm says: FAILED: RaisedSignal:9"  # type: ignore[union-attr]
 
 
 def test_the_rack_is_the_lowest_switch_or_the_block() -> None:

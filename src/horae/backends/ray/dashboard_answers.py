@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horae.backends.driver import EndCause, PieceEnded, PieceRunning, PieceState, PieceWaiting, SeenNode
-from horae.backends.ray.gang import LOST_PIECE, NO_GPUS, NO_RAY, STILL_USED
+from horae.backends.ray.gang import LOST_PIECE, NO_GPUS, NO_LOCKS, NO_RAY, STILL_USED
 
 #: Label with the GPU type, and the resource that stands for it where nobody set the label.
 TYPE_LABEL, TYPE_RESOURCE = "ray.io/accelerator-type", "accelerator_type:"
@@ -29,6 +29,10 @@ _EXIT_WORDS = {
     NO_GPUS: "Ray did not give the GPUs in time: something else may hold them.",
     NO_RAY: "The program python3 on Ray's head has no package ray: start Ray with its environment activated.",
     STILL_USED: "Processes of an earlier attempt still use the GPUs.",
+    NO_LOCKS: (
+        "GPUs cannot be locked on a node: horae-gpus-UID in its temporary folder (/tmp) must be a folder of the "
+        "account that runs Ray, which nobody else may use. Remove it there."
+    ),
 }
 
 

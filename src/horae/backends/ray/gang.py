@@ -26,8 +26,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Exit codes of the driver: no GPUs in time, no `ray` to import, a piece was lost, GPUs still used by others.
-NO_GPUS, NO_RAY, LOST_PIECE, STILL_USED = 70, 69, 71, 72
+#: Exit codes of the driver: no GPUs in time, no `ray` to import, a piece was lost, GPUs still used by others, GPUs that
+#: cannot be locked. The guard of a piece that began ends with 0.
+NO_GPUS, NO_RAY, LOST_PIECE, STILL_USED, NO_LOCKS = 70, 69, 71, 72, 73
 #: Files in the folder of a piece; `stop` and `exit.json` are the runner's.
 KILL, STOP, EXIT = "kill", "stop", "exit.json"
 #: Variable with the name of the node that a piece runs on.
@@ -119,10 +120,15 @@ class Gang:
         for call in done:
             piece = self.calls.pop(call)
             try:
-                self.code = self.code or int(ray.get(call))
+                self._note_end(int(ray.get(call)))
             except ray.exceptions.RayError as why:
                 sys.stderr.write(f"horae: the piece on {piece['node']} was lost: {type(why).__name__}\n")
                 self._lose(piece)
+
+    def _note_end(self, code: int) -> None:
+        """Note the end of a piece. With one that never began the driver ends: others would wait for it."""
+        if code and not self.code:
+            self.code, self.stopping = code, True
 
     def _lose(self, lost: dict[str, Any]) -> None:
         """End the gang after the loss of a piece. A runner that had its SIGTERM tells its end itself."""
@@ -180,8 +186,12 @@ def guard(parent: int, folder: str, node: str, gpus: list[str], command: list[st
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:  # the actor died before PDEATHSIG was set
         return LOST_PIECE
-    if not _take_gpus(folder, node, gpus):
-        return STILL_USED
+    try:
+        if not _take_gpus(folder, node, gpus):
+            return STILL_USED
+    except OSError as why:
+        sys.stderr.write(f"horae: the GPUs of {node} cannot be locked: {why}\n")
+        return NO_LOCKS
     me, child = os.getpid(), os.fork()
     if child == 0:
         try:
@@ -221,10 +231,23 @@ def _open_lock(node: str, gpu: str) -> int:
     import tempfile
 
     place = os.path.join(tempfile.gettempdir(), f"horae-gpus-{os.getuid()}")
-    os.makedirs(place, mode=0o700, exist_ok=True)
-    handle = os.open(os.path.join(place, f"{node}-{gpu}".replace("/", "-")), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.mkdir(place, 0o700)
+    except FileExistsError:
+        _check_own(place)
+    path = os.path.join(place, f"{node}-{gpu}".replace("/", "-"))
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     os.set_inheritable(handle, True)
     return handle
+
+
+def _check_own(place: str) -> None:
+    """Raise unless a folder is this account's alone: who can open a lock file can keep it locked."""
+    import stat
+
+    found = os.lstat(place)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{place} is not a folder that only this account may use. Remove it.")
 
 
 def _lock(handle: int) -> bool:

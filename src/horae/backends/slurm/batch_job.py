@@ -48,6 +48,11 @@ def attempt_folder(shared: Path, job: str, attempt: int) -> Path:
     return shared / "jobs" / job / str(attempt)
 
 
+def output_file(shared: Path, piece: Piece) -> Path:
+    """What the batch script of a piece's group prints; pieces have logs of their own."""
+    return attempt_folder(shared, piece.id.job, piece.id.attempt) / f"slurm-{piece.gpus}.txt"
+
+
 def groups_of(pieces: Iterable[Piece]) -> list[list[Piece]]:
     """Pieces of an attempt that make up one Slurm job: those with the same request."""
     groups: dict[tuple[object, ...], list[Piece]] = {}
@@ -83,7 +88,7 @@ def sbatch_options(
         "export": "ALL",
         "chdir": folder,
         # `%` begins a pattern there.
-        "output": f"{folder}/slurm-{first.gpus}.txt".replace("%", "%%"),
+        "output": str(output_file(settings.shared, first)).replace("%", "%%"),
         "open-mode": "append",
     }
     return ["--parsable", "--quiet", "--no-requeue", *(f"--{name}={value}" for name, value in options.items() if value)]

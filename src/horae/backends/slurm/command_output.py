@@ -108,7 +108,8 @@ def read_node_state(state: str) -> tuple[bool, bool]:
     A node that does not answer (`idle*`) takes no jobs, but is not lost: Slurm gives it up (`down*`) after
     SlurmdTimeout.
     """
-    words = {word.rstrip(_MARKS) for word in state.lower().split("+")}
+    # `+` is a mark at the end (`allocated+`: a job is completing there), else it joins words (`IDLE+DRAIN`).
+    words = {word.rstrip(_MARKS) for word in state.lower().rstrip(_MARKS).split("+")}
     is_lost = bool(words & _LOST)
     return words <= _OPEN and _NO_ANSWER not in state, is_lost
 
@@ -150,7 +151,8 @@ def read_job_state(state: str, reason: str) -> PieceState:
         return PieceWaiting(why)
     if state not in _ENDED:
         return PieceRunning()
-    return PieceEnded(KILLED if state == "OUT_OF_MEMORY" else None, _ENDED[state], why)
+    message = "" if state == "COMPLETED" else f"Slurm says: {why}"
+    return PieceEnded(KILLED if state == "OUT_OF_MEMORY" else None, _ENDED[state], message)
 
 
 def read_node_list(text: str) -> list[str]:

@@ -31,8 +31,10 @@ from horae.backends.slurm.batch_job import (
     batch_script,
     cpus_for,
     groups_of,
+    output_file,
     sbatch_options,
 )
+from horae.backends.slurm.batch_output import last_line
 from horae.backends.slurm.command_output import (
     JOB_FORMAT,
     NODE_FORMAT,
@@ -134,6 +136,10 @@ class SlurmDriver(ClusterDriver):
 
     def forget(self, piece: PieceId) -> None:
         """Do nothing: Slurm forgets ended jobs by itself, MinJobAge after their end."""
+
+    def last_line(self, piece: Piece) -> str:
+        """The last line that the batch job of a piece printed."""
+        return last_line(output_file(self._settings.shared, piece))
 
     def _hosts(self) -> dict[str, SlurmHost]:
         return hosts_of(self._commands, self._settings.partition)

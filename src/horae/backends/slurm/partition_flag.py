@@ -20,7 +20,7 @@ from horae.core.errors import UserError
 
 _LOG = logging.getLogger(__name__)
 
-_PREFIX = "horae-service-"
+FLAG_PREFIX = "horae-service-"
 #: `squeue -o`: the name may hold any character, so it comes last.
 _FORMAT = "%i|%u|%j"
 
@@ -43,9 +43,9 @@ def read_flags(text: str) -> list[Flag]:
     """Flags in the output of `squeue`, the oldest first."""
     rows = (line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2)
     flags = [
-        Flag(int(number), user, *name.removeprefix(_PREFIX).partition("@")[::2])
+        Flag(int(number), user, *name.removeprefix(FLAG_PREFIX).partition("@")[::2])
         for number, user, name in rows
-        if name.startswith(_PREFIX) and number.isdigit()
+        if name.startswith(FLAG_PREFIX) and number.isdigit()
     ]
     return sorted(flags, key=lambda flag: flag.number)
 
@@ -115,7 +115,7 @@ class PartitionFlag:
         return [flag for flag in flags if flag.service == self._service]
 
     def _options(self) -> list[str]:
-        name = f"{_PREFIX}{self._service}@{socket.gethostname()}"
+        name = f"{FLAG_PREFIX}{self._service}@{socket.gethostname()}"
         comment = "Horae manages this partition. This job never runs, and is to stay."
         accounting = [f"--{name}={value}" for name, value in (("account", self._account), ("qos", self._qos)) if value]
         return [

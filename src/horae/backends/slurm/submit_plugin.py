@@ -1,6 +1,7 @@
 """The `job_submit.lua` by which Slurm holds the jobs of adopted partitions until Horae has seen them.
 
-The file is read by Slurm's controller, from the folder of slurm.conf. It touches jobs of the named partitions only. A
+The file is read by Slurm's controller, from the folder of slurm.conf. It touches jobs of the named partitions only: a
+job that names others, too, would run there or here out of turn, and one of `srun` or `salloc` cannot be put back. A
 site that has a `job_submit.lua` of its own keeps it: Horae's part is a block of its own, which wraps the function that
 was there, and is taken out again without a trace.
 """
@@ -32,10 +33,16 @@ local horae_partitions = {{}}
 local horae_other_submit = slurm_job_submit
 local horae_other_modify = slurm_job_modify
 
-local function horae_partition(job, partitions)
-  if job.partition ~= nil then return job.partition end
-  for name, partition in pairs(partitions) do
-    if partition.flag_default == 1 then return name end
+-- The first adopted partition that a job names; one that names none goes to the default partition.
+local function horae_adopted(job, partitions)
+  if job.partition == nil then
+    for name, partition in pairs(partitions) do
+      if partition.flag_default == 1 and horae_partitions[name] then return name end
+    end
+    return nil
+  end
+  for name in string.gmatch(job.partition, "[^,]+") do
+    if horae_partitions[name] then return name end
   end
   return nil
 end
@@ -53,9 +60,15 @@ function slurm_job_submit(job, partitions, user)
     local answer = horae_other_submit(job, partitions, user)
     if answer ~= slurm.SUCCESS then return answer end
   end
-  local partition = horae_partition(job, partitions)
-  if partition == nil or not horae_partitions[partition] or job.script == nil or not horae_wants_gpus(job) then
-    return slurm.SUCCESS
+  local adopted = horae_adopted(job, partitions)
+  if adopted == nil or not horae_wants_gpus(job) then return slurm.SUCCESS end
+  if job.script == nil then
+    slurm.log_user("srun and salloc get no GPUs of partition " .. adopted .. ": Horae orders its jobs. Use sbatch.")
+    return slurm.ERROR
+  end
+  if job.partition ~= nil and job.partition ~= adopted then
+    slurm.log_user("Of " .. job.partition .. " this job gets " .. adopted .. " alone: Horae orders its GPU jobs.")
+    job.partition = adopted
   end
   -- A job that its user holds stays as it is: Horae sees the hold.
   if job.priority ~= 0 then
@@ -67,8 +80,16 @@ function slurm_job_submit(job, partitions, user)
   return slurm.SUCCESS
 end
 
-if horae_other_modify == nil then
-  function slurm_job_modify(job, record, partitions, user) return slurm.SUCCESS end
+-- Slurm shows users no message here.
+function slurm_job_modify(job, record, partitions, user)
+  if horae_other_modify ~= nil then
+    local answer = horae_other_modify(job, record, partitions, user)
+    if answer ~= slurm.SUCCESS then return answer end
+  end
+  if job.partition ~= nil and horae_wants_gpus(record) then
+    job.partition = horae_adopted(job, partitions) or job.partition
+  end
+  return slurm.SUCCESS
 end
 {end}
 """
