@@ -72,6 +72,8 @@ class Cluster:
     backlog: int = 10
     #: Steps of most jobs: where launches take longer, jobs should, too.
     short: tuple[int, int] = SHORT
+    #: Seconds in which the last jobs must end.
+    finish_s: float = FINISH_S
 
 
 class Service:
@@ -407,7 +409,7 @@ class Storm:
 
     def finish(self) -> None:
         """Wait until the last job has ended."""
-        limit_s = time.monotonic() + FINISH_S
+        limit_s = time.monotonic() + self.service.cluster.finish_s
         while left := {job: state for job, state in self.service.states().items() if state not in ENDED}:
             assert time.monotonic() < limit_s, f"seed {self.seed}: never ended: {left}; {self._about(min(left))}"
             time.sleep(0.2)

@@ -29,7 +29,8 @@ class RaySite:
             kinds=("train", "plain", "shell", "pair", "gang", "uneven"),
             gpu_types=("v100", "p100"),
             backlog=16,
-            short=(300, 500),
+            short=(200, 350),
+            finish_s=900.0,  # gangs of eight GPUs take turns, and a launch takes as long as a turn
         )
 
     def kill_gang_driver(self) -> None:

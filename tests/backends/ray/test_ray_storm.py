@@ -40,11 +40,11 @@ def test_nothing_runs_twice_and_no_step_is_lost_whoever_dies(
 ) -> None:
     with service(tmp_path, "time-slice", ("quantum=5",), site.cluster) as running:
         site.ray.let_in(running.port)
-        storm = Storm(running, SEED, long=(600, 900))
+        storm = Storm(running, SEED, long=(400, 600))
         storm.begin()
         probe = Probe(running)
         make_ray_suffer(site, storm)
-        await_attempts(storm.submitter.marks, attempts=70, repeated=40, patience_s=_LOAD_S)
+        await_attempts(storm.submitter.marks, attempts=70, repeated=36, patience_s=_LOAD_S)
         storm.end()
         probe.stop()
         begin_s = seconds_to_begin(running, storm.submitter.marks)
