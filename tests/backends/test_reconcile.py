@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from horae.backends.attempt_round import ReconcilerSettings
-from horae.backends.driver import EndCause, PieceEnded, PieceId
+from horae.backends.driver import EndCause, Look, PieceEnded, PieceId
 from horae.backends.local import runner
 from horae.backends.local.attempt_folders import AttemptFolders, read_json
 from horae.backends.protocol import Place
@@ -217,10 +217,14 @@ def test_a_piece_that_used_too_much_memory_has_failed(site: Site) -> None:
 
 
 def test_a_driver_that_fails_is_told_once_in_the_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> Look:
+        site.cluster.calls += 1
+        raise ValueError
+
     site.told(NodeObserved)
-    site.cluster.look = lambda: int("x")  # type: ignore[assignment, method-assign, return-value]
-    until(lambda: "failed with ValueError" in site.backend.trouble, "for the trouble")
-    time.sleep(0.3)
+    site.cluster.look = fail  # type: ignore[method-assign]
+    site.rounds()
+    assert "failed with ValueError" in site.backend.trouble
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 

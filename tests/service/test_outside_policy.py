@@ -244,7 +244,7 @@ def test_a_backend_from_outside_runs_jobs(tmp_path: Path) -> None:
     with pytest.raises(CannotServe, match="start it with --backend far-away"):
         Server(ServeOptions(tmp_path, port=0, gpus="far:8", backend="local"))
     with pytest.raises(UserError, match="No backend is called 'near'"):
-        Server(ServeOptions(tmp_path, port=0, backend="near"))
+        Server(ServeOptions(tmp_path / "other", port=0, backend="near"))
 
 
 def test_a_service_starts_though_its_backend_sees_nothing(tmp_path: Path) -> None:
