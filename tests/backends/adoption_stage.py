@@ -51,7 +51,10 @@ class AdoptionStage:
             self.events += self.backend.watch(5.0)
             return next((event for event in self.events if isinstance(event, kind)), None)
 
-        return until(look, f"for {kind.__name__}")
+        try:
+            return until(look, f"for {kind.__name__}")
+        except AssertionError as why:
+            raise AssertionError(f"{why}; told {self.events}; {self.backend.trouble}") from None
 
     def turns(self, count: int) -> None:
         """Wait until the backend's thread has looked so many times, from one beginning to the end."""

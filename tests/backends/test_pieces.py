@@ -141,6 +141,18 @@ def test_a_runner_counts_the_time_for_which_its_machine_was_suspended(
     assert made.stopped
 
 
+def test_a_machine_that_was_suspended_before_runs_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clocks differ by the time for which it was suspended."""
+    piece = Piece(tmp_path, "echo up")
+    program = "import time; real = time.clock_gettime; BOOT = time.CLOCK_BOOTTIME\n"
+    program += "time.clock_gettime = lambda clock: real(clock) + 3600.0 * (clock == BOOT)\n"
+    program += f"import runpy; runpy.run_path({runner.__file__!r}, run_name='__main__')"
+    words = [sys.executable, "-c", program, str(piece.attempt), runner.PIECE]
+    subprocess.run(words, env={"HORAE_NODE": "v1"}, start_new_session=True, timeout=30, check=True)
+    assert (piece.last_word()["code"], piece.last_word()["stopped"]) == (0, False)
+    assert (piece.folder / runner.BEAT).exists()
+
+
 def test_a_link_that_was_made_though_the_answer_was_lost_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

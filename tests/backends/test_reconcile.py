@@ -200,6 +200,31 @@ def test_a_job_that_kills_its_runner_again_and_again_has_failed(site: Site) -> N
     assert site.told(JobFailed) == JobFailed(7.0, "a-1", 3, 137, 0.0)
 
 
+def test_ends_without_a_word_count_only_one_after_the_other(site: Site) -> None:
+    site.reopen(beat_limit_s=0.3, fence_s=0.5)
+    vanishes = "echo begun; kill -9 $PPID"
+    for attempt, script in enumerate((vanishes, vanishes, "exit 75", vanishes, vanishes), 1):
+        site.start(script, attempt=attempt)
+        if script != vanishes:
+            until(lambda attempt=attempt: ends(site.watch()), "for the end")
+            site.backend.stop("a-1", attempt)
+        else:
+            assert site.told(JobStopped).attempt == attempt
+        site.seen = []
+
+
+def test_an_end_without_a_word_is_no_fault_of_a_job_that_was_to_stop(site: Site) -> None:
+    site.reopen(beat_limit_s=0.3, fence_s=0.5)
+    site.cluster.ended = PieceEnded(137, EndCause.FAILED, "OUT_OF_MEMORY")
+    for attempt in range(1, 5):
+        site.start("trap 'kill -9 $PPID' USR1; echo begun; sleep 60 & wait", attempt=attempt)
+        site.told(JobStarted)
+        until(lambda attempt=attempt: "begun" in text_of(site.backend.log("a-1", attempt)), "for the job")
+        site.backend.stop("a-1", attempt)
+        assert site.told(JobStopped).attempt == attempt
+        site.seen = []
+
+
 def test_a_job_that_goes_on_may_lose_its_runner_as_often_as_it_likes(site: Site) -> None:
     site.reopen(beat_limit_s=0.3, fence_s=0.5)
     saves = """echo '{"step": '$HORAE_ATTEMPT'}' > $HORAE_CHECKPOINT_DIR/saved.json; kill -9 $PPID"""

@@ -327,6 +327,28 @@ def test_a_service_may_begin_and_cease_to_adopt(tmp_path: Path, scripted: Script
     assert options(adopt="gpu") == ("gpu", "", None, "lab")
 
 
+def test_a_namespace_may_be_added_while_jobs_run(tmp_path: Path, scripted: Scripted) -> None:
+    asked: dict[str, Any] = {"gpus": None, "backend": "scripted"}
+    with served(tmp_path, adopt="a", **asked) as server, admin_of(server) as client:
+        (job,) = submit(client, {"run": ["sleep", "60"]})
+        in_state(client, job, "launching", "running")
+    with served(tmp_path, adopt="b,a", **asked):
+        assert scripted.options
+        assert scripted.options.adopt == "b,a"
+    with pytest.raises(CannotServe, match="with --adopt b,a"):
+        Server(ServeOptions(tmp_path, port=0, adopt="a"))
+
+
+def test_options_of_other_backends_that_earlier_versions_stored_are_left_alone(tmp_path: Path) -> None:
+    with served(tmp_path) as server, admin_of(server) as client:
+        (job,) = submit(client, {"run": ["sleep", "60"], "checkpoint": {"grace": 0}})
+        in_state(client, job, "launching", "running")
+        server.store.save_serve_options({**server.store.serve_options(), "shared": "/nfs/horae", "volume": "team:/mnt"})
+    with served(tmp_path) as server, admin_of(server) as client:
+        client.post(f"/v1/jobs/{job}/cancel")
+        in_state(client, job, "cancelled")
+
+
 @pytest.mark.parametrize(
     ("backend", "asked", "why"),
     [

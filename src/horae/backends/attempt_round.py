@@ -65,6 +65,8 @@ class FollowedAttempt:
     stopping: bool
     announced: bool = False
     ended: bool = False
+    #: Whether the shared folder was away in its time: then its runner may have been unable to say its last word.
+    folder_was_away: bool = False
     #: Number of the last round that saw to the attempt, from 1 on.
     seen_to: int = NEVER_SEEN
     #: When this reconciler first told the pieces to end, or first saw all last words; monotonic.
@@ -111,8 +113,8 @@ class RoundActions(Protocol):
     def look_again(self) -> None:
         """Look again at once."""
 
-    def is_hopeless(self, job: str, done: float) -> bool:
-        """Note that an attempt ended without a word; whether that happens again and again without progress."""
+    def is_hopeless(self, attempt: Attempt, done: float) -> bool:
+        """Note that an attempt ended without a word; whether so did those before it, without progress."""
 
 
 class AttemptRound:
@@ -165,7 +167,7 @@ class AttemptRound:
         is_gone = gone_s > last_sign_s and silent_s > self._settings.doubt_s
         if is_gone or (denied and silent_s > self._fence_s(files)):
             is_silent = not is_gone and not self._is_out_of_reach(node) and _has_run_out(state)
-            files.end_as_killed(faulty=_broke_limit(state), silent=is_silent)
+            files.end_as_killed(faulty=_broke_limit(state) and not self._followed.stopping, silent=is_silent)
             return files.last_word()
         if denied and silent_s > self._settings.doubt_s and self._is_out_of_reach(node):
             self._hands.fence_off(node)
@@ -314,7 +316,8 @@ class AttemptRound:
         if failed.why and not self._followed.stopping:
             return LaunchFailed(0.0, *self._ordered.id, failed.why)
         saved_more = failed.code == RUN_AGAIN and done > float(self._ordered.order["saved"])
-        if failed.silent and self._hands.is_hopeless(self._ordered.id[0], done):
+        excused = self._followed.stopping or self._followed.folder_was_away
+        if failed.silent and not excused and self._hands.is_hopeless(self._ordered.id, done):
             return JobFailed(0.0, *self._ordered.id, failed.code, done)
         if failed.stopped or saved_more or (self._followed.stopping and failed.code == RUN_AGAIN):
             return JobStopped(0.0, *self._ordered.id, done)

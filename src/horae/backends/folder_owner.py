@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from horae.backends.local import runner
 from horae.backends.local.attempt_folders import read_json
@@ -13,8 +16,8 @@ from horae.core.errors import UserError
 OWNER = "owner.json"
 #: In the state folder: ids of the shared folders that the service has used, by path. Stored: change by addition.
 USED_FOLDERS = "shared.json"
-#: In each pod: the namespace that it runs in.
-_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+#: Files that container engines make in each container.
+_CONTAINER_SIGNS = ("/.dockerenv", "/run/.containerenv")
 
 
 class FolderTaken(UserError):
@@ -54,25 +57,36 @@ def _known_service_id(shared: Path, state: Path) -> str:
 
 
 def _claim(shared: Path, state: Path) -> None:
-    """Make a shared folder this service's own: the service on this machine with this state folder.
+    """Make a shared folder this service's own: the service with this state folder, on this machine.
 
     Raises `FolderTaken` if it is another's.
     """
     shared.mkdir(mode=0o700, parents=True, exist_ok=True)
-    claim = {"host": _machine(), "state": str(state.resolve())}
+    claim = {"host": _machine(), "state": str(state.resolve()), "id": service_id(state)}
     runner.write_atomically(str(shared), OWNER, claim, once=True)
     owner = read_json(shared / OWNER)
-    if owner != claim:
+    if owner is None or not _is_same(owner, claim):
         whose = f"with the state folder {owner['state']} on {owner['host']}" if owner else "that cannot be named"
         raise FolderTaken(
             f"The shared folder {shared} belongs to the service {whose}: give this one another --shared. If that "
             f"service is gone for good, or has moved here, delete {shared / OWNER} and start again."
         )
+    if owner != claim:
+        runner.write_atomically(str(shared), OWNER, claim)
+
+
+def _is_same(owner: Mapping[str, Any], claim: Mapping[str, str]) -> bool:
+    """Whether two claims are one service's.
+
+    Claims of earlier versions have no id, and a name also in containers. A state folder that was copied to another
+    machine would be a second service with the same id.
+    """
+    hosts = (claim["host"],) if "id" in owner else (claim["host"], socket.gethostname())
+    name = "id" if "id" in owner else "state"
+    return bool(owner.get("host") in hosts and owner.get(name) == claim[name])
 
 
 def _machine() -> str:
-    """The name of this machine. A pod has another name at each start: in a cluster its namespace is named."""
-    try:
-        return f"kubernetes:{_POD_NAMESPACE.read_text(encoding='utf-8').strip()}"
-    except OSError:
-        return socket.gethostname()
+    """The name of this machine. Containers and pods have another name at each start."""
+    is_container = any(Path(path).exists() for path in _CONTAINER_SIGNS) or "KUBERNETES_SERVICE_HOST" in os.environ
+    return "a container" if is_container else socket.gethostname()

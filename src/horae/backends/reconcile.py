@@ -113,8 +113,9 @@ class Reconciler(LookingBackend):
         self._stuck: dict[str, str] = {}
         #: When to repeat the kill of a piece, and how long to wait then; monotonic.
         self._kills: dict[PieceId, tuple[float, float]] = {}
-        #: How many attempts of a job have ended without a word since it made progress, and its work done then.
-        self._silent_ends: dict[str, tuple[int, float]] = {}
+        #: By job: how many attempts in a row have ended without a word and without progress, its work done then, and
+        #: the number of the last one.
+        self._silent_ends: dict[str, tuple[int, float, int]] = {}
         self._rounds = 0
         self._fence = Fence(fence, lambda node: self._note(_Gone(node)))
         #: Set while the daemon's loop waits for something to do; when this thread last gave way to it; monotonic.
@@ -190,7 +191,12 @@ class Reconciler(LookingBackend):
 
     def _turn(self) -> None:
         folder = self._folder or self._open()
-        self._take_notes(folder)
+        try:
+            self._take_notes(folder)
+        except OSError:
+            for followed in self._living():
+                followed.folder_was_away = True
+            raise
         if not self._closing:
             self._round(folder)
 
@@ -410,6 +416,9 @@ class Reconciler(LookingBackend):
 
     def conclude(self, followed: FollowedAttempt, end: Event) -> None:
         """Tell the end of an attempt."""
+        job, number = followed.id
+        if not isinstance(end, JobStopped) or self._silent_ends.get(job, (0, 0.0, number))[2] != number:
+            self._silent_ends.pop(job, None)  # it has ended in another way since
         with self._lock:
             followed.ended = True
             self._events.append(end)
@@ -442,15 +451,15 @@ class Reconciler(LookingBackend):
         """Look again at once."""
         self._wake.set()
 
-    def is_hopeless(self, job: str, done: float) -> bool:
-        """Note that an attempt ended without a word; whether that happens again and again without progress.
+    def is_hopeless(self, attempt: Attempt, done: float) -> bool:
+        """Note that an attempt ended without a word; whether so did those before it, without progress.
 
-        What kills its own runner, or all processes of its node's limits, would run again for ever.
+        What kills its own runner would run again for ever.
         """
-        ends, before = self._silent_ends.pop(job, (0, done))
+        job, number = attempt
+        ends, before, _ = self._silent_ends.get(job, (0, done, 0))
         ends = 1 if done > before else ends + 1
-        if ends < _SILENT_ENDS:
-            self._silent_ends[job] = (ends, done)
+        self._silent_ends[job] = (ends, done, number)
         return ends >= _SILENT_ENDS
 
     @property

@@ -164,8 +164,8 @@ def command(
         typer.Option(
             "--with",
             metavar="KEY=VALUE",
-            help="Further settings of a cluster: fence=COMMAND, storage-away=TIME, launch-limit=TIME; Slurm's account, "
-            "qos; python=PATH in Kubernetes' image, trust-annotations=yes to adopt its pods; repeatable.",
+            help="Further settings of a cluster: fence=COMMAND, storage-away=TIME, launch-limit=TIME; python=PATH on "
+            "nodes or in the image; Slurm's account, qos; trust-annotations=yes to adopt its pods; repeatable.",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,

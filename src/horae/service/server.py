@@ -136,7 +136,8 @@ class Server:
         asked = _with_policy(asked)
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
         shared = Path(cluster["shared"]) if "shared" in cluster else None
-        more = dict(asked.backend_settings or before.get("backend_settings", {}))
+        same = chosen == before.get("backend", DEFAULT_BACKEND)
+        more = dict(asked.backend_settings or (before.get("backend_settings", {}) if same else {}))
         texts: dict[str, Any] = {name: cluster.get(name, "") for name in CLUSTER_OPTIONS}
         options = replace(options, **{**texts, "shared": shared}, settings=more)
         if chosen == DEFAULT_BACKEND and not options.nodes:
@@ -177,11 +178,16 @@ class Server:
         self, asked: ServeOptions, before: Mapping[str, Any], chosen: str, cluster: Mapping[str, str]
     ) -> None:
         """Refuse what would lose sight of running jobs, before any backend is opened: they would be started twice."""
-        last = before.get("state", str(self.state))
+        last, last_backend = before.get("state", str(self.state)), before.get("backend", DEFAULT_BACKEND)
         changes = [
             _changed_folder(self.state, last, asked.database),
-            _changed_backend(chosen, before.get("backend", DEFAULT_BACKEND)),
-            *(_changed_option(name, cluster.get(name), before.get(name)) for name in _FIND_JOBS),
+            _changed_backend(chosen, last_backend),
+            # Earlier versions also stored what the backend does not know.
+            *(
+                _changed_option(name, cluster.get(name), before.get(name))
+                for name in _FIND_JOBS
+                if _is_known_to(last_backend, name)
+            ),
         ]
         stored, change = self.store.initial_settings(), next(filter(None, changes), "")
         if before and stored and change and recover(self.store, OwnSettings.from_dict(stored))[0].gpus.occupied:
@@ -391,10 +397,15 @@ def _changed_backend(chosen: str, last: str) -> str:
 
 def _changed_option(name: str, now: str | None, last: str | None) -> str:
     """Jobs that run are found where they were started."""
-    if now == last:
+    if now == last or (name == "adopt" and last and _names(last) <= _names(now or "")):
         return ""
     with_it = f"with --{name} {shlex.quote(last)}" if last else f"without --{name}"
-    return f"Jobs of this service run: start it {with_it}, as they were started, until they have ended."
+    return f"Jobs of this service run: start it {with_it}, as they were started, and change that when they have ended."
+
+
+def _names(namespaces: str) -> set[str]:
+    """The namespaces of `--adopt`: one more loses sight of nothing."""
+    return {name for name in namespaces.split(",") if name}
 
 
 def _keep_s(asked: float | None, last: float | None) -> float | None:

@@ -317,7 +317,7 @@ class TestTrouble:
     @pytest.fixture
     def both(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
         """A service for two namespaces."""
-        monkeypatch.setattr("horae.backends.kubernetes.adoption.SYNC_S", 0.3)
+        monkeypatch.setattr("horae.backends.kubernetes.adoption.SYNC_S", 1.0)
         stage.namespaces = ("other", "team")
         stage.reopen()
         return stage

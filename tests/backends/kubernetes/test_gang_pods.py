@@ -23,8 +23,12 @@ class TestPods:
     def test_only_pods_that_ask_for_horae_and_are_not_its_own_are_read(self) -> None:
         assert read_user_pod(content(spec={"schedulerName": "default-scheduler"})) is None
         own = content(labels={"horae.dev/service": "s1"}, notes={"horae.dev/node": "v1"})
-        assert read_user_pod(own) is None
-        assert read_user_pod(content(labels={"horae.dev/service": "s1"})), "anybody may label a running pod"
+        marked = read_user_pod(own)
+        assert marked
+        assert marked.looks_own
+        labelled = read_user_pod(content(labels={"horae.dev/service": "s1"}))
+        assert labelled
+        assert not labelled.looks_own, "anybody may label a running pod"
         assert read_user_pod(content()) is not None
 
     @pytest.mark.parametrize("index", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", ""])

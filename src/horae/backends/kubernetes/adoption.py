@@ -237,6 +237,8 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
         for pod in pods:
             # Labels and owners may change while a pod runs.
             ran = [by_uid[pod.uid]] if pod.uid in by_uid else []
+            if pod.looks_own and not ran:
+                continue
             gangs = by_group.get((pod.namespace, pod.group), [])
             sure = [each.key for each in gangs if _is_of(pod, each)]
             living = [each.key for each in gangs if not _has_ended(each, taken)]
@@ -333,7 +335,8 @@ class KubernetesAdoption(AdoptingBackend[AdoptedGang]):
             pods = [(uid, name) for each, uid, name in todo.steps if each is step]
             if not pods:
                 continue
-            self._acted = True
+            # A binding may be refused again and again: that is tried at the usual pace.
+            self._acted = self._acted or step is not GangStep.BIND or not gang.timers.stuck
             match step:
                 case GangStep.KEEP:
                     whys = self._each(pods, lambda uid, name: self._mark(gang, uid, name, "finalizers"))

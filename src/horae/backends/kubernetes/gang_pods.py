@@ -81,6 +81,8 @@ class UserPod:
     #: Horae's options, by name, and why the pod cannot be ordered; empty if it can.
     options: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    #: Whether its marks are those of pods that Horae makes. Anybody may put them on a pod that runs.
+    looks_own: bool = False
 
     @property
     def key(self) -> str:
@@ -165,11 +167,10 @@ class GangView:
 
 
 def read_user_pod(content: Mapping[str, Any]) -> UserPod | None:
-    """A pod that a user hands to Horae; None for all others, Horae's own included."""
+    """A pod that a user hands to Horae, or one of Horae's own; None for those of other schedulers."""
     meta, spec, status = content["metadata"], content.get("spec", {}), content.get("status", {})
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
-    # A label alone, which anybody may put on a running pod, does not make it Horae's own.
-    if spec.get("schedulerName") != SCHEDULER or (SERVICE_LABEL in labels and NODE_NOTE in notes):
+    if spec.get("schedulerName") != SCHEDULER:
         return None
     both = {**labels, **notes}
     owner = _owner(meta)
@@ -192,6 +193,7 @@ def read_user_pod(content: Mapping[str, Any]) -> UserPod | None:
         finished_s=_moment(status, "finishedAt"),
         options=_options(both),
         problem=_problem(group, owner, spec, both),
+        looks_own=SERVICE_LABEL in labels and NODE_NOTE in notes,
     )
 
 

@@ -21,7 +21,8 @@ def release_pods(api: KubernetesApi, namespaces: tuple[str, ...]) -> tuple[int, 
     for namespace in namespaces:
         params = {"fieldSelector": f"spec.schedulerName={SCHEDULER}"}
         listed = _call(api, "list", Pod, namespace=namespace, params=params)
-        for pod in filter(None, map(read_user_pod, listed.get("items", ()))):
+        found = filter(None, map(read_user_pod, listed.get("items", ())))
+        for pod in (pod for pod in found if not pod.looks_own):
             waiting += pod.is_fresh
             if pod.pod.is_kept:
                 changed = {"metadata": {"uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER]}}

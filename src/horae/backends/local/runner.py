@@ -354,9 +354,9 @@ class Runner:
         while True:
             try:
                 if _running_s() >= next_beat_s:
+                    self.given_up = self.given_up or os.path.exists(os.path.join(self.folder, EXIT))
                     self._beat()
                     next_beat_s = self.last_beat_s + _BEAT_EVERY_S
-                self.given_up = self.given_up or os.path.exists(os.path.join(self.folder, EXIT))
                 if not stopping:
                     stopping = self._look_for_stop()
             except OSError:
@@ -523,7 +523,7 @@ def main(folder: str) -> int:
 
 def main_of_piece(attempt_folder: str) -> int:
     """Run the piece of this node, unless it was begun before, wherever that was."""
-    folder, begun_s = os.path.join(attempt_folder, os.environ[NODE]), time.monotonic()
+    folder, begun_s = os.path.join(attempt_folder, os.environ[NODE]), _running_s()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if not claim(folder, f"{os.uname().nodename} {os.getpid()}"):

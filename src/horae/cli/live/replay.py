@@ -46,7 +46,8 @@ def command(
     Jobs keep their submission times, measured speeds, and measured times to start, save and restore. The work of a
     cancelled, failed or given-up job is what it did; app schedulers do not run again. Jobs that have not ended run to
     their end. A job that did not finish in the service counts as finished in no column. Nodes join, drain and leave
-    when they did so; with --cluster they are always there. Holds and failures of jobs are not replayed.
+    when they did so, and stay as they are after the last record, so that jobs may be left over; with --cluster they are
+    always there. Holds and failures of jobs are not replayed.
     """
     from horae.cli.setup.inputs import read_pairs
     from horae.experiments.replay import labels_of, replay_scenario, replayed
