@@ -16,6 +16,7 @@ from horae.backends.found_jobs import FindsJobs, TakenJob
 from horae.backends.kubernetes.adoption import KubernetesAdoption
 from horae.backends.kubernetes.gang_steps import GangPatience
 from horae.backends.kubernetes.namespace_lease import NamespaceLeases
+from horae.backends.kubernetes.objects import NODE_NOTE, SERVICE_LABEL
 from horae.backends.protocol import Place
 from horae.core.events import (
     JobCancelled,
@@ -240,7 +241,8 @@ def test_the_log_says_where_the_output_is(stage: Stage) -> None:
 
 def test_a_gang_is_followed_by_its_pods_whatever_their_labels_and_owners_say(stage: Stage) -> None:
     stage.run()
-    for name, changed in (("a", {"ownerReferences": []}), ("b", {"labels": {"horae.dev/gang": "another"}})):
+    marks = {"labels": {"horae.dev/gang": "another", SERVICE_LABEL: "s1"}, "annotations": {NODE_NOTE: "v1"}}
+    for name, changed in (("a", {"ownerReferences": []}), ("b", marks)):
         pod = stage.server.objects[PODS][name]
         stage.server.put(PODS, {**pod, "metadata": {**pod["metadata"], **changed}})
     stage.server.remove(JOBS, "train")
