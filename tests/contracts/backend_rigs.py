@@ -15,7 +15,7 @@ from tests.backends.real import bash, end_all, task, text_of, until
 
 _SAVE = """cd $HORAE_CHECKPOINT_DIR; echo begun >> begun; echo '{"step": 40, "total": 100}' > saved.json"""
 SCRIPTS = {
-    "runs": "trap 'exit 75' USR1; echo up; sleep 60 & wait",
+    "runs": "trap 'exit 75' USR1; echo up; sleep 300 & wait",
     "finishes": "exit 0",
     "finishes late": "trap 'exit 0' USR1; echo up; sleep 60 & wait",
     "fails": "exit 3",
