@@ -174,6 +174,7 @@ def test_lost_and_doubled_submissions_begin_once(site: Site, mishap: str) -> Non
     assert len(ends(site.rounds())) == 1
 
 
+@pytest.mark.long
 def test_a_node_that_is_cut_off_waits_for_the_fence(site: Site) -> None:
     site.reopen(beat_limit_s=4.0, fence_s=6.0)
     site.start()
@@ -515,6 +516,7 @@ def test_the_sites_fence_makes_sure(site: Site, tmp_path: Path) -> None:
     assert text_of(tmp_path / "fenced") == "--off v1\n"
 
 
+@pytest.mark.long
 def test_a_shared_folder_that_is_away_for_longer_than_allowed_ends_jobs_and_for_less_does_not(site: Site) -> None:
     site.reopen(beat_limit_s=5.0, fence_s=7.0)
     site.start()

@@ -177,6 +177,7 @@ def test_by_default_a_gang_starts_as_soon_as_its_reservation_and_running_jobs_al
 # ------------------------------------------------------------------ GPUs that are being vacated
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "app", [{}, {"app": "tune"}, {"app": "tune", "app_scheduler": "halving:eta=2"}], ids=["jobs", "app", "halving"]
 )

@@ -123,6 +123,7 @@ def _p99(sorted_s: Sequence[float]) -> float:
     return sorted_s[int(0.99 * len(sorted_s))]
 
 
+@pytest.mark.long
 def test_a_cluster_grows_from_nothing_to_a_hundred_nodes_and_back(tmp_path: Path) -> None:
     cluster = ScriptedCluster((), lasts_s=0.5)
     with served(tmp_path, cluster, "fifo-backfill") as daemon:
