@@ -1,6 +1,6 @@
 """`horae serve` as operators meet it: real processes, real jobs, real signals.
 
-Tests service/clock.py and service/server.py.
+Tests service/clock.py, service/server.py and service/start_options.py.
 """
 
 from __future__ import annotations

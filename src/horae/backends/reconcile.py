@@ -30,6 +30,7 @@ from horae.backends.attempt_round import (
     AttemptRound,
     FollowedAttempt,
     ReconcilerSettings,
+    SilentEnds,
     is_held,
 )
 from horae.backends.driver import ClusterDriver, Look, OutOfSight, Piece, PieceId, PieceRunning, host_of
@@ -52,8 +53,6 @@ _REFUSALS = 3
 _GIVE_WAY = 4.0
 #: Most events that `watch` returns at once.
 _EVENTS = 100
-#: Attempts of a job that end one after the other without a word and without progress: then the job has failed.
-_SILENT_ENDS = 3
 #: Seconds until the files of a running piece are read again although the cluster manager says nothing new of it.
 _READ_AGAIN_S = 10.0
 
@@ -113,9 +112,7 @@ class Reconciler(LookingBackend):
         self._stuck: dict[str, str] = {}
         #: When to repeat the kill of a piece, and how long to wait then; monotonic.
         self._kills: dict[PieceId, tuple[float, float]] = {}
-        #: By job: how many attempts in a row have ended without a word and without progress, its work done then, and
-        #: the number of the last one.
-        self._silent_ends: dict[str, tuple[int, float, int]] = {}
+        self._silent_ends = SilentEnds()
         self._rounds = 0
         self._fence = Fence(fence, lambda node: self._note(_Gone(node)))
         #: Set while the daemon's loop waits for something to do; when this thread last gave way to it; monotonic.
@@ -416,9 +413,7 @@ class Reconciler(LookingBackend):
 
     def conclude(self, followed: FollowedAttempt, end: Event) -> None:
         """Tell the end of an attempt."""
-        job, number = followed.id
-        if not isinstance(end, JobStopped) or self._silent_ends.get(job, (0, 0.0, number))[2] != number:
-            self._silent_ends.pop(job, None)  # it has ended in another way since
+        self._silent_ends.note_end(followed.id, end)
         with self._lock:
             followed.ended = True
             self._events.append(end)
@@ -452,15 +447,8 @@ class Reconciler(LookingBackend):
         self._wake.set()
 
     def is_hopeless(self, attempt: Attempt, done: float) -> bool:
-        """Note that an attempt ended without a word; whether so did those before it, without progress.
-
-        What kills its own runner would run again for ever.
-        """
-        job, number = attempt
-        ends, before, _ = self._silent_ends.get(job, (0, done, 0))
-        ends = 1 if done > before else ends + 1
-        self._silent_ends[job] = (ends, done, number)
-        return ends >= _SILENT_ENDS
+        """Note that an attempt ended without a word; whether so did those before it, without progress."""
+        return self._silent_ends.add(attempt, done)
 
     @property
     def settings(self) -> ReconcilerSettings:

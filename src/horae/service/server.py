@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shlex
 import socket
 import threading
 import time
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horae.backends import BACKENDS, CLUSTER_OPTIONS, BackendOptions, open_backend
+from horae.backends import CLUSTER_OPTIONS, BackendOptions, open_backend
 from horae.backends.found_jobs import FindsJobs
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
 from horae.core.cluster import Cluster, Node
@@ -38,6 +37,7 @@ from horae.service.listening import CannotServe, Listening, ListenOptions
 from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
+from horae.service.start_options import DEFAULT_BACKEND, cluster_options, what_loses_jobs
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
 from horae.service.warm_up import warm_up
@@ -49,15 +49,9 @@ if TYPE_CHECKING:
     from horae.backends.protocol import Backend
     from horae.service.tls import Tls
 
-DEFAULT_POLICY, DEFAULT_PLACEMENT, DEFAULT_BACKEND = "fifo-backfill", "best-effort", "local"
+DEFAULT_POLICY, DEFAULT_PLACEMENT = "fifo-backfill", "best-effort"
 #: Placement that spreads no job over more nodes than it needs.
 WHOLE_PLACEMENT = "consolidated"
-#: Options by which a running job is found again, and which may not change while one runs.
-_FIND_JOBS = ("adopt", "shared", "volume")
-#: Options of a cluster that mean the same whether users' jobs are adopted or not.
-_EITHER_WAY = frozenset({"context"})
-#: Backends whose options are known.
-_BUILT_IN = frozenset(BACKENDS)
 #: Settings of the default policy that its simulation leaves off: a large job is not passed by small ones for ever.
 DEFAULT_SETTINGS = {"reserve": "600"}
 #: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
@@ -127,8 +121,10 @@ class Server:
         self._ending.callback(self.store.close)
         before = self.store.serve_options()
         chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
-        cluster = _cluster_options(asked, before, chosen)
-        self._check_running_jobs(asked, before, chosen, cluster)
+        cluster = cluster_options(asked, before, chosen)
+        stored, change = self.store.initial_settings(), what_loses_jobs(asked, before, chosen, cluster, self.state)
+        if stored and change and recover(self.store, OwnSettings.from_dict(stored))[0].gpus.occupied:
+            raise CannotServe(change)
         self._listening = listening = Listening(_listen_options(asked, before.get("port", 0), cluster.get("url")))
         self._ending.callback(listening.socket.close)
         #: Where this machine reaches the service, and the file of the CA by which to verify it.
@@ -173,25 +169,6 @@ class Server:
         now |= {"backend_settings": more} if more else {}
         if now != before:
             self.store.save_serve_options(now)
-
-    def _check_running_jobs(
-        self, asked: ServeOptions, before: Mapping[str, Any], chosen: str, cluster: Mapping[str, str]
-    ) -> None:
-        """Refuse what would lose sight of running jobs, before any backend is opened: they would be started twice."""
-        last, last_backend = before.get("state", str(self.state)), before.get("backend", DEFAULT_BACKEND)
-        changes = [
-            _changed_folder(self.state, last, asked.database),
-            _changed_backend(chosen, last_backend),
-            # Earlier versions also stored what the backend does not know.
-            *(
-                _changed_option(name, cluster.get(name), before.get(name))
-                for name in _FIND_JOBS
-                if _is_known_to(last_backend, name)
-            ),
-        ]
-        stored, change = self.store.initial_settings(), next(filter(None, changes), "")
-        if before and stored and change and recover(self.store, OwnSettings.from_dict(stored))[0].gpus.occupied:
-            raise CannotServe(change)
 
     def _serve(self, tokens: Tokens) -> None:
         from horae.service.api import make_app
@@ -284,13 +261,6 @@ def _own_folder(path: Path) -> Path:
     return state
 
 
-def _changed_folder(state: Path, last: str, database: str | None) -> str:
-    """What is wrong with another state folder. A SQLite journal moves with it, so this concerns `--database` only."""
-    if not database or last == str(state):
-        return ""
-    return f"Running jobs of this service use the folder {last}: start it with --state {shlex.quote(last)}."
-
-
 def _cannot_start(state: Path, error: OSError) -> str:
     """An error of the file system as a sentence that says what to do."""
     at = error.filename or state
@@ -351,34 +321,6 @@ def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) ->
     )
 
 
-def _cluster_options(asked: ServeOptions, before: Mapping[str, Any], backend: str) -> dict[str, str]:
-    """What was said of the cluster, and the URL for jobs: as requested, or as at the last start, if ever given."""
-    shared = str(asked.shared.resolve()) if asked.shared else None
-    given = {name: getattr(asked, name) for name in (*CLUSTER_OPTIONS, "url")} | {"shared": shared}
-    given = {name: value for name, value in given.items() if value}
-    for name in given.keys() & CLUSTER_OPTIONS.keys():
-        if not _is_known_to(backend, name):
-            raise CannotServe(f"--{name} is for --backend {' or '.join(CLUSTER_OPTIONS[name])}, not {backend}.")
-    return {**_remembered(before, given, backend), **given}
-
-
-def _is_known_to(backend: str, option: str) -> bool:
-    return backend not in _BUILT_IN or backend in CLUSTER_OPTIONS[option]
-
-
-def _remembered(before: Mapping[str, Any], given: Mapping[str, str], backend: str) -> dict[str, str]:
-    """Options of the last start that still hold: not those of another backend, nor of the other way to get jobs."""
-    kept = {"url": before["url"]} if "url" in before else {}
-    if backend != before.get("backend", DEFAULT_BACKEND):
-        return kept
-    kept |= {name: before[name] for name in CLUSTER_OPTIONS if name in before and _is_known_to(backend, name)}
-    adopts = "adopt" in given
-    if adopts != ("adopt" in kept) and given.keys() & (CLUSTER_OPTIONS.keys() - _EITHER_WAY):
-        # A service adopts users' jobs, or has jobs of its own: the options of the other way are over.
-        kept = {name: value for name, value in kept.items() if name in (*_EITHER_WAY, "url")}
-    return kept
-
-
 def _with_placement(asked: ServeOptions, store: Store, backend: Backend) -> ServeOptions:
     """What is asked, with the placement of jobs that keep the layout which they asked the cluster manager for."""
     if not isinstance(backend, FindsJobs):
@@ -388,24 +330,6 @@ def _with_placement(asked: ServeOptions, store: Store, backend: Backend) -> Serv
             f"Jobs that users give to the cluster itself keep their number of nodes: use --placement {WHOLE_PLACEMENT}."
         )
     return asked if store.initial_settings() else replace(asked, placement=WHOLE_PLACEMENT)
-
-
-def _changed_backend(chosen: str, last: str) -> str:
-    """Jobs that run are known to the backend that started them alone."""
-    return f"Jobs of this service run under the backend {last}: start it with --backend {last}." * (chosen != last)
-
-
-def _changed_option(name: str, now: str | None, last: str | None) -> str:
-    """Jobs that run are found where they were started."""
-    if now == last or (name == "adopt" and last and _names(last) <= _names(now or "")):
-        return ""
-    with_it = f"with --{name} {shlex.quote(last)}" if last else f"without --{name}"
-    return f"Jobs of this service run: start it {with_it}, as they were started, and change that when they have ended."
-
-
-def _names(namespaces: str) -> set[str]:
-    """The namespaces of `--adopt`: one more loses sight of nothing."""
-    return {name for name in namespaces.split(",") if name}
 
 
 def _keep_s(asked: float | None, last: float | None) -> float | None:
