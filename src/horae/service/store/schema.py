@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -15,12 +17,16 @@ from sqlalchemy import (
     Text,
     inspect,
     select,
+    update,
 )
 
 from horae.core.errors import UserError
 
-#: Version of the tables. A store of any other version is refused.
-SCHEMA = 1
+#: Steps from each version of the tables to the next; the first makes version 2 of version 1. Each adds, and drops
+#: nothing. All run in one transaction when the owner of an older store opens it.
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = ()
+#: Version of the tables. A store of a later version is refused.
+SCHEMA = 1 + len(MIGRATIONS)
 
 TABLES = MetaData()
 
@@ -96,17 +102,22 @@ class WrongSchema(UserError):
     """The store was made by another release of Horae."""
 
 
-def read_epoch(connection: Connection) -> float | None:
-    """Unix time of second 0 of a store; None if the store has no tables yet."""
+def read_version(connection: Connection) -> int | None:
+    """Version of the tables of a store; None if the store has no tables yet."""
     if not inspect(connection).has_table(facts.name):
         return None
-    found = {row.name: row.value for row in connection.execute(select(facts))}
-    if found.get("schema") != str(SCHEMA):
+    version = int(connection.scalar(select(facts.c.value).where(facts.c.name == "schema")) or 0)
+    if version > SCHEMA:
         raise WrongSchema(
-            f"This journal has tables of version {found.get('schema')} and this release of Horae needs version "
-            f"{SCHEMA}: use the release that made the journal, or another journal."
+            f"This journal has tables of version {version} and this release of Horae knows versions up to {SCHEMA}: "
+            "use the release that made the journal, or another journal."
         )
-    return float(found["epoch"])
+    return version
+
+
+def read_epoch(connection: Connection) -> float:
+    """Unix time of second 0 of a store."""
+    return float(connection.scalar(select(facts.c.value).where(facts.c.name == "epoch")) or 0.0)
 
 
 def create(connection: Connection, epoch: float) -> None:
@@ -116,3 +127,10 @@ def create(connection: Connection, epoch: float) -> None:
         connection.exec_driver_sql(guard)
     values = {"schema": str(SCHEMA), "epoch": repr(epoch)}
     connection.execute(facts.insert(), [{"name": name, "value": value} for name, value in values.items()])
+
+
+def migrate(connection: Connection, version: int) -> None:
+    """Bring the tables of an older version up to date."""
+    for step in MIGRATIONS[version - 1 :]:
+        step(connection)
+    connection.execute(update(facts).where(facts.c.name == "schema").values(value=str(SCHEMA)))

@@ -75,18 +75,23 @@ class Store:
             raise
 
     def _open(self) -> float:
-        """Create the tables of a new store; returns the epoch."""
+        """Create the tables of a new store, or migrate those of an older one; returns the epoch."""
         with reading(self._engine) as connection:
-            epoch = schema.read_epoch(connection)
-        if epoch is not None:
-            return epoch
+            if schema.read_version(connection) == schema.SCHEMA:
+                return schema.read_epoch(connection)
         with writing(self._engine) as connection:
             # Another process may have created them meanwhile.
-            epoch = schema.read_epoch(connection)
-            if epoch is None:
-                epoch = time.time()
-                schema.create(connection, epoch)
-        return epoch
+            version = schema.read_version(connection)
+            if version is None:
+                schema.create(connection, time.time())
+            elif version < schema.SCHEMA and self._store_lock:
+                schema.migrate(connection, version)
+            elif version < schema.SCHEMA:
+                raise schema.WrongSchema(
+                    f"This journal has tables of version {version}, and this release of Horae uses version "
+                    f"{schema.SCHEMA}: start the service once with this release, which migrates them."
+                )
+            return schema.read_epoch(connection)
 
     def ensure_initial_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Store the settings with which the service first started, once; returns the stored settings."""
