@@ -83,7 +83,7 @@ def task(name: str = "a", **more: object) -> Task:
 
 def read(store: Store, after: int = 0, upto: int | None = None) -> list[str]:
     """Records as text, which tells NaN from nothing and a tuple from a list."""
-    return [repr(record) for _, record in store.tail(after, upto)]
+    return [repr(record) for _, record in store.tail(after, upto, whole=True)]
 
 
 def count(store: Store) -> int:

@@ -512,7 +512,7 @@ def check_journal(service: Service, where: str) -> Store:
     checkpoint.load(live, newest[1])
     with closing(Store(f"sqlite:///{copy}")) as before:
         folded, seq = _fold(before)
-    for _, record in store.tail(seq):
+    for _, record in store.tail(seq, whole=True):
         folded.apply(record)
     assert same(live.contents(), folded.contents()), f"{where}: {difference(live.contents(), folded.contents())}"
     return store
@@ -532,7 +532,7 @@ def _fold(store: Store) -> tuple[Engine, int]:
     if base:
         seq, body = base
         checkpoint.load(engine, body)
-    for number, record in store.tail(seq):
+    for number, record in store.tail(seq, whole=True):
         engine.apply(record)
         seq = number
     return engine, seq

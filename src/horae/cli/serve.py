@@ -215,8 +215,9 @@ def command(
     server = Server(asked)
     try:
         _announce(server, output, is_default=state is None)
-        if server.policy_note:
-            note(server.policy_note)
+        for told in (*server.journal_notes, server.policy_note):
+            if told:
+                note(told)
         server.wait(stop, note)
     finally:
         server.close()

@@ -50,7 +50,7 @@ from horae.service.initial_settings import InitialSettings
 from horae.service.interpreter_settings import answering_soon, collect_all, set_aside
 from horae.service.loop_counters import LoopCounters
 from horae.service.machines import changed_nodes, engine_names
-from horae.service.recovery import recover
+from horae.service.recovery import check_tasks, recover
 from horae.service.store.connection import StoreTrouble
 from horae.service.store.store import Store
 from horae.service.store.stored_records import Act
@@ -127,6 +127,7 @@ class Daemon:
         #: Numbers of policy memory in decisions since the last checkpoint.
         self._memory_numbers = 0
         self.tasks: dict[str, Task] = store.tasks()
+        check_tasks(self.engine, self.tasks)
         #: The published cluster status, and the number of the last record in it.
         self.status: ClusterStatus = self.engine.status()
         self.published_seq = self.seq

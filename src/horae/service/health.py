@@ -23,6 +23,8 @@ def what_is_wrong(daemon: Daemon) -> str:
         return f"The daemon's loop has been stuck for {age_s:.0f} s."
     if daemon.counters.trouble:
         return "The journal cannot be written."
+    if daemon.store.damage:
+        return f"{daemon.store.damage} The service goes on; `horae doctor` tells more."
     if getattr(daemon.engine.policy, "trouble", ""):
         return "The policy fails: running jobs go on, and no other job starts."
     return daemon.backend.trouble

@@ -38,6 +38,7 @@ from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
 from horae.service.start_options import DEFAULT_BACKEND, cluster_options, what_loses_jobs
+from horae.service.store.opening import open_store
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
 from horae.service.warm_up import warm_up
@@ -117,7 +118,10 @@ class Server:
 
     def _start(self, asked: ServeOptions) -> None:
         self.state = _own_folder(asked.state)
-        self.store = Store(asked.database or _sqlite(self.state), own=True)
+        opened = open_store(asked.database or _sqlite(self.state), self.state)
+        self.store = opened.store
+        #: What the operator is told of the journal.
+        self.journal_notes: tuple[str, ...] = opened.notes
         self._ending.callback(self.store.close)
         before = self.store.serve_options()
         chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)

@@ -185,7 +185,7 @@ def journal(
     _require_sees_all(caller, "read the journal")
     records = [{"seq": seq, **encode(record)} for seq, record in islice(service.daemon.store.tail(after), limit)]
     following = records[-1]["seq"] if records else after
-    # Python's JSON, as in the journal: policy memory may hold infinite numbers.
+    # Python's JSON, as in the journal: older decisions hold policy memory, which may have infinite numbers.
     return Response(json.dumps({"records": records, "next": following}), media_type="application/json")
 
 

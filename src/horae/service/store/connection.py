@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
 from horae.core.errors import UserError
+from horae.service.store.chain import JournalDamaged
 
 #: Seconds to wait for a lock that another program holds.
 TIMEOUT_S = 4.0
@@ -22,6 +25,10 @@ WRITER_LOCK, OWNER_LOCK = 0x484F524100, 0x484F524101
 
 class StoreTrouble(UserError):
     """The store cannot be read or written now. The transaction was rolled back; nothing is half-written."""
+
+
+class StoreDamaged(JournalDamaged, StoreTrouble):
+    """The database cannot read its own files."""
 
 
 class StoreLocked(StoreTrouble):
@@ -42,6 +49,10 @@ def read_url(text: str) -> URL:
         raise StoreTrouble(f"{shown!r} cannot hold the journal: give a URL such as {_EXAMPLES}.")
     return url.set(drivername="postgresql+psycopg" if backend_name == "postgresql" else "sqlite")
 
+
+#: What PostgreSQL (SQLSTATE) and SQLite say of damaged files.
+_DAMAGED = ("XX001", "XX002")
+_DAMAGED_WORDS = ("malformed", "not a database", "Could not decode")
 
 _EXAMPLES = "sqlite:////var/lib/horae/journal.db or postgresql://user@host/database"
 
@@ -135,8 +146,38 @@ def _trouble_of(url: URL, why: SQLAlchemyError) -> StoreTrouble:
         )
     if code == "55P03" or "is locked" in message:
         return StoreLocked(f"Another program has locked the journal {where}: end that program and try again.")
+    if code in _DAMAGED or any(words in message for words in _DAMAGED_WORDS):
+        return StoreDamaged(f"The journal {where} is damaged ({message}).")
     if code is None and url.get_backend_name() == "postgresql":
         return StoreTrouble(
             f"The journal {where} cannot be reached ({message}): check that PostgreSQL runs there and accepts you."
         )
     return StoreTrouble(f"The journal {where} cannot be used ({message}): fix that and try again.")
+
+
+def keep_copy(url: URL, version: int) -> None:
+    """Keep a copy of an SQLite database before its tables are migrated from `version`, if the disk has room."""
+    if url.get_backend_name() != "sqlite":
+        return
+    path = Path(str(url.database))
+    copy = path.with_name(f"{path.name}.v{version}")
+    if copy.exists() or shutil.disk_usage(path.parent).free < 3 * path.stat().st_size:
+        return
+    copy_sqlite(path, copy)
+
+
+def copy_sqlite(source: Path, target: Path) -> None:
+    """Copy an SQLite database, also while it is written: one moment of it, readable by the owner only."""
+    draft = target.with_name(f".{target.name}.draft")
+    draft.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    try:
+        with closing(sqlite3.connect(source)) as original, closing(sqlite3.connect(draft)) as copy:
+            original.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.DatabaseError as why:
+        draft.unlink(missing_ok=True)
+        raise StoreTrouble(f"The journal {source} cannot be copied ({why}): fix that and try again.") from why
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    draft.rename(target)
