@@ -134,6 +134,6 @@ def _parsed(slot: bytes) -> tuple[int, Mark] | None:
         return None
     with suppress(ValueError, KeyError, TypeError):
         fields = json.loads(text)
-        known = {entry.name: fields[entry.name] for entry in entries(Mark) if entry.name in fields}
-        return int(fields["count"]), Mark(**known)
+        values = {entry.name: fields[entry.name] for entry in entries(Mark) if entry.name in fields}
+        return int(fields["count"]), Mark(**values)
     return None

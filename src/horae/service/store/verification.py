@@ -57,23 +57,23 @@ def check_chain(engine: Engine, identity: str, mark: Mark | None) -> None:
     """Compute the chain again, and compare it with the high-water mark."""
     if mark and mark.identity != identity:
         raise JournalLost("This is another journal than the one that this state folder belongs to.")
-    last = Link(0, b"", first_head(identity))
-    marked = last if mark and mark.seq == 0 else None
+    last, head = 0, first_head(identity)
+    marked = head if mark and mark.seq == 0 else None
+    marked_seq = mark.seq if mark else -1
     with telling_damage():
-        for last in check_links(identity, links(engine)):
-            if mark and last.seq == mark.seq:
-                marked = last
+        for last, head in check_links(identity, _links(engine)):
+            if last == marked_seq:
+                marked = head
         with reading(engine) as connection:
-            journal = schema.journal.c.seq
-            newest = connection.scalar(select(journal).order_by(journal.desc()).limit(1)) or 0
-    if newest != last.seq:
-        raise JournalDamaged(f"The journal is damaged: it ends at record {newest}, and its chain at record {last.seq}.")
+            newest = last_number(connection, schema.journal.c.seq)
+    if newest != last:
+        raise JournalDamaged(f"The journal is damaged: it ends at record {newest}, and its chain at record {last}.")
     if mark and marked is None:
         raise JournalLost(
-            f"The journal is older than what was acknowledged: it ends at record {last.seq}, and record {mark.seq} "
+            f"The journal is older than what was acknowledged: it ends at record {last}, and record {mark.seq} "
             "had been written."
         )
-    if mark and marked and marked.head.hex() != mark.head:
+    if mark and marked and marked.hex() != mark.head:
         raise JournalLost(f"The journal is not the one that was written: it differs before record {mark.seq}.")
 
 
@@ -93,15 +93,14 @@ def counts(connection: Connection) -> tuple[int, int]:
     return last_number(connection, schema.acts.c.number), len(rows) + sum(map(bool, rows))
 
 
-def links(engine: Engine, after: int = 0) -> Iterator[Link]:
-    """The links of the chain after record `after`, in order."""
-    table = schema.digests
-    query = select(table.c.seq, table.c.digest, table.c.head, table.c.task).order_by(table.c.seq).limit(_PAGE)
+def _links(engine: Engine) -> Iterator[tuple[int, bytes, bytes]]:
+    """The links of the chain, in order: number, digest, head."""
+    table, after = schema.digests, 0
+    query = select(table.c.seq, table.c.digest, table.c.head).order_by(table.c.seq).limit(_PAGE)
     while True:
         with reading(engine) as connection:
             page = connection.execute(query.where(table.c.seq > after)).all()
-        for seq, digest, head, task in page:
-            yield Link(seq, bytes(digest), bytes(head), bytes(task) if task is not None else None)
+        yield from map(tuple, page)
         if len(page) < _PAGE:
             return
         after = page[-1].seq
