@@ -264,6 +264,8 @@ class Daemon:
         now_s = self.clock()
         self.counters.cycle_s = now_s
         if self._in_doubt and not self._resync_with_journal():
+            # Nothing can be written: jobs are watched all the same, and requests are refused at once.
+            self._keep_for_later(self._reports(now_s))
             self._answer_requests(self._take_requests(), now_s)
             self._pause()
             return
@@ -291,14 +293,17 @@ class Daemon:
             self._record(Change(_in_order(new_events)))
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
-            # Jobs over their time limit and changed nodes will be found again.
-            self._unrecorded = [event for event in new_events if not isinstance(event, _FOUND_AGAIN)]
-            self._compared = None
+            self._keep_for_later(new_events)
             return False
         if any(isinstance(event, NodeLost) for event in new_events):
             # Attempts being stopped on a lost node never report their end unless stopped again.
             self._repeat_stops()
         return True
+
+    def _keep_for_later(self, events: Sequence[Event]) -> None:
+        """Keep events that cannot be written now. Jobs over their time limit and changed nodes will be found again."""
+        self._unrecorded += [event for event in events if not isinstance(event, _FOUND_AGAIN)]
+        self._compared = None
 
     def _new_events(self, events: Sequence[Event]) -> tuple[Event, ...]:
         """Events that are not in the journal yet. A restarted backend repeats events that it reported before."""

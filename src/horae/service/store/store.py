@@ -33,9 +33,10 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.service.store import schema
-from horae.service.store.connection import TIMEOUT_S, StoreTrouble, connect, read_url, reading, writing
+from horae.service.store.background_call import BackgroundCall
+from horae.service.store.connection import TIMEOUT_S, StoreTrouble, connect, read_url, reading, unhurried, writing
 from horae.service.store.journal_compaction import MAX_KEPT_REPORTS, superseded_reports
-from horae.service.store.store_lock import lock_store
+from horae.service.store.store_lock import lock_store, take_term, try_lock
 from horae.service.store.stored_records import Act, TokenRecord, decode_task, encode_task
 
 Record = Event | Decided
@@ -67,12 +68,41 @@ class Store:
         #: Progress reports before this record number were compacted already.
         self._compacted = 0
         self._store_lock = lock_store(self._engine) if own else None
+        #: A database of its own process may hang: then a call in another thread tells when it can be written again.
+        hangs = self._engine.dialect.name != "sqlite"
+        self._writing_again = BackgroundCall(self._write_nothing) if hangs else None
+        #: Number of this owner of the store, higher than that of all owners before it; 0 for others.
+        self.term = 0
         try:
             #: Unix time of second 0 of this store.
             self.epoch = self._open()
+            self.term = take_term(self._engine) if own else 0
         except BaseException:
             self.close()
             raise
+
+    def try_to_own(self) -> bool:
+        """Own a store in PostgreSQL from now on if nobody does, under the next term; returns whether."""
+        assert self._store_lock is None, "the store is owned already"
+        self._store_lock = try_lock(self._engine)
+        if self._store_lock:
+            try:
+                self.epoch, self.term = self._open(), take_term(self._engine)
+            except BaseException:
+                self._store_lock.release()
+                self._store_lock = None
+                raise
+        return self._store_lock is not None
+
+    def confirm_owner(self) -> None:
+        """Raise `StoreInUse` if another service has taken the store over. Does not wait."""
+        if self._store_lock:
+            self._store_lock.confirm()
+
+    @property
+    def recent_facts(self) -> Mapping[str, str]:
+        """Facts that another service may have written a moment ago; empty unless this one owns the store."""
+        return self._store_lock.facts if self._store_lock else {}
 
     def _open(self) -> float:
         """Create the tables of a new store, or migrate those of an older one; returns the epoch."""
@@ -85,7 +115,8 @@ class Store:
             if version is None:
                 schema.create(connection, time.time())
             elif version < schema.SCHEMA and self._store_lock:
-                schema.migrate(connection, version)
+                with unhurried(connection):
+                    schema.migrate(connection, version)
             elif version < schema.SCHEMA:
                 raise schema.WrongSchema(
                     f"This journal has tables of version {version}, and this release of Horae uses version "
@@ -112,16 +143,24 @@ class Store:
 
     def serve_options(self) -> dict[str, Any]:
         """Options of the last `horae serve`, as saved by `save_serve_options`; empty before the first."""
+        return self.fact("served")
+
+    def fact(self, name: str) -> dict[str, Any]:
+        """A fact that services write for each other; empty if there is none."""
         with reading(self._engine) as connection:
-            stored = connection.scalar(select(schema.facts.c.value).where(schema.facts.c.name == "served"))
+            stored = connection.scalar(select(schema.facts.c.value).where(schema.facts.c.name == name))
         return json.loads(stored) if stored else {}
+
+    def save_fact(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a fact for other services."""
+        facts = schema.facts
+        with writing(self._engine) as connection:
+            connection.execute(delete(facts).where(facts.c.name == name))
+            connection.execute(facts.insert(), {"name": name, "value": _JSON.encode(value)})
 
     def save_serve_options(self, how: Mapping[str, Any]) -> None:
         """Save the options of this `horae serve` for the next start."""
-        facts = schema.facts
-        with writing(self._engine) as connection:
-            connection.execute(delete(facts).where(facts.c.name == "served"))
-            connection.execute(facts.insert(), {"name": "served", "value": _JSON.encode(how)})
+        self.save_fact("served", how)
 
     def close(self) -> None:
         """Close the database and release the store lock."""
@@ -183,7 +222,13 @@ class Store:
             return _last(connection, schema.journal.c.seq)
 
     def try_writing(self) -> int:
-        """Test whether the store can be written, without changing it; returns the number of the last record."""
+        """Test whether the store can be written, without changing it; returns the number of the last record.
+
+        A database that hangs is not waited for: `StoreTrouble` is raised meanwhile.
+        """
+        return self._writing_again.answer() if self._writing_again else self._write_nothing()
+
+    def _write_nothing(self) -> int:
         facts = schema.facts
         with writing(self._engine) as connection:
             connection.execute(update(facts).where(facts.c.name == "epoch").values(value=repr(self.epoch)))
