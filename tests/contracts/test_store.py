@@ -57,7 +57,6 @@ from horae.core.events import (
 )
 from horae.core.loss_curve import LossCurve
 from horae.core.queues import Queue
-from horae.service.recovery import recover
 from horae.service.store.connection import TIMEOUT_S, StoreTrouble
 from horae.service.store.schema import SCHEMA, WrongSchema
 from horae.service.store.store import Store
@@ -68,7 +67,6 @@ from tests.backends.real import until
 from tests.builders import job
 from tests.contracts.postgres import Server, owners
 from tests.service.stepped_service import SteppedService
-from tests.simulation.trouble import same
 
 
 @pytest.fixture

@@ -146,9 +146,7 @@ def states(daemon: Daemon, *jobs: str) -> set[State]:
     return {daemon.status.state(row) for row in rows if row is not None}
 
 
-def test_a_service_whose_database_is_frozen_refuses_at_once_watches_its_jobs_and_goes_on(
-    postgres: Server
-) -> None:
+def test_a_service_whose_database_is_frozen_refuses_at_once_watches_its_jobs_and_goes_on(postgres: Server) -> None:
     url = postgres.new_database()
     store = Store(url, own=True, timeout_s=1.0)
     backend = WatchedBackend((Node("v100", "v100", 2),), FakeWorld(default=FakeJob(lasts_s=0.5)))
@@ -176,5 +174,3 @@ def test_a_service_whose_database_is_frozen_refuses_at_once_watches_its_jobs_and
     daemon.close()
     assert same(daemon.engine.contents(), recover(store, settings)[0].contents())
     store.close()
-
-

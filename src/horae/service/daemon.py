@@ -112,7 +112,9 @@ class Daemon:
         environment: Callable[[str, int], dict[str, str]],
         watch_s: float = WATCH_S,
         keep_s: float | None = None,
+        recovered: tuple[Engine, int] | None = None,
     ) -> None:
+        """`recovered` is the engine of the journal's last record, if it is known, and that record's number."""
         self.store, self.clock = store, clock
         self.backend: SteadyBackend = SteadyBackend(backend)
         #: Environment variables for an attempt: address of the service, and token.
@@ -120,7 +122,7 @@ class Daemon:
         self.initial_settings, self._watch_s = initial_settings, watch_s
         #: Seconds for which ended jobs are kept. Their files are deleted only if the operator set `keep_s`.
         self._keep_s, self._deletes_files = (KEEP_S, False) if keep_s is None else (keep_s, True)
-        self.engine, self.seq = recover(store, initial_settings)
+        self.engine, self.seq = recovered or recover(store, initial_settings)
         # Counted across restarts: a daemon that crashes often must write checkpoints, too.
         self._checkpointed = (store.newest_checkpoint() or (0, b""))[0]
         self._encoder = CheckpointEncoder()
@@ -444,6 +446,7 @@ class Daemon:
             places=places,
             env=self._environment(launch.job, launch.attempt),
             report_at=launch.report_at,
+            term=self.store.term,
         )
 
     def _over_time_limit(self, now_s: float) -> list[Event]:

@@ -69,8 +69,7 @@ class Store:
         self._compacted = 0
         self._store_lock = lock_store(self._engine) if own else None
         #: A database of its own process may hang: then a call in another thread tells when it can be written again.
-        hangs = self._engine.dialect.name != "sqlite"
-        self._writing_again = BackgroundCall(self._write_nothing) if hangs else None
+        self._writing_again = BackgroundCall(self._write_nothing) if self.can_be_taken_over else None
         #: Number of this owner of the store, higher than that of all owners before it; 0 for others.
         self.term = 0
         try:
@@ -93,6 +92,16 @@ class Store:
                 self._store_lock = None
                 raise
         return self._store_lock is not None
+
+    @property
+    def can_be_taken_over(self) -> bool:
+        """Whether another service may own the store while this process lives, since a server decides who does."""
+        return self._engine.dialect.name != "sqlite"
+
+    def raise_term(self, above: int) -> None:
+        """Have a term above one that is known from elsewhere: this store may have been restored from a backup."""
+        if self.term <= above:
+            self.term = take_term(self._engine, above)
 
     def confirm_owner(self) -> None:
         """Raise `StoreInUse` if another service has taken the store over. Does not wait."""

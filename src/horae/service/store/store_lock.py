@@ -12,7 +12,6 @@ from typing import Protocol
 from sqlalchemy import URL, Connection, Engine, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from horae.core.errors import UserError
 from horae.service.store.connection import (
     OWNER_LOCK,
     TERM,
@@ -27,7 +26,7 @@ from horae.service.store.schema import facts
 
 #: Seconds between two beats of the service that owns a store in PostgreSQL, and without one until the lock is free.
 BEAT_S, LEASE_S = 1.0, 6.0
-#: The first version of PostgreSQL that ends idle sessions. Before, TCP tells that a machine is dead, after half a minute.
+#: The first version of PostgreSQL that ends idle sessions. With older ones, TCP tells that a machine is dead.
 _IDLE_TIMEOUT_SINCE = 14
 
 
@@ -100,8 +99,8 @@ class _FileLock:
 class _ServerLock:
     """An advisory lock of PostgreSQL. The server holds it as long as the connection lives, and beats come.
 
-    A thread beats every second. Without a beat for `LEASE_S` the server ends the session, and with it the lock: so it is
-    lost by a service that is frozen, or on a machine that is cut off. The term tells then whether another has taken over.
+    A thread beats every second. Without a beat for `LEASE_S` the server ends the session, and with it the lock: so a
+    service loses it that is frozen, or on a machine that is cut off. The term tells whether another has taken over.
     """
 
     def __init__(self, engine: Engine, connection: Connection) -> None:
@@ -203,11 +202,11 @@ def _take_server_lock(engine: Engine, wait: bool) -> _ServerLock | None:
     return _ServerLock(engine, connection)
 
 
-def take_term(engine: Engine) -> int:
-    """Raise the term of a store by one, and write under this term alone from now on; returns it. Needs the lock."""
+def take_term(engine: Engine, above: int = 0) -> int:
+    """Raise the term of a store, and write under this term alone from now on; returns it. Needs the lock."""
     with writing(engine) as connection:
         before = connection.scalar(select(facts.c.value).where(facts.c.name == TERM))
-        term = int(before or 0) + 1
+        term = max(int(before or 0), above) + 1
         if before is None:
             connection.execute(facts.insert(), {"name": TERM, "value": str(term)})
         else:
