@@ -280,7 +280,7 @@ class Server:
 
         if self._app:
             answer_from(self._app, self.daemon, tokens)
-            _remove_own(self.state / STANDBY_FILE)
+            self._remove_address(self.state / STANDBY_FILE)
         else:
             self._app = app = make_app(self.daemon, tokens)
             self._http = Http(app, self._listening.socket, self._listening.tls)
@@ -289,7 +289,13 @@ class Server:
             self._http.start()
         address = self.state / (STANDBY_FILE if self.stands_by else ADDRESS_FILE)
         write_private(address, json.dumps({**self._listening.address, "pid": os.getpid()}).encode())
-        self._ending.callback(_remove_own, address)
+        self._ending.callback(self._remove_address, address)
+
+    def _remove_address(self, path: Path) -> None:
+        """Remove the address of this service. Another one may have written its own since."""
+        with suppress(OSError, ValueError):
+            if json.loads(path.read_bytes()) == {**self._listening.address, "pid": os.getpid()}:
+                path.unlink()
 
     def wait(self, stop: threading.Event, tell: Callable[[str], None] = lambda note: None) -> None:
         """Serve until `stop` is set. Raises if the daemon or the HTTP server ends by itself.
@@ -380,13 +386,6 @@ def _cannot_start(state: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"No space is left at {at}: free some space there, or name another folder with --state."
     return f"The service cannot start because of {at} ({error.strerror or error}): fix that and try again."
-
-
-def _remove_own(address: Path) -> None:
-    """Remove the address of this process. Another service may have written its own since."""
-    with suppress(OSError, ValueError, KeyError):
-        if json.loads(address.read_bytes())["pid"] == os.getpid():
-            address.unlink()
 
 
 def _open_store(asked: ServeOptions, state: Path, tell: Callable[[str], None], stop: threading.Event) -> Store:
