@@ -33,10 +33,10 @@ class Term:
         """Make the term known to services before this one. Raises if it is known of a later one."""
         if not self._number:
             return
-        known = known_term(self._folder, self._own_journal)
-        if known > self._number:
-            raise Overtaken(_sentence(known, self._number))
-        if known != self._number:
+        highest = known_term(self._folder, self._own_journal)
+        if highest > self._number:
+            raise Overtaken(_sentence(highest, self._number))
+        if highest != self._number:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             runner.write_atomically(str(self._folder), TERM_FILE, self._own)
 
