@@ -24,6 +24,7 @@ from horae.backends.local.attempt_folders import AttemptFolders, read_json
 from horae.backends.protocol import Place
 from horae.backends.reconcile import Reconciler
 from horae.backends.shared_folder import master_port
+from horae.backends.terms import Term
 from horae.core.cluster import Node
 from horae.core.events import (
     Event,
@@ -394,6 +395,31 @@ def test_a_piece_of_an_attempt_that_is_over_is_killed(site: Site) -> None:
     late = subprocess.Popen(["sleep", "60"])
     runners.append(late)
     assert late.wait(10) == -9
+
+
+def test_a_service_that_was_replaced_kills_nothing_that_it_does_not_know(site: Site, tmp_path: Path) -> None:
+    """Frozen for a while, and overtaken: the pieces of the new service are strange to it."""
+    old, new = Term(tmp_path, "journal", 1), Term(tmp_path, "journal", 2)
+    old.claim()
+    site.backend.act_under(old)
+    site.rounds()
+    new.claim()
+    replaced = site.backend
+    site.open()
+    site.backend.act_under(new)
+    site.start()
+    site.up()
+    try:
+        site.rounds(20)
+        assert "Another service has taken over" in replaced.trouble
+        assert replaced.sight() is None
+        assert not ends(site.watch())
+        assert all(process.poll() is None for runners in site.cluster.runners.values() for process in runners)
+        replaced.start(start(bash("echo twice"), job="b-1", places=(Place("v2", (0,)),)))
+        site.rounds(20)
+        assert not (site.shared / "jobs" / "b-1").exists()
+    finally:
+        replaced.close()
 
 
 def test_a_driver_that_fails_in_any_way_is_trouble_and_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -375,8 +375,8 @@ def test_a_crash_of_the_loop_ends_the_service(
     started: list[Server] = []
     start = Server._start
 
-    def watch(server: Server, asked: ServeOptions) -> None:
-        start(server, asked)
+    def watch(server: Server, *words: Any) -> None:
+        start(server, *words)
         started.append(server)
 
     monkeypatch.setattr(Server, "_start", watch)

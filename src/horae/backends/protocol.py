@@ -46,6 +46,8 @@ class Start:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Steps at which the job must report its progress at once.
     report_at: tuple[float, ...] = ()
+    #: Term of the service that starts it; 0 if unknown.
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)

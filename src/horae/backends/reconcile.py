@@ -421,6 +421,7 @@ class Reconciler(LookingBackend):
     def submit(self, ordered: OrderedAttempt, nodes: Sequence[str]) -> None:
         """Submit the pieces on these nodes."""
         assert self._folder
+        self.check_term()
         # The runner forks beside its beating thread, which newer Pythons warn of in the job's log.
         python = (self._python, "-I", "-S", "-W", "ignore")
         command = (*python, self._folder.program, str(ordered.path), runner.PIECE)
@@ -435,11 +436,13 @@ class Reconciler(LookingBackend):
         now_s = time.monotonic()
         due_s, wait_s = self._kills.get(piece, (0.0, _KILL_AGAIN_S))
         if now_s >= due_s:
+            self.check_term()
             self._kills[piece] = (now_s + wait_s, min(2 * wait_s, _KILL_RARELY_S))
             self._driver.kill(piece)
 
     def fence_off(self, node: str) -> None:
         """Let the site's fence make sure that nothing runs on a node's machine."""
+        self.check_term()
         self._fence.use_on(host_of(node))
 
     def look_again(self) -> None:

@@ -159,6 +159,13 @@ def command(
         str | None,
         typer.Option("--url", metavar="URL", help="Where jobs on other machines reach the service: https://head:8642."),
     ] = None,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="If another service uses the same --database, answer what reads, and take over when it ends.",
+        ),
+    ] = False,
     more: Annotated[
         list[str] | None,
         typer.Option(
@@ -211,8 +218,9 @@ def command(
         volume=volume,
         backend_settings=read_pairs("--with storage-away=5m", more or ()),
         url=url,
+        standby=standby,
     )
-    server = Server(asked)
+    server = Server(asked, note, stop)
     try:
         _announce(server, output, is_default=state is None)
         for told in (*server.journal_notes, server.policy_note):
@@ -262,6 +270,7 @@ def _announce(server: Server, output: Output, is_default: bool) -> None:
         "pid": os.getpid(),
         "state": str(server.state),
         "token_file": str(server.token_file),
+        "standby": server.stands_by,
         "policy": at.policy,
         "gpus": {kind: int(n) for kind, n in zip(at.cluster.gpu_types, at.open_by_type, strict=True)},
     }
@@ -287,6 +296,12 @@ def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[
         if is_default
         else [f"export HORAE_URL={record['url']}{ca}{plain} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
     )
+    if server.stands_by:
+        return [
+            f"Horae stands by at {record['url']}, and takes over when the active service ends.",
+            f"State: {record['state']}",
+            "Ctrl-C ends the standby; the active service goes on.",
+        ]
     jobs = server.daemon.backend.submit_with or "horae submit -- python train.py"
     steps = [*where, jobs, "horae queue", "horae token create NAME"]
     return [

@@ -112,7 +112,9 @@ class Daemon:
         environment: Callable[[str, int], dict[str, str]],
         watch_s: float = WATCH_S,
         keep_s: float | None = None,
+        recovered: tuple[Engine, int] | None = None,
     ) -> None:
+        """`recovered` is the engine of the journal's last record, if it is known, and that record's number."""
         self.store, self.clock = store, clock
         self.backend: SteadyBackend = SteadyBackend(backend)
         #: Environment variables for an attempt: address of the service, and token.
@@ -120,7 +122,7 @@ class Daemon:
         self.initial_settings, self._watch_s = initial_settings, watch_s
         #: Seconds for which ended jobs are kept. Their files are deleted only if the operator set `keep_s`.
         self._keep_s, self._deletes_files = (KEEP_S, False) if keep_s is None else (keep_s, True)
-        self.engine, self.seq = recover(store, initial_settings)
+        self.engine, self.seq = recovered or recover(store, initial_settings)
         # Counted across restarts: a daemon that crashes often must write checkpoints, too.
         self._checkpointed = (store.newest_checkpoint() or (0, b""))[0]
         self._encoder = CheckpointEncoder()
@@ -265,6 +267,8 @@ class Daemon:
         now_s = self.clock()
         self.counters.cycle_s = now_s
         if self._in_doubt and not self._resync_with_journal():
+            # Nothing can be written: jobs are watched all the same, and requests are refused at once.
+            self._keep_for_later(self._reports(now_s))
             self._answer_requests(self._take_requests(), now_s)
             self._pause()
             return
@@ -292,14 +296,17 @@ class Daemon:
             self._record(Change(_in_order(new_events)))
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
-            # Jobs over their time limit and changed nodes will be found again.
-            self._unrecorded = [event for event in new_events if not isinstance(event, _FOUND_AGAIN)]
-            self._compared = None
+            self._keep_for_later(new_events)
             return False
         if any(isinstance(event, NodeLost) for event in new_events):
             # Attempts being stopped on a lost node never report their end unless stopped again.
             self._repeat_stops()
         return True
+
+    def _keep_for_later(self, events: Sequence[Event]) -> None:
+        """Keep events that cannot be written now. Jobs over their time limit and changed nodes will be found again."""
+        self._unrecorded += [event for event in events if not isinstance(event, _FOUND_AGAIN)]
+        self._compared = None
 
     def _new_events(self, events: Sequence[Event]) -> tuple[Event, ...]:
         """Events that are not in the journal yet. A restarted backend repeats events that it reported before."""
@@ -440,6 +447,7 @@ class Daemon:
             places=places,
             env=self._environment(launch.job, launch.attempt),
             report_at=launch.report_at,
+            term=self.store.term,
         )
 
     def _over_time_limit(self, now_s: float) -> list[Event]:

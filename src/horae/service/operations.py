@@ -40,6 +40,7 @@ from horae.service.daemon import Change, Daemon, Prepare
 from horae.service.job_file import BadJobFile, JobFile, read_job, spec_of, task_of
 from horae.service.machines import BACKEND, node_numbers, reopened
 from horae.service.roles import Caller, NotFound, Role
+from horae.service.standby import Follower, LogFiles
 from horae.service.store.stored_records import Act
 from horae.service.warm_up import warm_up
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
@@ -57,7 +58,7 @@ STARTS_OVER = (
 class Operations:
     """Checks and performs requests. Every change is in the journal and the audit trail when its method returns."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon | Follower) -> None:
         self._daemon = daemon
         self._apps, self._owner_history = AppOwners(), AppOwnerHistory()
         #: The last job number given. Jobs accepted in this cycle are not in the engine yet.
@@ -407,7 +408,7 @@ def _check_node(cluster: Cluster, node: str) -> int:
     return numbers[node]
 
 
-def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
+def check_secrets(jobs: Sequence[JobFile], backend: Backend | LogFiles) -> None:
     """Refuse jobs whose secrets do not exist: every attempt would fail to start."""
     wanted = dict.fromkeys(name for job in jobs for name in job.secrets)
     kept = backend.secrets(wanted)
@@ -419,7 +420,7 @@ def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
             )
 
 
-def check_images(jobs: Sequence[JobFile], backend: Backend) -> None:
+def check_images(jobs: Sequence[JobFile], backend: Backend | LogFiles) -> None:
     """Refuse jobs with an image if the backend has no containers: another program than the one meant would run."""
     images = [job.resources.image for job in jobs if job.resources.image]
     if images and "image" not in backend.honours:

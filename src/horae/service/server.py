@@ -9,14 +9,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horae.backends import CLUSTER_OPTIONS, BackendOptions, open_backend
+from horae.backends import BACKENDS, CLUSTER_OPTIONS, BackendOptions, open_backend
 from horae.backends.found_jobs import FindsJobs
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
+from horae.backends.terms import known_term
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
 from horae.core.policy import ChecksCluster
@@ -37,8 +38,10 @@ from horae.service.listening import CannotServe, Listening, ListenOptions
 from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
-from horae.service.start_options import DEFAULT_BACKEND, cluster_options, what_loses_jobs
-from horae.service.store.opening import open_store
+from horae.service.standby import ACTIVE, STANDBY, Follower, LogFiles
+from horae.service.start_options import DEFAULT_BACKEND, check_standby, cluster_options, what_loses_jobs
+from horae.service.store.connection import StoreAway, StoreTrouble
+from horae.service.store.opening import Opened, open_store, take_store
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
 from horae.service.warm_up import warm_up
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
     from horae.backends.protocol import Backend
     from horae.service.tls import Tls
 
+#: Files in the state folder that tell commands on this machine where the service is, and its standby.
+ADDRESS_FILE, STANDBY_FILE = "address.json", "standby.json"
 DEFAULT_POLICY, DEFAULT_PLACEMENT = "fifo-backfill", "best-effort"
 #: Placement that spreads no job over more nodes than it needs.
 WHOLE_PLACEMENT = "consolidated"
@@ -57,6 +62,10 @@ WHOLE_PLACEMENT = "consolidated"
 DEFAULT_SETTINGS = {"reserve": "600"}
 #: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
 LEAVE_S = 0.8
+#: Seconds for which a database is waited for at the start, and between two tries.
+START_WAIT_S, START_AGAIN_S = 60.0, 1.0
+#: Seconds between two tries of a standby to take over.
+TAKE_OVER_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -101,38 +110,119 @@ class ServeOptions:
     backend_settings: Mapping[str, str] = field(default_factory=dict)
     #: URL at which jobs reach the service, if it is not the address that the service listens at.
     url: str | None = None
+    #: Whether to wait for the end of a service that is active on the same database, and take over then.
+    standby: bool = False
 
 
 class Server:
-    """A running service: store, backend, daemon and HTTP server."""
+    """A running service: store, backend, daemon and HTTP server. A standby has no backend until it takes over."""
 
-    def __init__(self, asked: ServeOptions) -> None:
-        """Start everything. If a step fails, the earlier steps are undone."""
+    def __init__(
+        self,
+        asked: ServeOptions,
+        tell: Callable[[str], None] = lambda note: None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Start everything. If a step fails, the earlier steps are undone.
+
+        `tell` is told of a database that is waited for, until `stop` is set.
+        """
         self._ending = ExitStack()
         with self._ending:
             try:
-                self._start(asked)
+                self._start(asked, tell, stop or threading.Event())
             except OSError as error:
                 raise CannotServe(_cannot_start(asked.state, error)) from error
             self._ending = self._ending.pop_all()
 
-    def _start(self, asked: ServeOptions) -> None:
+    def _start(self, asked: ServeOptions, tell: Callable[[str], None], stop: threading.Event) -> None:
+        if asked.standby:
+            check_standby(asked.database)
         self.state = _own_folder(asked.state)
-        opened = open_store(asked.database or _sqlite(self.state), self.state)
+        opened = _open_store(asked, self.state, tell, stop)
         self.store = opened.store
         #: What the operator is told of the journal.
         self.journal_notes: tuple[str, ...] = opened.notes
         self._ending.callback(self.store.close)
+        self._asked, self._next_try_s = asked, 0.0
+        self._app: FastAPI | None = None
+        #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
+        self.policy_note: str = ""
+        self.token_file = self.state / "token"
+        if asked.standby and not self.store.try_to_own():
+            self._stand_by(asked, stop)
+            return
+        if asked.standby:
+            self.journal_notes = take_store(self.store, self.state).notes
+        self._activate(asked)
+
+    def _listen(self, asked: ServeOptions, last_port: int, job_url: str | None) -> Listening:
+        self._listening = listening = Listening(_listen_options(asked, last_port, job_url))
+        self._ending.callback(listening.socket.close)
+        #: Where this machine reaches the service, and the file of the CA by which to verify it.
+        self.url, self.ca, self.is_plain = listening.url, listening.address.get("ca"), listening.is_plain
+        return listening
+
+    # ---------------------------------------------------------------- a standby
+
+    def _stand_by(self, asked: ServeOptions, stop: threading.Event) -> None:
+        """Follow the journal of the active service, and answer what reads."""
+        initial = _await_initial_settings(self.store, stop)
+        before = self.store.serve_options()
+        chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
+        cluster = cluster_options(asked, before, chosen)
+        if change := what_loses_jobs(asked, before, chosen, cluster, self.state):
+            raise CannotServe(change)
+        listening = self._listen(asked, before.get("port", 0), cluster.get("url"))
+        shared = Path(cluster["shared"]) if "shared" in cluster else None
+        has_logs = chosen == DEFAULT_BACKEND or (chosen in BACKENDS and shared is not None)
+        clock, settings = _clock(self.store), OwnSettings.from_dict(initial)
+        tokens = Tokens(self.store, load_secret(self.state / "secret"), clock)
+        files = LogFiles(self.state, shared, asked.secrets, has_logs)
+        self.daemon: Daemon | Follower = Follower(self.store, settings, files, clock, tokens)
+        self._ending.callback(self.daemon.close)
+        at = self.daemon.status
+        warm_up(replace(settings, nodes=at.cluster.nodes, policy=at.policy, settings=at.settings))
+        self.daemon.start()
+        self._serve(tokens)
+        self.store.save_fact(STANDBY, {"url": listening.job_url})
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether another service is active."""
+        return isinstance(self.daemon, Follower)
+
+    def _take_over_if_free(self, tell: Callable[[str], None]) -> None:
+        """Become the active service if there is none any more."""
+        if time.monotonic() < self._next_try_s:
+            return
+        try:
+            if not self.store.try_to_own():
+                self._next_try_s = time.monotonic() + TAKE_OVER_EVERY_S
+                return
+        except StoreTrouble:  # `/healthz` says so: the follower has the same trouble
+            self._next_try_s = time.monotonic() + TAKE_OVER_EVERY_S
+            return
+        assert isinstance(self.daemon, Follower)
+        self.daemon.close()
+        take_store(self.store, self.state)
+        self.daemon.catch_up()
+        # Policy and queues stay as the journal has them: whoever is active may have changed them since this start.
+        asked = replace(self._asked, policy=None, settings={}, placement=None, queues=())
+        self._activate(asked, (self.daemon.engine, self.daemon.seq))
+        tell(f"The active service is gone: this one has taken over, with term {self.store.term}.")
+
+    # ------------------------------------------------------- the active service
+
+    def _activate(self, asked: ServeOptions, recovered: tuple[Engine, int] | None = None) -> None:
+        """Open the backend and start the daemon; `recovered` is the engine of a standby."""
         before = self.store.serve_options()
         chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
         cluster = cluster_options(asked, before, chosen)
         stored, change = self.store.initial_settings(), what_loses_jobs(asked, before, chosen, cluster, self.state)
         if stored and change and recover(self.store, OwnSettings.from_dict(stored))[0].gpus.occupied:
             raise CannotServe(change)
-        self._listening = listening = Listening(_listen_options(asked, before.get("port", 0), cluster.get("url")))
-        self._ending.callback(listening.socket.close)
-        #: Where this machine reaches the service, and the file of the CA by which to verify it.
-        self.url, self.ca, self.is_plain = listening.url, listening.address.get("ca"), listening.is_plain
+        listening = self._listening if self._app else self._listen(asked, before.get("port", 0), cluster.get("url"))
         asked = _with_policy(asked)
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
         shared = Path(cluster["shared"]) if "shared" in cluster else None
@@ -140,6 +230,7 @@ class Server:
         more = dict(asked.backend_settings or (before.get("backend_settings", {}) if same else {}))
         texts: dict[str, Any] = {name: cluster.get(name, "") for name in CLUSTER_OPTIONS}
         options = replace(options, **{**texts, "shared": shared}, settings=more)
+        options = self._with_term(options)
         if chosen == DEFAULT_BACKEND and not options.nodes:
             raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
@@ -149,50 +240,81 @@ class Server:
         beginning = beginning or _begin(asked, self.store, _nodes_in_sight(SteadyBackend(backend)), backend.shares_gpus)
         clock = _clock(self.store)
         tokens = Tokens(self.store, load_secret(self.state / "secret"), clock)
-        self.token_file = self.state / "token"
         make_admin(tokens, self.token_file)
         first = _first_day(self.store, beginning)
 
         def environment(job: str, attempt: int) -> dict[str, str]:
             own = {"HORAE_SERVICE": _service_id(self.store.epoch), "HORAE_TOKEN": tokens.of_job(job, attempt)}
-            return {**listening.environment, **own}
+            return {**listening.environment, **self._standby_address(), **own}
 
         keep_s = _keep_s(asked.keep_s, before.get("keep_s"))
-        self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s)
-        self._ending.callback(self.daemon.close, LEAVE_S)
-        self.daemon.start(_reconfiguration_change(self.daemon, asked))
-        #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
-        self.policy_note: str = self.daemon.ask(_policy_note)
+        self.daemon = daemon = Daemon(
+            self.store, backend, first, clock, environment, keep_s=keep_s, recovered=recovered
+        )
+        self._ending.callback(daemon.close, LEAVE_S)
+        daemon.start(_reconfiguration_change(daemon, asked))
+        self.policy_note = daemon.ask(_policy_note)
         if isinstance(backend, FindsJobs):
-            taker = JobTaker(self.daemon, Operations(self.daemon), backend)
+            taker = JobTaker(daemon, Operations(daemon), backend)
             self._ending.callback(taker.close)
             taker.start()
-        self._serve(tokens)
         now: dict[str, Any] = {"port": listening.port, "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= cluster | ({} if chosen == DEFAULT_BACKEND else {"backend": chosen})
         now |= {"backend_settings": more} if more else {}
         if now != before:
             self.store.save_serve_options(now)
+        if self.store.fact(STANDBY).get("url") == listening.job_url:
+            self.store.save_fact(STANDBY, {})
+        self.store.save_fact(ACTIVE, {"url": listening.job_url, "term": self.store.term})
+        self._serve(tokens)
+
+    def _with_term(self, options: BackendOptions) -> BackendOptions:
+        """The options, with the term if another service can take over. A restored journal has forgotten some terms."""
+        if not self.store.can_be_taken_over:
+            return options
+        journal = _service_id(self.store.epoch)
+        self.store.raise_term(known_term(self.state, journal))
+        return replace(options, journal=journal, term=self.store.term)
+
+    def _standby_address(self) -> dict[str, str]:
+        """The variable by which jobs find the standby, if there is one."""
+        url = str(json.loads(self.store.recent_facts.get(STANDBY, "{}")).get("url", ""))
+        return {"HORAE_STANDBY_URL": url} if url and url != self._listening.job_url else {}
 
     def _serve(self, tokens: Tokens) -> None:
-        from horae.service.api import make_app
+        """Answer requests, and say where. The API of a standby that takes over answers from its daemon from now on."""
+        from horae.service.api.app import answer_from, make_app
 
-        app = make_app(self.daemon, tokens)
-        self._http = Http(app, self._listening.socket, self._listening.tls)
-        self._ending.callback(self._http.close)
-        self._ending.callback(app.state.service.leaving.set)
-        self._http.start()
-        address = self.state / "address.json"
+        if self._app:
+            answer_from(self._app, self.daemon, tokens)
+            self._remove_address(self.state / STANDBY_FILE)
+        else:
+            self._app = app = make_app(self.daemon, tokens)
+            self._http = Http(app, self._listening.socket, self._listening.tls)
+            self._ending.callback(self._http.close)
+            self._ending.callback(lambda: app.state.service.leaving.set())
+            self._http.start()
+        address = self.state / (STANDBY_FILE if self.stands_by else ADDRESS_FILE)
         write_private(address, json.dumps({**self._listening.address, "pid": os.getpid()}).encode())
-        self._ending.callback(address.unlink, missing_ok=True)
+        self._ending.callback(self._remove_address, address)
+
+    def _remove_address(self, path: Path) -> None:
+        """Remove the address of this service. Another one may have written its own since."""
+        with suppress(OSError, ValueError):
+            if json.loads(path.read_bytes()) == {**self._listening.address, "pid": os.getpid()}:
+                path.unlink()
 
     def wait(self, stop: threading.Event, tell: Callable[[str], None] = lambda note: None) -> None:
         """Serve until `stop` is set. Raises if the daemon or the HTTP server ends by itself.
 
-        Renewed certificates are taken up. `tell` is told of those that cannot be used, and of what is wrong for long.
+        A standby takes over as soon as it can. Renewed certificates are taken up. `tell` is told of those that cannot
+        be used, and of what is wrong for long.
         """
         health = HealthNotes()
         while not stop.wait(0.1):
+            if self.stands_by:
+                self._take_over_if_free(tell)
+            self.store.confirm_owner()
             for note in (self._listening.renew(), health.note(what_is_wrong(self.daemon), time.monotonic())):
                 if note:
                     tell(note)
@@ -271,6 +393,31 @@ def _cannot_start(state: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"No space is left at {at}: free some space there, or name another folder with --state."
     return f"The service cannot start because of {at} ({error.strerror or error}): fix that and try again."
+
+
+def _open_store(asked: ServeOptions, state: Path, tell: Callable[[str], None], stop: threading.Event) -> Opened:
+    """The store, owned and verified unless this is to be a standby. A database that does not answer is waited for."""
+    end_s, is_told = time.monotonic() + START_WAIT_S, False
+    while True:
+        try:
+            return open_store(asked.database or _sqlite(state), state, own=not asked.standby)
+        except StoreAway as away:
+            if time.monotonic() >= end_s:
+                raise
+            if not is_told:
+                tell(f"{away} It is tried again for {START_WAIT_S:.0f} s.")
+            is_told = True
+        if stop.wait(START_AGAIN_S):
+            raise CannotServe("The service was stopped before its database answered.")
+
+
+def _await_initial_settings(store: Store, stop: threading.Event) -> dict[str, Any]:
+    """The settings of the first start, once the active service, which may have begun just now, has stored them."""
+    end_s = time.monotonic() + START_WAIT_S
+    while (initial := store.initial_settings()) is None:
+        if stop.wait(START_AGAIN_S) or time.monotonic() >= end_s:
+            raise CannotServe("The active service has not begun yet: start the standby again when it answers.")
+    return initial
 
 
 def _sqlite(state: Path) -> str:

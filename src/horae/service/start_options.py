@@ -90,6 +90,14 @@ def _changed_option(name: str, now: str | None, last: str | None) -> str:
     return f"Jobs of this service run: start it {with_it}, as they were started, and change that when they have ended."
 
 
+def check_standby(database: str | None) -> None:
+    """Refuse a standby whose journal is a file: only a database server knows when a service on another machine ends."""
+    if not database or not database.startswith("postgres"):
+        raise CannotServe(
+            "--standby needs a journal in PostgreSQL, the same as that of the active service: --database URL."
+        )
+
+
 def _names(namespaces: str) -> set[str]:
     """The namespaces of `--adopt`: one more loses sight of nothing."""
     return {name for name in namespaces.split(",") if name}

@@ -43,6 +43,10 @@ class Tokens:
         self._records = {record.digest: record for record in store.tokens()}
         self._lock = threading.Lock()
 
+    def reload(self) -> None:
+        """Read the tokens again: for a standby, whose active service makes and revokes them."""
+        self._records = {record.digest: record for record in self._store.tokens()}
+
     # ------------------------------------------------------------------- users
 
     def caller(self, token: str) -> Caller | None:

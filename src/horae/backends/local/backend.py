@@ -23,6 +23,7 @@ from horae.backends.local.processes import ExitWatcher, Process, leftovers, this
 from horae.backends.local.runner_order import ATTEMPT_VARIABLE, BadTask, make_order, task_of
 from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Seen, Sight, Start
 from horae.backends.task import Task
+from horae.backends.terms import Overtaken, Term
 from horae.core.cluster import Node
 from horae.core.errors import UserError
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeObserved
@@ -70,6 +71,7 @@ class LocalBackend:
         ready_s: float = READY_S,
     ) -> None:
         """Continue from the folder `state`; `devices` holds the driver's GPU numbers by node, if GPUs are real."""
+        self._term = Term(state, "", 0)
         self._sight, self._ready_s = Sight(tuple(Seen.of(node) for node in nodes)), ready_s
         self._secrets = secrets.resolve() if secrets else None
         self._devices = {node.name: numbers for node, numbers in (devices or {}).items()}
@@ -111,14 +113,21 @@ class LocalBackend:
     def gone(self, node: str) -> None:
         """Do nothing: of this machine it is always known what runs."""
 
+    def act_under(self, term: Term) -> None:
+        """Start and stop nothing once another service has a higher term."""
+        self._term = term
+
     def _try(self, attempt: Attempt, start: Start | None) -> None:
         """Start an attempt, or stop it (None). What the disk does not allow is tried again later."""
         self._noted.pop(attempt, None)
         try:
+            self._term.check()
             if start:
                 self._start(start)
             else:
                 self._stop(attempt)
+        except Overtaken as why:
+            self._refusal = str(why)
         except OSError as error:
             self._noted[attempt] = start
             self._refusal = f"A job cannot be {'started' if start else 'stopped'}: {error.strerror or error}."
@@ -155,7 +164,8 @@ class LocalBackend:
         """Events since the last call. Costs one system call if nothing happened."""
         for attempt, start in list(self._noted.items()):
             self._try(attempt, start)
-        self._refusal = self._refusal if self._noted else ""
+        if self._refusal and not self._noted and self._term.is_held:
+            self._refusal = ""
         for attempt in self._runners.poll():
             self._starting.pop(attempt, None)
             self._unresolved[attempt] = self._tracked[attempt]
@@ -193,6 +203,8 @@ class LocalBackend:
 
     def discard(self, jobs: Iterable[str], kept: Iterable[Task]) -> list[str]:
         """Delete the folders of jobs: logs, working folders and checkpoints in the state folder, nothing outside it."""
+        if not self._term.is_held:
+            return []
         needed = {job for job, _ in self._tracked} | self._folders.jobs_named_in(kept)
         gone = [job for job in jobs if job not in needed and self._folders.discard(job)]
         self._empty_bin()
@@ -293,6 +305,8 @@ class LocalBackend:
 
         If the machine went down, the attempt counts as stopped, so that the job runs again.
         """
+        if not self._term.is_held:
+            return
         stopped = tracked.folder.stop_requested or process.boot_id != this_boot()
         leftover_pids = leftovers(process, f"{ATTEMPT_VARIABLE}={tracked.folder.path}")
         for pid in leftover_pids:

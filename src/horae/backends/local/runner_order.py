@@ -45,6 +45,7 @@ def make_order(
         "version": 1,
         "job": start.job,
         "attempt": start.attempt,
+        "term": start.term,
         "nodes": [place.node for place in start.places],
         "task": asdict(task),
         "workdir": str(workdir),

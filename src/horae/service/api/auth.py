@@ -18,6 +18,7 @@ from horae.service.api.limits import FailedLogins
 from horae.service.daemon import Daemon
 from horae.service.operations import Operations
 from horae.service.roles import Caller
+from horae.service.standby import Follower
 from horae.service.tokens import Tokens
 from horae.service.views.event_sentences import EventSentence, EventSentences
 from horae.service.views.views import ServiceViews
@@ -33,7 +34,7 @@ _Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 class Service:
     """The service as handlers see it."""
 
-    daemon: Daemon
+    daemon: Daemon | Follower
     operations: Operations
     tokens: Tokens
     failed: FailedLogins = field(default_factory=FailedLogins)
@@ -83,8 +84,10 @@ class Service:
 
 
 async def service_of(request: Request) -> Service:
-    """The service of a request."""
+    """The service of a request. A standby answers only requests that change nothing."""
     service: Service = request.app.state.service
+    if isinstance(service.daemon, Follower) and request.method not in ("GET", "HEAD"):
+        raise service.daemon.refusal()
     return service
 
 
@@ -114,7 +117,7 @@ async def check_attempt(
         raise _unauthorized(request, service, given=credentials is not None)
 
 
-def _is_over(daemon: Daemon, job: str, attempt: int) -> bool:
+def _is_over(daemon: Daemon | Follower, job: str, attempt: int) -> bool:
     """Whether an existing attempt has ended; also true if its job has left the service.
 
     An attempt that has just started may not be in the published status yet, but its job is.

@@ -333,3 +333,5 @@ class Health(BaseModel):
 
     ok: bool
     error: str = ""
+    #: Whether this service is a standby, and another one is active.
+    standby: bool = False

@@ -21,6 +21,8 @@ TIMEOUT_S = 4.0
 
 #: Advisory locks of a PostgreSQL database: of the current writer, and of the daemon that owns the store.
 WRITER_LOCK, OWNER_LOCK = 0x484F524100, 0x484F524101
+#: Name of the fact that counts the services that have owned the store, and of the engine's option with the own number.
+TERM = "term"
 
 
 class StoreTrouble(UserError):
@@ -33,6 +35,14 @@ class StoreDamaged(JournalDamaged, StoreTrouble):
 
 class StoreLocked(StoreTrouble):
     """Another program held a lock for longer than the timeout."""
+
+
+class StoreAway(StoreTrouble):
+    """The database does not answer. It may come back."""
+
+
+class StoreInUse(UserError):
+    """Another daemon owns the store."""
 
 
 def read_url(text: str) -> URL:
@@ -62,25 +72,55 @@ def connect(url: URL, timeout_s: float) -> Engine:
     if url.get_backend_name() == "sqlite":
         return _sqlite(url, timeout_s)
     try:
-        engine = create_engine(
-            url, pool_pre_ping=True, pool_timeout=timeout_s, connect_args={"connect_timeout": max(2, int(timeout_s))}
-        )
+        from horae.service.store.deadlines import DeadlineConnection, begin_session, connect_options
+
+        engine = create_engine(url, pool_pre_ping=True, pool_timeout=timeout_s)
     except (NoSuchModuleError, ModuleNotFoundError) as why:
         raise StoreTrouble("PostgreSQL needs another package: pip install 'horae[postgres]'.") from why
-    settings = f"SET lock_timeout = {int(timeout_s * 1000)}; SET synchronous_commit = on"
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, words: Any, named: dict[str, Any]) -> Any:
+        return DeadlineConnection.connect(*words, **{**connect_options(timeout_s), **named})
 
     @event.listens_for(engine, "connect")
     def _set(connection: Any, _record: Any) -> None:
-        connection.execute(settings)
-        connection.commit()
+        begin_session(connection, timeout_s)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        # One writer at a time, as in SQLite, so that record numbers follow the order of commits.
-        if connection.get_execution_options().get("writes", False):
+        options = connection.get_execution_options()
+        if options.get("writes", False):
+            # One writer at a time, as in SQLite, so that record numbers follow the order of commits.
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITER_LOCK})")
+            if TERM in options:
+                check_term(connection, options[TERM])
 
     return engine
+
+
+def check_term(connection: Connection, term: int) -> None:
+    """Raise `StoreInUse` if a service with a higher term has taken the store over; under the lock of the writers."""
+    found = connection.exec_driver_sql(f"SELECT value FROM facts WHERE name = '{TERM}'").scalar()
+    if int(found or 0) > term:
+        raise StoreInUse(
+            f"Another service has taken over (term {found}, this one had term {term}): this one ends. Start it again "
+            "with --standby."
+        )
+
+
+@contextmanager
+def unhurried(connection: Connection) -> Iterator[None]:
+    """Let statements of a transaction take as long as they need: for migrations, with nobody waiting."""
+    driver = connection.connection.driver_connection
+    if connection.dialect.name != "postgresql" or driver is None:
+        yield
+        return
+    connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+    deadline_s, driver.deadline_s = driver.deadline_s, None
+    try:
+        yield
+    finally:
+        driver.deadline_s = deadline_s
 
 
 def _sqlite(url: URL, timeout_s: float) -> Engine:
@@ -135,6 +175,10 @@ def translated_errors(url: URL) -> Iterator[None]:
         raise _trouble_of(url, why) from why
 
 
+#: SQLSTATEs of a server that ends, or is about to begin: shutdown, crash of another session, start.
+_COMES_BACK = ("57P01", "57P02", "57P03")
+
+
 def _trouble_of(url: URL, why: SQLAlchemyError) -> StoreTrouble:
     """A database error as a sentence that says what to do. `code` is PostgreSQL's SQLSTATE."""
     where = str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
@@ -148,8 +192,8 @@ def _trouble_of(url: URL, why: SQLAlchemyError) -> StoreTrouble:
         return StoreLocked(f"Another program has locked the journal {where}: end that program and try again.")
     if code in _DAMAGED or any(words in message for words in _DAMAGED_WORDS):
         return StoreDamaged(f"The journal {where} is damaged ({message}).")
-    if code is None and url.get_backend_name() == "postgresql":
-        return StoreTrouble(
+    if code in (None, *_COMES_BACK) and url.get_backend_name() == "postgresql":
+        return StoreAway(
             f"The journal {where} cannot be reached ({message}): check that PostgreSQL runs there and accepts you."
         )
     return StoreTrouble(f"The journal {where} cannot be used ({message}): fix that and try again.")

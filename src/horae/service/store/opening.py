@@ -28,22 +28,33 @@ class Opened:
     notes: tuple[str, ...] = ()
 
 
-def open_store(url: str, state: Path, timeout_s: float = TIMEOUT_S) -> Opened:
-    """Open and verify the journal of the service with this state folder; refuses a journal that lost anything."""
-    mark = HighWaterMark(state / MARK_FILE)
-    if mark.mark:
+def open_store(url: str, state: Path, own: bool = True, timeout_s: float = TIMEOUT_S) -> Opened:
+    """Open and verify the journal of the service with this state folder; refuses a journal that lost anything.
+
+    Without `own`, the journal of another service is opened to be read, and `take_store` verifies it.
+    """
+    if not own:
+        return Opened(Store(url, timeout_s=timeout_s))
+    has_mark = HighWaterMark(state / MARK_FILE).mark is not None
+    if has_mark:
         _refuse_missing(url)
-    store = Store(url, own=True, timeout_s=timeout_s, may_create=mark.mark is None)
+    store = Store(url, own=True, timeout_s=timeout_s, may_create=not has_mark)
     try:
-        store.verify(mark.mark)
-        last = store.last_seq()
-        if last <= FEW_RECORDS:
-            store.verify_bodies(last)
-        notes = _notes(store, mark)
-        store.keep_mark(mark)
+        return take_store(store, state)
     except BaseException:
         store.close()
         raise
+
+
+def take_store(store: Store, state: Path) -> Opened:
+    """Verify a store that this process owns, and keep its high-water mark in the state folder from now on."""
+    mark = HighWaterMark(state / MARK_FILE)
+    store.verify(mark.mark)
+    last = store.last_seq()
+    if last <= FEW_RECORDS:
+        store.verify_bodies(last)
+    notes = _notes(store, mark)
+    store.keep_mark(mark)
     if last > FEW_RECORDS:
         threading.Thread(target=_verify_beside, args=(store, last), name="horae-verify", daemon=True).start()
     return Opened(store, notes)

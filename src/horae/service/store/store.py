@@ -19,9 +19,19 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, func, select, 
 from horae.backends.task import Task
 from horae.core.events import JobSubmitted
 from horae.service.store import journal_compaction, schema
+from horae.service.store.background_call import BackgroundCall
 from horae.service.store.chain import JournalDamaged, JournalLost, Link, linked, text_digest
 from horae.service.store.chain_migration import link_row
-from horae.service.store.connection import TIMEOUT_S, StoreTrouble, connect, keep_copy, read_url, reading, writing
+from horae.service.store.connection import (
+    TIMEOUT_S,
+    StoreTrouble,
+    connect,
+    keep_copy,
+    read_url,
+    reading,
+    unhurried,
+    writing,
+)
 from horae.service.store.facts import read_fact, write_fact
 from horae.service.store.high_water_mark import HighWaterMark, Mark
 from horae.service.store.record_rows import (
@@ -37,7 +47,7 @@ from horae.service.store.record_rows import (
     whole_record_of,
 )
 from horae.service.store.rows import chunks, insert, last_number
-from horae.service.store.store_lock import lock_store
+from horae.service.store.store_lock import lock_store, take_term, try_lock
 from horae.service.store.stored_records import Act, TokenRecord, decode_task, encode_task
 from horae.service.store.verification import (
     check_bodies,
@@ -75,12 +85,51 @@ class Store:
         #: What the check of older records found, in a sentence; empty if nothing.
         self.damage = ""
         self._store_lock = lock_store(self._engine) if own else None
+        #: A database of its own process may hang: then a call in another thread tells when it can be written again.
+        self._writing_again = BackgroundCall(self._write_nothing) if self.can_be_taken_over else None
+        #: Number of this owner of the store, higher than that of all owners before it; 0 for others.
+        self.term = 0
         try:
             #: Unix time of second 0 of this store, and the identity of its journal.
             self.epoch, self.identity = self._open(may_create)
+            self.term = take_term(self._engine) if own else 0
         except BaseException:
             self.close()
             raise
+
+    def try_to_own(self) -> bool:
+        """Own a store in PostgreSQL from now on if nobody does, under the next term; returns whether."""
+        assert self._store_lock is None, "the store is owned already"
+        self._store_lock = try_lock(self._engine)
+        if self._store_lock:
+            try:
+                self.epoch, self.identity = self._open(may_create=False)
+                self.term = take_term(self._engine)
+            except BaseException:
+                self._store_lock.release()
+                self._store_lock = None
+                raise
+        return self._store_lock is not None
+
+    @property
+    def can_be_taken_over(self) -> bool:
+        """Whether another service may own the store while this process lives, since a server decides who does."""
+        return self._engine.dialect.name != "sqlite"
+
+    def raise_term(self, above: int) -> None:
+        """Have a term above one that is known from elsewhere: this store may have been restored from a backup."""
+        if self.term <= above:
+            self.term = take_term(self._engine, above)
+
+    def confirm_owner(self) -> None:
+        """Raise `StoreInUse` if another service has taken the store over. Does not wait."""
+        if self._store_lock:
+            self._store_lock.confirm()
+
+    @property
+    def recent_facts(self) -> Mapping[str, str]:
+        """Facts that another service may have written a moment ago; empty unless this one owns the store."""
+        return self._store_lock.facts if self._store_lock else {}
 
     def _open(self, may_create: bool) -> tuple[float, str]:
         """Create the tables of a new store, or migrate those of an older one; returns epoch and identity."""
@@ -90,7 +139,7 @@ class Store:
             check_pages(self._engine)
             keep_copy(self._engine.url, version)
         if version != schema.SCHEMA:
-            with writing(self._engine) as connection:
+            with writing(self._engine) as connection, unhurried(connection):
                 self._make_tables(connection, may_create)
         with telling_damage(), reading(self._engine) as connection:
             epoch, identity = read_fact(connection, "epoch"), read_fact(connection, "identity")
@@ -134,14 +183,22 @@ class Store:
 
     def serve_options(self) -> dict[str, Any]:
         """Options of the last `horae serve`, as saved by `save_serve_options`; empty before the first."""
+        return self.fact("served")
+
+    def fact(self, name: str) -> dict[str, Any]:
+        """A fact that services write for each other; empty if there is none."""
         with telling_damage(), reading(self._engine) as connection:
-            stored = read_fact(connection, "served")
+            stored = read_fact(connection, name)
             return json.loads(stored) if stored else {}
+
+    def save_fact(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a fact for other services."""
+        with writing(self._engine) as connection:
+            write_fact(connection, name, JSON.encode(value))
 
     def save_serve_options(self, how: Mapping[str, Any]) -> None:
         """Save the options of this `horae serve` for the next start."""
-        with writing(self._engine) as connection:
-            write_fact(connection, "served", JSON.encode(how))
+        self.save_fact("served", how)
 
     def close(self) -> None:
         """Close the database and release the store lock."""
@@ -257,8 +314,7 @@ class Store:
         columns = (digests.c.seq, journal.c.at_s, journal.c.kind, journal.c.body, digests.c.digest, digests.c.task)
         query = select(*columns, memories.c.body).select_from(joined).order_by(digests.c.seq).limit(_PAGE)
         query = query if upto is None else query.where(digests.c.seq <= upto)
-        with reading(self._engine) as connection:
-            covered = connection.scalar(select(func.min(schema.checkpoints.c.seq))) or 0
+        covered = self.covered_seq()
         while True:
             with telling_damage(), reading(self._engine) as connection:
                 page = connection.execute(query.where(digests.c.seq > after)).all()
@@ -285,7 +341,13 @@ class Store:
             return last_number(connection, schema.journal.c.seq)
 
     def try_writing(self) -> int:
-        """Test whether the store can be written, without changing it; returns the number of the last record."""
+        """Test whether the store can be written, without changing it; returns the number of the last record.
+
+        A database that hangs is not waited for: `StoreTrouble` is raised meanwhile.
+        """
+        return self._writing_again.answer() if self._writing_again else self._write_nothing()
+
+    def _write_nothing(self) -> int:
         facts = schema.facts
         with self._append_lock:
             with writing(self._engine) as connection:
@@ -322,6 +384,11 @@ class Store:
             if len(newest) == 2:
                 # Recovery may start from the older checkpoint, and then needs what came after it.
                 connection.execute(delete(schema.memories).where(schema.memories.c.seq <= newest[-1]))
+
+    def covered_seq(self) -> int:
+        """Number of the last record that all checkpoints cover; 0 without one. What it and those before hold may go."""
+        with reading(self._engine) as connection:
+            return connection.scalar(select(func.min(schema.checkpoints.c.seq))) or 0
 
     def newest_checkpoint(self, before: int | None = None) -> tuple[int, bytes] | None:
         """Record number and body of the newest checkpoint; with `before`, of the newest one before that record.
