@@ -27,6 +27,7 @@ import fcntl
 import json
 import os
 import signal
+import stat
 import sys
 import time
 
@@ -54,8 +55,10 @@ _TERM_TO_KILL_S, _KILL_EVERY_S = 5.0, 0.1
 #: Seconds for which to try to write the exit to a full disk, and between two tries. A piece tries for as long as the
 #: shared folder may be away.
 _DISK_S, _DISK_AGAIN_S = 60.0, 0.5
-#: Characters of `saved.json` that are read.
-_LARGEST_SAVED = 65536
+#: Most bytes that are read of a file that a job can write; of `order.json`, which holds the whole task.
+LARGEST_FILE, LARGEST_ORDER = 64 * 1024, 32 * 1024 * 1024
+#: Seconds for which to wait for `saved.json`: the checkpoint folder may be on a file server that is dead.
+_SAVED_S = 10.0
 #: Seconds between two looks for `stop`, and between two beats.
 _LOOK_EVERY_S, _BEAT_EVERY_S = 0.2, 1.0
 #: Constants of <sys/prctl.h>.
@@ -88,7 +91,7 @@ def write_atomically(folder: str, name: str, content: object, once: bool = False
         if once:
             _link(draft, path)
         else:
-            os.rename(draft, path)
+            put_in_place(draft, path)
     except FileExistsError:
         return False
     finally:
@@ -105,8 +108,48 @@ def create(path: str) -> int:
     try:
         return os.open(path, flags, 0o600)
     except FileExistsError:
-        os.unlink(path)
+        put_away(path)
         return os.open(path, flags, 0o600)
+
+
+def put_away(path: str) -> None:
+    """Remove what a job has put in the place of a file. A folder, which may be full, gets another name."""
+    try:
+        os.unlink(path)
+    except (IsADirectoryError, PermissionError):
+        os.rename(path, f"{path}.away.{os.urandom(4).hex()}")
+
+
+def put_in_place(draft: str, path: str) -> None:
+    """Put a file in the place of another, or of a folder that a job has put there."""
+    try:
+        os.rename(draft, path)
+    except IsADirectoryError:
+        put_away(path)
+        os.rename(draft, path)
+
+
+def open_plain(path: str) -> int:
+    """Open a plain file for reading. Never waits for the other end of a pipe; raises OSError if it is no plain file."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(f"{path} is not a plain file")
+    return handle
+
+
+def read_object(path: str, most: int = LARGEST_FILE) -> "dict[str, Any] | None":
+    """The object in a JSON file that a job can write; None if the file is missing, or anything is wrong with it."""
+    try:
+        handle = open_plain(path)
+        try:
+            size = os.fstat(handle).st_size
+            found = json.loads(os.read(handle, size)) if size <= most else None
+        finally:
+            os.close(handle)
+    except (OSError, ValueError, RecursionError, MemoryError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _link(draft: str, path: str) -> None:
@@ -129,7 +172,14 @@ def _sync_folder(folder: str) -> None:
 
 def take_lock(folder: str) -> "int | None":
     """Take the lock of an attempt: an open file, closed to release it. None if another process holds the lock."""
-    handle = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    path, flags = os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags, 0o600)
+    except OSError:
+        if not os.path.lexists(path):
+            raise
+        put_away(path)  # no runner takes a lock that is not a file
+        handle = os.open(path, flags, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -368,7 +418,7 @@ class Runner:
         begun_s = _running_s()
         if self.beat_limit_s is not None and begun_s - self.last_beat_s >= self.beat_limit_s:
             return  # a runner that was frozen: others believe that the job is gone, and `_check_beat` kills it
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         handle = os.open(os.path.join(self.folder, BEAT), flags, 0o600)
         try:
             os.utime(handle)
@@ -379,10 +429,13 @@ class Runner:
     def _look_for_stop(self) -> bool:
         """Send this process a SIGTERM if a stop is wished for."""
         try:
-            with open(os.path.join(self.folder, STOP), encoding="utf-8") as file:
-                self.stop_wish = file.read()
+            handle = open_plain(os.path.join(self.folder, STOP))
         except FileNotFoundError:
             return False
+        try:
+            self.stop_wish = os.read(handle, LARGEST_FILE).decode(errors="replace")
+        finally:
+            os.close(handle)
         os.kill(os.getpid(), signal.SIGTERM)
         return True
 
@@ -447,17 +500,25 @@ class Runner:
         write_atomically(self.folder, RUNNER, {**me, "group": self.group, "up_at": self.up_at}, durable=False)
 
     def _saved(self) -> "Any":
-        """What the job of a piece says that its checkpoint holds; None if it says nothing that can be read.
+        """What the job of a piece says that its checkpoint holds; None if it says nothing that can be read in time.
 
         The job wrote the file, so that anything may be in it. On one machine the backend reads it.
         """
         if self.beat_limit_s is None:
             return None
-        try:
-            with open(os.path.join(self.order["checkpoint_dir"], "saved.json"), encoding="utf-8") as file:
-                return json.loads(file.read(_LARGEST_SAVED))
-        except (OSError, ValueError, RecursionError):
-            return None
+        import _thread
+
+        found: list[dict[str, Any] | None] = []
+        read = _thread.allocate_lock()
+        read.acquire()
+
+        def read_saved() -> None:
+            found.append(read_object(os.path.join(self.order["checkpoint_dir"], "saved.json")))
+            read.release()
+
+        # In a thread: a file server that is dead must not keep the runner from saying its last word.
+        _thread.start_new_thread(read_saved, ())
+        return found[0] if read.acquire(timeout=_SAVED_S) else None
 
     def _note_job_up(self) -> None:
         """Record in `runner.json` that the processes are up, since when, and their group. A full disk is no failure."""
