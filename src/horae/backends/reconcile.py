@@ -97,10 +97,12 @@ class Reconciler(LookingBackend):
         settings: ReconcilerSettings | None = None,
         python: str = sys.executable,
         fence: str = "",
+        max_log_bytes: int = runner.LARGEST_LOG,
     ) -> None:
         self._settings, self._python = settings or ReconcilerSettings(), python
         super().__init__("horae-reconciler", self._settings.silence_s)
         self._driver, self._shared, self._secrets = driver, shared.resolve(), secrets
+        self._max_log_bytes = max_log_bytes
         self._folder: SharedFolder | None = None
         # Shared with the daemon's thread, under the lock.
         self._notes: list[_Note] = []
@@ -212,7 +214,7 @@ class Reconciler(LookingBackend):
 
     def _open(self) -> SharedFolder:
         """Read the attempts of the reconciler before this one."""
-        folder = SharedFolder(self._shared, self._secrets)
+        folder = SharedFolder(self._shared, self._secrets, self._max_log_bytes)
         found = {ordered.id: FollowedAttempt(ordered, ordered.stop_requested) for ordered in folder.tracked()}
         if all(each.ordered.piece(node).begun for each in found.values() for node in each.nodes):
             folder.remove_old_runners()

@@ -77,8 +77,8 @@ class OrderedAttempt:
 class SharedFolder:
     """Orders, stops and pieces of all attempts on the shared folder. Raises OSError while it cannot be used."""
 
-    def __init__(self, path: Path, secrets: Path | None) -> None:
-        self.path, self._secrets = path, secrets
+    def __init__(self, path: Path, secrets: Path | None, max_log_bytes: int = runner.LARGEST_LOG) -> None:
+        self.path, self._secrets, self._max_log_bytes = path, secrets, max_log_bytes
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._attempts = AttemptFolders(path)
         self._clock = path / "clock"
@@ -141,7 +141,8 @@ class SharedFolder:
         try:
             order = make_order(start, folder.path, {}, self._secrets)
             seats = [list(place.gpus) for place in start.places]
-            folder.write_order({**order, "saved": work_saved(start.task, folder.path), "seats": seats}, durable=False)
+            order |= {"saved": work_saved(start.task, folder.path), "max_log_bytes": self._max_log_bytes}
+            folder.write_order({**order, "seats": seats}, durable=False)
         except UserError as why:
             end = {"code": CANNOT_RUN, "stopped": False, "why": str(why)}
             runner.write_atomically(str(folder.path), runner.EXIT, end, once=True)

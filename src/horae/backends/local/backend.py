@@ -103,6 +103,7 @@ class LocalBackend:
         nodes: Sequence[Node],
         secrets: Path | None = None,
         devices: Mapping[Node, tuple[int, ...]] | None = None,
+        max_log_bytes: int = runner.LARGEST_LOG,
         ready_s: float = READY_S,
         deadlines: RunnerDeadlines | None = None,
     ) -> None:
@@ -112,7 +113,7 @@ class LocalBackend:
         self._deadlines = deadlines or RunnerDeadlines()
         self._secrets = secrets.resolve() if secrets else None
         self._devices = {node.name: numbers for node, numbers in (devices or {}).items()}
-        self._folders = AttemptFolders(state.resolve())
+        self._folders, self._max_log_bytes = AttemptFolders(state.resolve()), max_log_bytes
         self._runners, self._workers, self._silent_ends = ExitWatcher(), DiskWorkers(), SilentEnds()
         self._events: list[Event] = []
         #: Stops that the disk did not allow, tried again at each `watch`, and why.
@@ -270,7 +271,7 @@ class LocalBackend:
         folder = self._folders.of(attempt).path
         order = make_order(start, folder, self._devices, self._secrets)
         # An attempt that adds nothing to its checkpoint must not ask to be run again.
-        order["saved"] = work_saved(start.task, folder)
+        order |= {"saved": work_saved(start.task, folder), "max_log_bytes": self._max_log_bytes}
         self._folders.remember(attempt).write_order(order)
 
     def _check_places(self, start: Start) -> None:
@@ -506,7 +507,7 @@ def _spawn(folder: AttemptFolder) -> int:
     log = (1, str(folder.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-I", "-S", _runner_program(), str(folder.path)],
+        [sys.executable, "-I", "-S", "-W", "ignore", _runner_program(), str(folder.path)],
         {},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
