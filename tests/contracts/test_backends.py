@@ -348,10 +348,11 @@ def test_a_full_disk_is_trouble_of_the_local_backend_and_no_error(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(rig.backend._folders, "remember", full)
+            rig.backend.watch(0.0)
             rig.backend.stop("new-1", 1)
+            until(lambda: rig.backend.watch(1.0) or rig.backend.trouble)
             assert rig.backend.trouble == "A job cannot be stopped: No space left on device."
-            assert not [event for event in rig.backend.watch(1.0) if not isinstance(event, NodeObserved)]
-        assert [event.job for event in rig.backend.watch(2.0)] == ["new-1"]
+        assert [event.job for event in until(lambda: rig.backend.watch(2.0))] == ["new-1"]
         assert rig.backend.trouble == ""
     finally:
         rig.close()

@@ -5,7 +5,6 @@ HORAE_TAKE_OVERS=20 makes the storm long (`make soak`) and shows figures.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -131,7 +130,7 @@ def test_an_active_service_that_lost_its_journal_ends_with_a_sentence(postgres: 
         assert isinstance(active.failure, StoreInUse)
         assert "taken over (term 2, this one had term 1)" in str(active.failure)
         address = tmp_path / "horae" / "address.json"
-        until(lambda: address.exists() and json.loads(address.read_text())["url"] == standby.server.url, "for its address")
+        until(lambda: address.exists() and standby.server.url in address.read_text(), "for its address")
         active.end()
         assert address.exists(), "the old one leaves the new one's address alone"
 

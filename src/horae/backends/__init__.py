@@ -50,6 +50,8 @@ class BackendOptions:
     #: one before. 0 if no other can.
     journal: str = ""
     term: int = 0
+    #: Most bytes that are kept of what an attempt prints on one node; backends of users' own jobs keep no output.
+    max_log_bytes: int = 100_000_000
     #: Further settings of the backend, by name (`horae serve --with`).
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -83,7 +85,7 @@ def _local(options: BackendOptions) -> Backend:
     from horae.backends.local.backend import LocalBackend
 
     options.check_settings(())
-    return LocalBackend(options.state, options.nodes, options.secrets, options.devices)
+    return LocalBackend(options.state, options.nodes, options.secrets, options.devices, options.max_log_bytes)
 
 
 class CannotUseSlurm(UserError):

@@ -112,7 +112,8 @@ class Backend(Protocol):
     def start(self, start: Start) -> None:
         """Note an attempt to start; `watch` tells what became of it, `LaunchFailed` if it cannot be started.
 
-        Does nothing if the attempt was started before, even if it has ended.
+        Starts nothing if the attempt was started before, even if it has ended. Of one that has ended and was forgotten
+        it may tell `LaunchFailed`: another attempt had the same id.
         """
 
     def stop(self, job: str, attempt: int) -> None:

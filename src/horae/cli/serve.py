@@ -21,6 +21,9 @@ from horae.client.address import default_state
 if TYPE_CHECKING:
     from horae.service.server import Server
 
+#: Least bytes of `--max-log`.
+LEAST_LOG_BYTES = 10_000
+
 
 def command(
     state: Annotated[
@@ -110,6 +113,14 @@ def command(
             "after 90d, keep their files).",
         ),
     ] = None,
+    max_log: Annotated[
+        str,
+        typer.Option(
+            "--max-log",
+            metavar="SIZE",
+            help="Keep at most this much of what an attempt prints on a node: its beginning and its end, a half each.",
+        ),
+    ] = "100MB",
     backend: Annotated[
         str | None,
         typer.Option(
@@ -187,7 +198,7 @@ def command(
     """
     stop = _stop_on_signals()
     _excuse_slow_start()
-    from horae.cli.setup.duration_options import read_span
+    from horae.cli.setup.duration_options import read_size, read_span
     from horae.cli.setup.inputs import read_pairs, read_queue_file
     from horae.service.server import ServeOptions, Server
 
@@ -207,6 +218,7 @@ def command(
         queues=() if queues is None else read_queue_file(queues, named_by_jobs=True),
         secrets=secrets,
         keep_s=read_span("--keep", keep) if keep is not None else None,
+        max_log_bytes=read_size("--max-log", max_log, LEAST_LOG_BYTES),
         backend=backend,
         partition=partition,
         adopt=adopt,

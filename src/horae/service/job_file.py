@@ -59,12 +59,17 @@ def memory_mb(value: Any) -> Any:
     """Memory in MiB, rounded up, of a text such as 16GiB, 16G (both 1024-based) or 16GB (1000-based)."""
     if not isinstance(value, str):
         raise ValueError("it needs a unit: write it like 16GiB")
-    match = _MEMORY.fullmatch(value.strip())
+    return math.ceil(size_bytes(value) / 2**20)
+
+
+def size_bytes(text: str) -> float:
+    """Bytes of a text such as 16GiB, 16G (both 1024-based) or 16GB (1000-based)."""
+    match = _MEMORY.fullmatch(text.strip())
     if not match:
-        raise ValueError(f"{value!r} is not an amount of memory; write it like 16GiB or 512MiB")
+        raise ValueError(f"{text!r} is not an amount of memory; write it like 16GiB or 512MiB")
     base = 1000 if match[2].upper() in ("KB", "MB", "GB", "TB") else 1024
-    unit = base ** ("KMGT".index(match[2][0].upper()) + 1)
-    return math.ceil(float(match[1]) * unit / 2**20)
+    unit: int = base ** ("KMGT".index(match[2][0].upper()) + 1)
+    return float(match[1]) * unit
 
 
 def _image(name: str) -> str:

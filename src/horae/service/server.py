@@ -91,6 +91,8 @@ class ServeOptions:
     secrets: Path | None = None
     #: Seconds for which ended jobs and their files are kept.
     keep_s: float | None = None
+    #: Most bytes that are kept of what an attempt prints on one node.
+    max_log_bytes: int = BackendOptions.max_log_bytes
     #: Name of what runs the jobs.
     backend: str | None = None
     #: For the backend `slurm`: the partition. For `ray`: the dashboard's address.
@@ -456,7 +458,7 @@ def _resources(state: Path, asked: ServeOptions, last: str | None, backend: str)
     devices = find_gpus() if asked.gpus is None and backend == DEFAULT_BACKEND else {}
     gpus = (None if devices else last) if asked.gpus is None else asked.gpus
     nodes = parse_virtual(gpus) if gpus is not None else tuple(devices)
-    return gpus, BackendOptions(state, nodes, asked.secrets, devices)
+    return gpus, BackendOptions(state, nodes, asked.secrets, devices, max_log_bytes=asked.max_log_bytes)
 
 
 def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) -> ListenOptions:

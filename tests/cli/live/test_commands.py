@@ -233,6 +233,22 @@ def test_the_log_as_it_is_and_the_state_as_exit_code(fake: FakeService, horae: H
     assert fake.last.query == {"tail": ["3"], "attempt": ["1"]}
 
 
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize(("terminal", "raw"), [(True, False), (True, True), (False, False)])
+def test_a_log_cannot_control_the_terminal(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch, follow: bool, terminal: bool, raw: bool
+) -> None:
+    line = "\x1b]0;title\x07 50 %\r\x9b2J\ttab"
+    fake.answers["GET /v1/jobs/train-1"] = detail(state="finished")
+    message = json.dumps({"line": line, "attempt": 1})
+    ended = 'event: end\ndata: {"state": "finished"}\n\n'
+    fake.answers["GET /v1/jobs/train-1/logs"] = (f"data: {message}\n\n{ended}" if follow else f"{line}\n").encode()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    answer = horae("logs", "train-1", *(["-f"] if follow else []), *(["--raw"] if raw else []))
+    harmless = "\\x1b]0;title\\x07 50 %\r\\x9b2J\ttab\n"
+    assert answer.out.replace("\r\n", "\n") == (harmless if terminal and not raw else f"{line}\n")
+
+
 def test_the_log_of_a_job_that_is_not_there(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs/train-1"] = (404, {"error": "There is no job 'train-1'."})
     assert horae("logs", "train-1").code == 102

@@ -14,7 +14,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from horae.core.states import ALIVE
-from horae.service.api.limits import FailedLogins
+from horae.service.api.limits import FailedLogins, LogReads
 from horae.service.daemon import Daemon
 from horae.service.operations import Operations
 from horae.service.roles import Caller
@@ -40,6 +40,8 @@ class Service:
     failed: FailedLogins = field(default_factory=FailedLogins)
     #: Open streams and waiting requests for offers, by user.
     streams: Counter[str] = field(default_factory=Counter)
+    #: Logs that are read now, by user.
+    log_reads: LogReads = field(default_factory=LogReads)
     #: Set when the service shuts down, so that streams end.
     leaving: threading.Event = field(default_factory=threading.Event)
 
