@@ -50,6 +50,7 @@ from horae.service.initial_settings import InitialSettings
 from horae.service.interpreter_settings import answering_soon, collect_all, set_aside
 from horae.service.loop_counters import LoopCounters
 from horae.service.machines import changed_nodes, engine_names
+from horae.service.orphans import Orphans
 from horae.service.recovery import check_tasks, recover
 from horae.service.store.connection import StoreTrouble
 from horae.service.store.store import Store
@@ -132,6 +133,8 @@ class Daemon:
         self.status: ClusterStatus = self.engine.status()
         self.published_seq = self.seq
         self.counters: LoopCounters = LoopCounters()
+        #: Attempts that run and that the journal does not know.
+        self.orphans = Orphans()
         self._inbox: list[_Request[Any]] = []
         self._unrecorded: list[Event] = []
         #: The nodes in sight that the engine's nodes were last compared with; None if they must be compared.
@@ -218,7 +221,8 @@ class Daemon:
         # After `watch`: a node that it names is in sight, if it is still there.
         sight = self.backend.sight()
         changes = self._changed_nodes(sight, now_s) if sight is not None and sight is not self._compared else ()
-        return [*changes, *engine_names(events, changes, self.engine.gpus.cluster)]
+        reports = [*changes, *engine_names(events, changes, self.engine.gpus.cluster)]
+        return self.orphans.set_apart(reports, self.engine, sight, now_s)
 
     def _changed_nodes(self, sight: Sight, now_s: float) -> tuple[Event, ...]:
         """How the nodes in sight differ from the engine's. They are compared again while a node must wait."""

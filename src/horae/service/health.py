@@ -25,6 +25,11 @@ def what_is_wrong(daemon: Daemon) -> str:
         return "The journal cannot be written."
     if daemon.store.damage:
         return f"{daemon.store.damage} The service goes on; `horae doctor` tells more."
+    if count := len(daemon.orphans.attempts):
+        return (
+            f"Attempts run that the journal does not know ({count}), and their nodes take no other jobs: "
+            "`horae doctor` lists them, and can end them."
+        )
     if getattr(daemon.engine.policy, "trouble", ""):
         return "The policy fails: running jobs go on, and no other job starts."
     return daemon.backend.trouble

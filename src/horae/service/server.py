@@ -38,7 +38,7 @@ from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
 from horae.service.start_options import DEFAULT_BACKEND, cluster_options, what_loses_jobs
-from horae.service.store.opening import open_store
+from horae.service.store.opening import journal_url, open_store
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
 from horae.service.warm_up import warm_up
@@ -101,6 +101,8 @@ class ServeOptions:
     backend_settings: Mapping[str, str] = field(default_factory=dict)
     #: URL at which jobs reach the service, if it is not the address that the service listens at.
     url: str | None = None
+    #: Whether to go on with what there is of a journal that is damaged, or behind its high-water mark.
+    accept_loss: bool = False
 
 
 class Server:
@@ -118,7 +120,9 @@ class Server:
 
     def _start(self, asked: ServeOptions) -> None:
         self.state = _own_folder(asked.state)
-        opened = open_store(asked.database or _sqlite(self.state), self.state)
+        opened = open_store(
+            asked.database or journal_url(self.state), self.state, accept_loss=asked.accept_loss, shared=asked.shared
+        )
         self.store = opened.store
         #: What the operator is told of the journal.
         self.journal_notes: tuple[str, ...] = opened.notes
@@ -271,12 +275,6 @@ def _cannot_start(state: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"No space is left at {at}: free some space there, or name another folder with --state."
     return f"The service cannot start because of {at} ({error.strerror or error}): fix that and try again."
-
-
-def _sqlite(state: Path) -> str:
-    from sqlalchemy import URL
-
-    return URL.create("sqlite", database=str(state / "journal.db")).render_as_string()
 
 
 def _service_id(epoch: float) -> str:
