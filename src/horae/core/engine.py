@@ -211,6 +211,11 @@ class Engine:
         return self._state.job_number_floor
 
     @property
+    def attempt_floors(self) -> dict[int, int]:
+        """Rows of which the journal may have lost attempts, and the highest number that these can have."""
+        return self._state.attempt_floors
+
+    @property
     def retries(self) -> bool:
         """Whether a job that failed is to be tried again."""
         return bool(self._state.backoff)

@@ -50,7 +50,7 @@ from horae.service.initial_settings import InitialSettings
 from horae.service.interpreter_settings import answering_soon, collect_all, set_aside
 from horae.service.loop_counters import LoopCounters
 from horae.service.machines import changed_nodes, engine_names
-from horae.service.orphans import Orphans
+from horae.service.orphans import Orphans, lost_launches
 from horae.service.recovery import check_tasks, recover
 from horae.service.store.connection import StoreTrouble
 from horae.service.store.store import Store
@@ -195,7 +195,8 @@ class Daemon:
     # --------------------------------------------------------------- the loop
 
     def _resume(self) -> None:
-        self._record(Change(_in_order(self._new_events(self._reports(self.clock())))))
+        reports = self._reports(now_s := self.clock())
+        self._record(Change(_in_order(self._new_events([*reports, *lost_launches(reports, self.engine, now_s)]))))
         self._repeat_launches()
         self._repeat_stops()
         self._publish()

@@ -23,7 +23,7 @@ from horae.core.events import (
     NodeLost,
     NodeObserved,
 )
-from horae.core.states import STATES, Move, after
+from horae.core.states import LAUNCHING, STATES, Move, after
 from horae.service.machines import reopened
 
 #: Who closes nodes and holds jobs because of orphans. No user can have this name.
@@ -55,9 +55,9 @@ class Orphans:
         left: list[Event] = []
         for event in events:
             if isinstance(event, NodeObserved):
-                orphans = frozenset(one for one in event.alive if _is_unknown(one, engine))
+                orphans = frozenset(attempt for attempt in event.alive if _is_unknown(attempt, engine))
                 self._by_node[event.node] = orphans
-                left.append(replace(event, alive=tuple(one for one in event.alive if one not in orphans)))
+                left.append(replace(event, alive=tuple(attempt for attempt in event.alive if attempt not in orphans)))
                 continue
             if isinstance(event, NodeLost):
                 self._by_node.pop(event.node, None)
@@ -91,6 +91,23 @@ class Orphans:
                 self._held.discard(job)
                 if state is not None and after(state, Move.RELEASE) is not None:
                     yield JobReleased(now_s, job, BY_ORPHANS)
+
+
+def lost_launches(reports: Sequence[Event], engine: Engine, now_s: float) -> list[JobStopped]:
+    """Ends of launches that the journal decided before it lost records, and that do not live any more.
+
+    To repeat such a launch would be wrong: its attempt may have ended long ago, and an attempt never runs twice.
+    """
+    observed = {event.node: set(event.alive) for event in reports if isinstance(event, NodeObserved)}
+    jobs, cluster, ends = engine.jobs, engine.gpus.cluster, []
+    for row in engine.attempt_floors:
+        if STATES[jobs.state[row]] is not LAUNCHING:
+            continue
+        attempt = (jobs.specs[row].id, int(jobs.attempt[row]))
+        nodes = {cluster.nodes[number].name for number in cluster.gpus_by_node(engine.gpus.held[row])}
+        if nodes <= observed.keys() and not any(attempt in observed[node] for node in nodes):
+            ends.append(JobStopped(now_s, *attempt, float(jobs.work[row] - jobs.work_left[row])))
+    return ends
 
 
 def _is_unknown(attempt: Attempt, engine: Engine) -> bool:

@@ -249,11 +249,8 @@ class LocalBackend:
         return tracked
 
     def _adopt(self, attempt: Attempt) -> None:
-        """Follow an attempt that another backend started.
-
-        If it has ended and was forgotten, its end is told again: who starts it does not know that it ended.
-        """
-        if attempt not in self._tracked:
+        """Follow an attempt that another backend started. An ended and forgotten attempt stays forgotten."""
+        if attempt not in self._tracked and not self._folders.of(attempt).exit():
             self._folders.remember(attempt)
             self._resolve(self._load(attempt))
 
