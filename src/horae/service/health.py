@@ -23,6 +23,8 @@ def what_is_wrong(daemon: Daemon) -> str:
         return f"The daemon's loop has been stuck for {age_s:.0f} s."
     if daemon.counters.trouble:
         return "The journal cannot be written."
+    if daemon.reserve and daemon.reserve.is_short:
+        return "The disk is nearly full: no job can be submitted, though jobs can be cancelled. Free some space."
     if daemon.store.damage:
         return f"{daemon.store.damage} The service goes on; `horae doctor` tells more."
     if count := len(daemon.orphans.attempts):

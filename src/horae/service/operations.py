@@ -40,6 +40,7 @@ from horae.service.daemon import Change, Daemon, Prepare
 from horae.service.job_file import BadJobFile, JobFile, read_job, spec_of, task_of
 from horae.service.machines import BACKEND, node_numbers, reopened
 from horae.service.roles import Caller, NotFound, Role
+from horae.service.store.connection import StoreFull
 from horae.service.store.stored_records import Act
 from horae.service.warm_up import warm_up
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
@@ -70,6 +71,8 @@ class Operations:
         caller.require_write("submit jobs")
         if any(job.weight > 1 for job in jobs):
             caller.require_admin("give a job a weight above 1")
+        if self._daemon.reserve and self._daemon.reserve.is_short:
+            raise StoreFull("The service's disk is nearly full: ask its operator to free some space, and try again.")
         if how := self._daemon.backend.submit_with:
             raise BadJobFile(f"This service orders the jobs that users give to the cluster itself: use `{how}`.")
         check_secrets(jobs, self._daemon.backend)

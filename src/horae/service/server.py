@@ -28,6 +28,7 @@ from horae.policies import make_policy
 from horae.policies.outside import CheckedPolicy
 from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import DAY_S, Change, Daemon, Prepare
+from horae.service.disk_reserve import DiskReserve
 from horae.service.failing_backends import SteadyBackend
 from horae.service.failing_policies import MissingPolicy
 from horae.service.health import HealthNotes, what_is_wrong
@@ -38,7 +39,7 @@ from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
 from horae.service.start_options import DEFAULT_BACKEND, cluster_options, what_loses_jobs
-from horae.service.store.opening import journal_url, open_store
+from horae.service.store.opening import file_of, journal_url, open_store
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
 from horae.service.warm_up import warm_up
@@ -162,7 +163,8 @@ class Server:
             return {**listening.environment, **own}
 
         keep_s = _keep_s(asked.keep_s, before.get("keep_s"))
-        self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s)
+        reserve = DiskReserve(self.state, file_of(asked.database or journal_url(self.state)))
+        self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s, reserve=reserve)
         self._ending.callback(self.daemon.close, LEAVE_S)
         self.daemon.start(_reconfiguration_change(self.daemon, asked))
         #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.

@@ -77,7 +77,7 @@ def _open_sound(url: str, state: Path, timeout_s: float) -> Opened:
 
 def _refuse_missing(url: str) -> None:
     """Refuse an SQLite file that is gone or empty. SQLite itself would delete the log beside it, and begin anew."""
-    path = _file_of(url)
+    path = file_of(url)
     if path is None:
         return
     try:
@@ -88,7 +88,7 @@ def _refuse_missing(url: str) -> None:
         raise JournalLost(f"The journal {path} is empty, though this service has written to it.")
 
 
-def _file_of(url: str) -> Path | None:
+def file_of(url: str) -> Path | None:
     """The file of an SQLite database; None for PostgreSQL."""
     parsed = read_url(url)
     return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
@@ -144,7 +144,7 @@ def _mark_left(state: Path) -> HighWaterMark:
 
 
 def _salvage_locked(url: str, timeout_s: float) -> str:
-    path = _file_of(url)
+    path = file_of(url)
     if path is None:
         raise JournalDamaged("A damaged journal in PostgreSQL cannot be taken as it is: restore a backup.")
     engine = connect(read_url(url), timeout_s)
