@@ -93,6 +93,7 @@ soak: $(INSTALLED)
 	HORAE_NEW_CASES=1 $(BIN)/pytest -n $(TEST_WORKERS) -q -m "not long" $$(grep -rl "^from hypothesis" tests)
 	HORAE_SEEDS=2000 $(BIN)/pytest -n $(TEST_WORKERS) -q tests/simulation
 	HORAE_KILLS=100 $(BIN)/pytest -q tests/service/test_crashes.py
+	HORAE_DAMAGES=5000 $(BIN)/pytest -q -m long tests/service/test_damage.py
 
 ## Style, format and types; and that horae-train and the runner stay within Python 3.9. mypy knows methods that vermin does not, from 3.10 on.
 lint: $(INSTALLED)

@@ -53,6 +53,7 @@ from horae.core.events import (
     NodeJoined,
     NodeLost,
     NodeObserved,
+    NumbersRaised,
     SettingsChanged,
 )
 from horae.core.loss_curve import LossCurve
@@ -158,6 +159,7 @@ kinds: dict[type, st.SearchStrategy] = {
         ),
     ),
     JobsRetired: st.builds(JobsRetired, seconds, seconds),
+    NumbersRaised: st.builds(NumbersRaised, seconds, counts, counts, texts),
 }
 spans = st.sampled_from(Span)
 columns = st.lists(st.integers(0, 1000), max_size=4).map(lambda rows: np.array(rows, np.int64))

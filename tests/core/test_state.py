@@ -138,6 +138,7 @@ def test_every_plain_field_comes_back_as_it_was(copied: Copy) -> None:
     held = original._state
     held.wake_s, held.must_plan, held.wake_on_start, held.vacated = 77.0, True, True, True
     held.dropped_reports, held.backoff[2] = 5, 99.0
+    held.job_number_floor, held.attempt_floors[2] = 8, 3
     held.stopped[1] = Stop("b", 1, StopWhy.MOVED)
     held.pending[2] = held.launched[0].span
     held.policy = (held.policy[0], {"reserve": "off"})

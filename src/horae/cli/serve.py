@@ -186,6 +186,13 @@ def command(
             "nodes or in the image; Slurm's account, qos; trust-annotations=yes to adopt its pods; repeatable.",
         ),
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Go on with what is left of a journal that is damaged or lost records; no used number is given again.",
+        ),
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Start the service, which runs jobs on this machine's GPUs or on a cluster until Ctrl-C or SIGTERM.
@@ -231,6 +238,7 @@ def command(
         backend_settings=read_pairs("--with storage-away=5m", more or ()),
         url=url,
         standby=standby,
+        accept_loss=accept_loss,
     )
     server = Server(asked, note, stop)
     try:

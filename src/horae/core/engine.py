@@ -53,6 +53,7 @@ from horae.core.events import (
     NodeJoined,
     NodeLost,
     NodeObserved,
+    NumbersRaised,
     SettingsChanged,
 )
 from horae.core.evidence import EvidenceBasis
@@ -205,6 +206,16 @@ class Engine:
         return self._state.learner.learnt
 
     @property
+    def job_number_floor(self) -> int:
+        """The next job has a number above this one."""
+        return self._state.job_number_floor
+
+    @property
+    def attempt_floors(self) -> dict[int, int]:
+        """Rows of which the journal may have lost attempts, and the highest number that these can have."""
+        return self._state.attempt_floors
+
+    @property
     def retries(self) -> bool:
         """Whether a job that failed is to be tried again."""
         return bool(self._state.backoff)
@@ -237,8 +248,18 @@ class Engine:
                 self._life.receive_bid(event)
             case JobsRetired():
                 self._retire(event.before_s)
+            case NumbersRaised():
+                self._raise_numbers(event)
             case _:
                 assert_never(event)
+
+    def _raise_numbers(self, event: NumbersRaised) -> None:
+        """Numbers that may have been used are not given again."""
+        state, jobs = self._state, self._state.jobs
+        state.job_number_floor = max(state.job_number_floor, event.job_number)
+        for row in range(len(jobs)):
+            if STATES[jobs.state[row]] not in ENDED:
+                state.attempt_floors[row] = max(state.attempt_floors.get(row, 0), event.attempt)
 
     def would_change(self, report: AttemptReport) -> bool:
         """Whether a report would change anything: it is of a living attempt, and says what is not known yet."""
@@ -485,7 +506,8 @@ class Engine:
         jobs = self.jobs
         done = float(jobs.work[row] - jobs.work_left[row])
         report_at = self.apps.report_at(row, done)
-        return Launch(jobs.specs[row].id, int(jobs.attempt[row]) + 1, gpu_ids, span, done, report_at)
+        before = max(int(jobs.attempt[row]), self._state.attempt_floors.get(row, 0))
+        return Launch(jobs.specs[row].id, before + 1, gpu_ids, span, done, report_at)
 
     # ---------------------------------------------------------------- folding
 
@@ -590,6 +612,7 @@ class Engine:
         self._life.move(row, Move.LAUNCH)
         jobs.reason[row] = _NOT_WAITING
         jobs.attempt[row] = launch.attempt
+        state.attempt_floors.pop(row, None)
         jobs.last_type[row] = state.gpus.cluster.gpu_type[launch.gpu_ids[0]]
         self._life.launch(row)
         state.launched[row] = launch

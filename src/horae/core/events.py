@@ -198,6 +198,20 @@ class JobsRetired:
     before_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class NumbersRaised:
+    """The journal lost records, or was restored: numbers up to these may have been used.
+
+    The next job gets a number above `job_number`, and the next attempt of each job that has not ended a number above
+    `attempt`. `why` is a sentence.
+    """
+
+    at_s: float
+    job_number: int
+    attempt: int
+    why: str = ""
+
+
 Event = (
     JobSubmitted
     | JobCancelled
@@ -218,6 +232,7 @@ Event = (
     | AgentChanged
     | BidReceived
     | JobsRetired
+    | NumbersRaised
 )
 
 #: What happens to nodes, as operators and backends see it.
@@ -233,5 +248,6 @@ PRECEDENCE: dict[type[Event], int] = {
     **dict.fromkeys(_REPORTS, 0),
     **dict.fromkeys(_NODES, 1),
     **dict.fromkeys((JobCancelled, JobHeld, JobReleased, JobTimedOut, SettingsChanged, AgentChanged, JobsRetired), 2),
+    NumbersRaised: 2,
     JobSubmitted: 3,
 }

@@ -70,6 +70,10 @@ class EngineState:
     #: The last command for each row that occupies GPUs.
     launched: dict[int, Launch] = part(dict, Rows.KEYS)
     stopped: dict[int, Stop] = part(dict, Rows.KEYS)
+    #: Job numbers up to this one were used by jobs that the journal has lost.
+    job_number_floor: int = part(0)
+    #: Rows whose next attempt must have a number above this one: the journal lost attempts of theirs.
+    attempt_floors: dict[int, int] = part(dict, Rows.KEYS)
     must_plan: bool = part(False)
     #: Whether the policy wants to be asked when a job begins to work.
     wake_on_start: bool = part(False, stored="heed_starts")

@@ -45,13 +45,15 @@ from horae.core.states import LAUNCHING, RUNNING, STATES, State
 from horae.core.status import ClusterStatus
 from horae.service.checkpoint_encoder import CheckpointEncoder
 from horae.service.clock import Clock
+from horae.service.disk_reserve import DiskReserve
 from horae.service.failing_backends import SteadyBackend
 from horae.service.initial_settings import InitialSettings
 from horae.service.interpreter_settings import answering_soon, collect_all, set_aside
 from horae.service.loop_counters import LoopCounters
 from horae.service.machines import changed_nodes, engine_names
+from horae.service.orphans import Orphans, lost_launches
 from horae.service.recovery import check_tasks, recover
-from horae.service.store.connection import StoreTrouble
+from horae.service.store.connection import StoreFull, StoreTrouble
 from horae.service.store.store import Store
 from horae.service.store.stored_records import Act
 
@@ -61,6 +63,8 @@ Answer = TypeVar("Answer")
 GATHER_S, WATCH_S = 0.005, 0.05
 #: Seconds between two searches for jobs over their time limit.
 LIMITS_S = 0.25
+#: Seconds between two looks at the free space of the disk.
+LOOK_S = 1.0
 #: Records between two checkpoints. A record also counts once more for each NUMBERS_A_RECORD numbers of policy memory.
 CHECKPOINT_EVERY, NUMBERS_A_RECORD = 5000, 1000
 #: Seconds for which ended jobs, and records covered by a checkpoint, are kept by default. Clean-up runs once a day.
@@ -113,6 +117,7 @@ class Daemon:
         watch_s: float = WATCH_S,
         keep_s: float | None = None,
         recovered: tuple[Engine, int] | None = None,
+        reserve: DiskReserve | None = None,
     ) -> None:
         """`recovered` is the engine of the journal's last record, if it is known, and that record's number."""
         self.store, self.clock = store, clock
@@ -134,6 +139,10 @@ class Daemon:
         self.status: ClusterStatus = self.engine.status()
         self.published_seq = self.seq
         self.counters: LoopCounters = LoopCounters()
+        #: Space that is freed when the disk is full; None if the journal is not on a disk of the service.
+        self.reserve = reserve
+        #: Attempts that run and that the journal does not know.
+        self.orphans = Orphans()
         self._inbox: list[_Request[Any]] = []
         self._unrecorded: list[Event] = []
         #: The nodes in sight that the engine's nodes were last compared with; None if they must be compared.
@@ -144,6 +153,8 @@ class Daemon:
         self._last_trouble_s = -math.inf
         #: Time of the last clean-up.
         self._cleaned_s = -math.inf
+        #: Time of the last look at the disk.
+        self._looked_s = -math.inf
         #: Time of the last search for jobs over their time limit.
         self._limits_s = -math.inf
         self._wakeup = threading.Condition()
@@ -194,7 +205,8 @@ class Daemon:
     # --------------------------------------------------------------- the loop
 
     def _resume(self) -> None:
-        self._record(Change(_in_order(self._new_events(self._reports(self.clock())))))
+        reports = self._reports(now_s := self.clock())
+        self._record(Change(_in_order(self._new_events([*reports, *lost_launches(reports, self.engine, now_s)]))))
         self._repeat_launches()
         self._repeat_stops()
         self._publish()
@@ -220,7 +232,8 @@ class Daemon:
         # After `watch`: a node that it names is in sight, if it is still there.
         sight = self.backend.sight()
         changes = self._changed_nodes(sight, now_s) if sight is not None and sight is not self._compared else ()
-        return [*changes, *engine_names(events, changes, self.engine.gpus.cluster)]
+        reports = [*changes, *engine_names(events, changes, self.engine.gpus.cluster)]
+        return self.orphans.set_apart(reports, self.engine, sight, now_s)
 
     def _changed_nodes(self, sight: Sight, now_s: float) -> tuple[Event, ...]:
         """How the nodes in sight differ from the engine's. They are compared again while a node must wait."""
@@ -274,6 +287,9 @@ class Daemon:
             return
         if now_s - self._last_trouble_s >= _CALM_S:
             self.counters.trouble = ""
+        if self.reserve and not 0.0 <= now_s - self._looked_s < LOOK_S:
+            self._looked_s = now_s
+            self.reserve.look()
         reports = [*self._unrecorded, *self._reports(now_s), *self._over_time_limit(now_s)]
         self._unrecorded = []
         changed = self._record_reports(reports) | self._answer_requests(self._take_requests(), now_s)
@@ -393,6 +409,8 @@ class Daemon:
         return decided
 
     def _note_trouble(self, trouble: StoreTrouble) -> None:
+        if isinstance(trouble, StoreFull) and self.reserve:
+            self.reserve.free()
         self.counters.trouble, self._last_trouble_s = str(trouble), self.clock()
         self._in_doubt = True
 

@@ -25,8 +25,15 @@ def what_is_wrong(daemon: Daemon | Follower) -> str:
         return f"The daemon's loop has been stuck for {age_s:.0f} s."
     if daemon.counters.trouble:
         return f"The journal cannot be {'read' if isinstance(daemon, Follower) else 'written'}."
+    if daemon.reserve and daemon.reserve.is_short:
+        return "The disk is nearly full: no job can be submitted, though jobs can be cancelled. Free some space."
     if daemon.store.damage:
         return f"{daemon.store.damage} The service goes on; `horae doctor` tells more."
+    if count := len(daemon.orphans.attempts):
+        return (
+            f"Attempts run that the journal does not know ({count}), and their nodes take no other jobs: "
+            "`horae doctor` lists them, and can end them."
+        )
     if getattr(daemon.engine.policy, "trouble", ""):
         return "The policy fails: running jobs go on, and no other job starts."
     return daemon.backend.trouble

@@ -51,6 +51,9 @@ class _DaemonCollector(Collector):
         yield _gauge("horae_standby", "1 while this service is a standby, and another one is active.", is_standby)
         yield _gauge("horae_journal_sequence", "Number of the journal's last record.", daemon.seq)
         yield _gauge("horae_journal_trouble", "1 while the journal cannot be written.", float(bool(counters.trouble)))
+        if daemon.reserve:
+            text = "Free space of the disk with the state folder."
+            yield _gauge("horae_disk_free_bytes", text, float(daemon.reserve.free_bytes))
         trouble = float(bool(daemon.backend.trouble))
         yield _gauge("horae_backend_trouble", "1 while the backend has trouble, as `horae nodes` tells.", trouble)
         yield _gauge("horae_stop_trouble", "The same, under its older name.", trouble)

@@ -41,6 +41,7 @@ from horae.service.job_file import BadJobFile, JobFile, read_job, spec_of, task_
 from horae.service.machines import BACKEND, node_numbers, reopened
 from horae.service.roles import Caller, NotFound, Role
 from horae.service.standby import Follower, LogFiles
+from horae.service.store.connection import StoreFull
 from horae.service.store.stored_records import Act
 from horae.service.warm_up import warm_up
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
@@ -71,6 +72,8 @@ class Operations:
         caller.require_write("submit jobs")
         if any(job.weight > 1 for job in jobs):
             caller.require_admin("give a job a weight above 1")
+        if self._daemon.reserve and self._daemon.reserve.is_short:
+            raise StoreFull("The service's disk is nearly full: ask its operator to free some space, and try again.")
         if how := self._daemon.backend.submit_with:
             raise BadJobFile(f"This service orders the jobs that users give to the cluster itself: use `{how}`.")
         check_secrets(jobs, self._daemon.backend)
@@ -127,13 +130,27 @@ class Operations:
 
     def _new_ids(self, engine: Engine, jobs: Sequence[JobFile]) -> list[str]:
         """Job ids NAME-NUMBER with new numbers. An id must not be the name of an app."""
-        last = max(_number(engine.jobs.specs[-1].id) if len(engine.jobs) else 0, self._last_number)
+        newest = _number(engine.jobs.specs[-1].id) if len(engine.jobs) else 0
+        last = max(newest, self._last_number, engine.job_number_floor)
         ids: list[str] = []
         for job in jobs:
             names = (f"{job.name}-{number}" for number in count(last + 1))
             ids.append(next(name for name in names if not self._apps.has_app(name)))
             last = _number(ids[-1])
         return ids
+
+    def end_orphans(self, caller: Caller) -> list[str]:
+        """Stop all attempts that the journal does not know; returns them as JOB@NUMBER."""
+        caller.require_admin("end attempts that the journal does not know")
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
+            orphans = list(self._daemon.orphans.attempts)
+            for job, attempt in orphans:
+                self._daemon.backend.stop(job, attempt)
+            names = [f"{job}@{attempt}" for job, attempt in orphans]
+            return Change(acts=tuple(Act(now_s, caller.user, "end orphan", name) for name in names)), names
+
+        return self._daemon.ask(prepare)
 
     def request(self, caller: Caller, what: str, jobs: Sequence[str]) -> dict[str, str]:
         """Cancel, hold or release jobs; returns "done" or an objection for each."""

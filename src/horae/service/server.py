@@ -29,6 +29,7 @@ from horae.policies import make_policy
 from horae.policies.outside import CheckedPolicy
 from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import DAY_S, Change, Daemon, Prepare
+from horae.service.disk_reserve import DiskReserve
 from horae.service.failing_backends import SteadyBackend
 from horae.service.failing_policies import MissingPolicy
 from horae.service.health import HealthNotes, what_is_wrong
@@ -41,7 +42,7 @@ from horae.service.roles import Caller, Role
 from horae.service.standby import ACTIVE, STANDBY, Follower, LogFiles
 from horae.service.start_options import DEFAULT_BACKEND, check_standby, cluster_options, what_loses_jobs
 from horae.service.store.connection import StoreAway, StoreTrouble
-from horae.service.store.opening import Opened, open_store, take_store
+from horae.service.store.opening import Opened, file_of, journal_url, open_store, take_store
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
 from horae.service.warm_up import warm_up
@@ -114,6 +115,8 @@ class ServeOptions:
     url: str | None = None
     #: Whether to wait for the end of a service that is active on the same database, and take over then.
     standby: bool = False
+    #: Whether to go on with what there is of a journal that is damaged, or behind its high-water mark.
+    accept_loss: bool = False
 
 
 class Server:
@@ -250,8 +253,9 @@ class Server:
             return {**listening.environment, **self._standby_address(), **own}
 
         keep_s = _keep_s(asked.keep_s, before.get("keep_s"))
+        reserve = DiskReserve(self.state, file_of(asked.database or journal_url(self.state)))
         self.daemon = daemon = Daemon(
-            self.store, backend, first, clock, environment, keep_s=keep_s, recovered=recovered
+            self.store, backend, first, clock, environment, keep_s=keep_s, recovered=recovered, reserve=reserve
         )
         self._ending.callback(daemon.close, LEAVE_S)
         daemon.start(_reconfiguration_change(daemon, asked))
@@ -402,7 +406,13 @@ def _open_store(asked: ServeOptions, state: Path, tell: Callable[[str], None], s
     end_s, is_told = time.monotonic() + START_WAIT_S, False
     while True:
         try:
-            return open_store(asked.database or _sqlite(state), state, own=not asked.standby)
+            return open_store(
+                asked.database or journal_url(state),
+                state,
+                own=not asked.standby,
+                accept_loss=asked.accept_loss,
+                shared=asked.shared,
+            )
         except StoreAway as away:
             if time.monotonic() >= end_s:
                 raise
@@ -420,12 +430,6 @@ def _await_initial_settings(store: Store, stop: threading.Event) -> dict[str, An
         if stop.wait(START_AGAIN_S) or time.monotonic() >= end_s:
             raise CannotServe("The active service has not begun yet: start the standby again when it answers.")
     return initial
-
-
-def _sqlite(state: Path) -> str:
-    from sqlalchemy import URL
-
-    return URL.create("sqlite", database=str(state / "journal.db")).render_as_string()
 
 
 def _service_id(epoch: float) -> str:

@@ -17,6 +17,7 @@ from horae.core.status import ClusterStatus
 from horae.service.clock import Clock
 from horae.service.initial_settings import InitialSettings
 from horae.service.loop_counters import LoopCounters
+from horae.service.orphans import Orphans
 from horae.service.recovery import recover
 from horae.service.store.chain import JournalDamaged
 from horae.service.store.connection import StoreTrouble
@@ -64,6 +65,9 @@ class LogFiles:
     def gone(self, node: str) -> None:
         """Do nothing: no request that changes anything gets so far."""
 
+    def stop(self, job: str, attempt: int) -> None:
+        """Do nothing, for the same reason."""
+
 
 class Follower:
     """The engine of the active service, rebuilt record by record. For readers it is what `Daemon` is."""
@@ -79,6 +83,8 @@ class Follower:
         self.published_seq = self.seq
         self.counters: LoopCounters = LoopCounters(cycle_s=clock())
         self.crashed: BaseException | None = None
+        #: A standby looks at no node, and writes to no disk.
+        self.orphans, self.reserve = Orphans(), None
         #: Where the active service is reached, as far as is known.
         self.active_url = ""
         self._closing = threading.Event()

@@ -150,6 +150,23 @@ def _record_act(service: Service, caller: Caller, action: str, target: str, deta
     service.daemon.ask(prepare)
 
 
+# ------------------------------------------------------------------- orphans
+
+
+@router.get("/orphans", response_model=schemas.OrphanList)
+def orphans(service: ServiceGiven, caller: CallerGiven) -> dict[str, Any]:
+    """Attempts that run and that the journal does not know, since it lost records or was restored."""
+    caller.require_admin("see attempts that the journal does not know")
+    found = service.daemon.orphans.attempts
+    return {"orphans": [{"job": job, "attempt": number, "nodes": nodes} for (job, number), nodes in found.items()]}
+
+
+@router.post("/orphans/end", response_model=schemas.EndedOrphans)
+def end_orphans(service: ServiceGiven, caller: CallerGiven) -> dict[str, Any]:
+    """Stop these attempts: each gets its stop signal, and is killed after its grace period."""
+    return {"ended": service.operations.end_orphans(caller)}
+
+
 # ----------------------------------------------------------------- what happened
 
 

@@ -315,6 +315,26 @@ class ActRecord(TypedDict):
     detail: str
 
 
+class Orphan(BaseModel):
+    """An attempt that runs and that the journal does not know."""
+
+    job: str
+    attempt: int
+    nodes: list[str]
+
+
+class OrphanList(BaseModel):
+    """All of them."""
+
+    orphans: list[Orphan]
+
+
+class EndedOrphans(BaseModel):
+    """Attempts that were told to stop, as JOB@NUMBER."""
+
+    ended: list[str]
+
+
 class Audit(TypedDict):
     """Acts of users and admins, newest last."""
 

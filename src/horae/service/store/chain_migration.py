@@ -29,14 +29,14 @@ def add_chain(connection: Connection) -> None:
         if (value := read_fact(connection, name)) is not None:
             write_fact(connection, name, value)
     seal_tokens(connection)
-    _link_all(connection, identity)
+    link_all(connection, identity)
     checkpoints = schema.checkpoints
     for seq, body in connection.execute(select(checkpoints.c.seq, checkpoints.c.body)).all():
         digest = checkpoint_digest(seq, bytes(body))
         connection.execute(checkpoints.update().where(checkpoints.c.seq == seq).values(digest=digest))
 
 
-def _link_all(connection: Connection, identity: str) -> None:
+def link_all(connection: Connection, identity: str) -> None:
     """Give all records their digests. A record that was dropped gets the digest of an empty record."""
     journal = schema.journal
     tasks = {

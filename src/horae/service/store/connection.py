@@ -33,6 +33,10 @@ class StoreDamaged(JournalDamaged, StoreTrouble):
     """The database cannot read its own files."""
 
 
+class StoreFull(StoreTrouble):
+    """No space is left for the journal."""
+
+
 class StoreLocked(StoreTrouble):
     """Another program held a lock for longer than the timeout."""
 
@@ -185,7 +189,7 @@ def _trouble_of(url: URL, why: SQLAlchemyError) -> StoreTrouble:
     message = next(iter(str(why.orig if isinstance(why, DBAPIError) else why).strip().splitlines()), "no reason given")
     code = getattr(getattr(why, "orig", None), "sqlstate", None)
     if code == "53100" or "disk is full" in message:
-        return StoreTrouble(
+        return StoreFull(
             f"No space is left for the journal {where}: free some space and try again. Nothing was written."
         )
     if code == "55P03" or "is locked" in message:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sqlalchemy import ColumnElement, Connection, delete, func, select
 
-from horae.core.events import JobProgressed, NodeDraining, NodeJoined, NodeLost, SettingsChanged
+from horae.core.events import JobProgressed, NodeDraining, NodeJoined, NodeLost, NumbersRaised, SettingsChanged
 from horae.service.store import schema
 from horae.service.store.record_rows import record_of
 from horae.service.store.rows import chunks, last_number
@@ -14,8 +14,8 @@ from horae.service.store.rows import chunks, last_number
 #: Most reports of an attempt that stay; an attempt with fewer reports is not compacted.
 MAX_KEPT_REPORTS = 4
 #: Record kinds that are never dropped, since later records depend on them: GPU numbering, which nodes there are and
-#: take jobs, and policy settings.
-_ALWAYS_KEPT = tuple(record.__name__ for record in (NodeJoined, NodeLost, NodeDraining, SettingsChanged))
+#: take jobs, policy settings, and which numbers were used.
+_ALWAYS_KEPT = tuple(record.__name__ for record in (NodeJoined, NodeLost, NodeDraining, SettingsChanged, NumbersRaised))
 
 
 def compact(

@@ -20,6 +20,7 @@ from horae.core.events import (
     NodeJoined,
     NodeLost,
     NodeObserved,
+    NumbersRaised,
     SettingsChanged,
 )
 from horae.service.store.chain import JournalDamaged
@@ -99,6 +100,8 @@ def names_of(record: Record) -> Iterable[str]:
             return dict.fromkeys((*given_up, *stopped, *record.withdrawn, *started, *apps))
         case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved() | SettingsChanged() | JobsRetired():
             return ()
+        case NumbersRaised():
+            return ()
         case AgentChanged():
             return (app_name(record.app),)
         case BidReceived():
@@ -118,8 +121,26 @@ def job_number(job: str) -> int:
     return int(number) if number.isdecimal() and number.isascii() and len(number) < 19 else 0
 
 
+#: Kinds of records that give attempt numbers, or say which were used.
+NUMBERING = (Decided.__name__, NumbersRaised.__name__)
+
+
+def numbers_in(rows: Iterable[tuple[int, str]]) -> tuple[int, int]:
+    """The highest job and attempt numbers in stored records of the kinds `NUMBERING`; nothing else of them is read."""
+    jobs, attempts = 0, 0
+    for seq, body in rows:
+        fields = _fields(seq, body)
+        given = [launch["attempt"] for launch in fields.get("launches", ())]
+        attempts = max(attempts, fields.get("attempt", 0), *given)
+        jobs = max(jobs, fields.get("job_number", 0))
+    return jobs, attempts
+
+
 def highest_numbers(records: Sequence[Record]) -> tuple[int, int]:
     """The highest job number that these records give, and the highest attempt number that they launch."""
     jobs = [job_number(record.spec.id) for record in records if isinstance(record, JobSubmitted)]
     attempts = [launch.attempt for record in records if isinstance(record, Decided) for launch in record.launches]
+    raised = [record for record in records if isinstance(record, NumbersRaised)]
+    jobs += [record.job_number for record in raised]
+    attempts += [record.attempt for record in raised]
     return max(jobs, default=0), max(attempts, default=0)

@@ -36,12 +36,14 @@ from horae.service.store.facts import read_fact, write_fact
 from horae.service.store.high_water_mark import HighWaterMark, Mark
 from horae.service.store.record_rows import (
     JSON,
+    NUMBERING,
     Record,
     RecordRow,
     app_name,
     highest_numbers,
     job_number,
     names_of,
+    numbers_in,
     record_of,
     row_of,
     whole_record_of,
@@ -230,20 +232,27 @@ class Store:
     def keep_mark(self, mark: HighWaterMark) -> None:
         """Write the high-water mark now, and from now on after each commit."""
         with self._append_lock:
-            with reading(self._engine) as connection:
-                jobs = connection.scalars(select(schema.journal_jobs.c.job).distinct())
-                highest = max(map(job_number, jobs), default=0)
             self._mark = mark
-            self._write_mark(highest)
+            self._write_mark(*(self.highest_numbers() if mark.mark is None else ()))
 
-    def _write_mark(self, job: int = 0) -> None:
+    def highest_numbers(self) -> tuple[int, int]:
+        """The highest job number and the highest attempt number in the records that compaction has left."""
+        with reading(self._engine) as connection:
+            jobs = connection.scalars(select(schema.journal_jobs.c.job).distinct())
+            highest = max(map(job_number, jobs), default=0)
+            journal = schema.journal
+            query = select(journal.c.seq, journal.c.body).where(journal.c.kind.in_(NUMBERING))
+            raised, attempt = numbers_in(connection.execute(query))
+        return max(highest, raised), attempt
+
+    def _write_mark(self, job: int = 0, attempt: int = 0) -> None:
         """Bring the mark up to what is stored."""
         if self._mark is None:
             return
         with reading(self._engine) as connection:
             last = tip(connection, self.identity)
             acts, tokens = counts(connection)
-        self._mark.write(Mark(self.identity, last.seq, last.head.hex(), job, 0, acts, tokens))
+        self._mark.write(Mark(self.identity, last.seq, last.head.hex(), job, attempt, acts, tokens))
 
     def _advance_mark(self, last: Link, job: int, attempt: int, acts: int) -> None:
         """Write the mark after an append: the last link, the highest numbers given, and the number of new acts."""

@@ -119,17 +119,18 @@ def check_tasks(engine: Engine, upto: int) -> None:
 
 def seal_tokens(connection: Connection) -> None:
     """Store the digest of all tokens; part of every transaction that changes one."""
-    write_fact(connection, "tokens", _tokens_digest(connection))
+    write_fact(connection, "tokens", tokens_digest(connection))
 
 
 def check_tokens(connection: Connection) -> None:
     """Compare the tokens with their digest."""
     stored = read_fact(connection, "tokens")
-    if stored is not None and stored != _tokens_digest(connection):
+    if stored is not None and stored != tokens_digest(connection):
         raise JournalDamaged("The journal is damaged: its table of tokens is not what was written.")
 
 
-def _tokens_digest(connection: Connection) -> str:
+def tokens_digest(connection: Connection) -> str:
+    """Digest of all tokens."""
     rows = schema.tokens.c
     columns = (rows.id, rows.digest, rows.user, rows.role, rows.created_s, rows.expires_s, rows.revoked, rows.job)
     found = [tuple(row) for row in connection.execute(select(*columns).order_by(rows.id))]

@@ -38,6 +38,7 @@ from horae.core.events import (
     NodeJoined,
     NodeLost,
     NodeObserved,
+    NumbersRaised,
     SettingsChanged,
 )
 from horae.core.queues import Queue
@@ -68,7 +69,7 @@ class EventSentences:
         match record:
             case Decided():
                 yield from self._decision(record)
-            case JobProgressed() | NodeObserved() | JobsRetired():
+            case JobProgressed() | NodeObserved() | JobsRetired() | NumbersRaised():
                 pass
             case NodeJoined() | NodeLost() | NodeDraining() | SettingsChanged():
                 yield _cluster_news(record)
