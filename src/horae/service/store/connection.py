@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+)
 
 from horae.core.errors import UserError
 
@@ -63,7 +70,7 @@ def connect(url: URL, timeout_s: float) -> Engine:
     try:
         from horae.service.store.deadlines import DeadlineConnection, begin_session, connect_options
 
-        engine = create_engine(url, pool_pre_ping=True, pool_timeout=timeout_s)
+        engine = create_engine(url, pool_timeout=timeout_s)
     except (NoSuchModuleError, ModuleNotFoundError) as why:
         raise StoreTrouble("PostgreSQL needs another package: pip install 'horae[postgres]'.") from why
 
@@ -74,6 +81,11 @@ def connect(url: URL, timeout_s: float) -> Engine:
     @event.listens_for(engine, "connect")
     def _set(connection: Any, _record: Any) -> None:
         begin_session(connection, timeout_s)
+
+    @event.listens_for(engine, "checkout")
+    def _ping(connection: Any, _record: Any, _proxy: Any) -> None:
+        if not connection.is_there():
+            raise DisconnectionError  # the pool makes a new connection
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
