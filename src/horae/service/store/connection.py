@@ -110,14 +110,16 @@ def check_term(connection: Connection, term: int) -> None:
 
 
 @contextmanager
-def unhurried(connection: Connection) -> Iterator[None]:
-    """Let statements of a transaction take as long as they need: for migrations, with nobody waiting."""
+def unhurried(connection: Connection, limit_s: float | None = None) -> Iterator[None]:
+    """Let statements of a transaction take this long, or as long as they need: migrations, which nobody waits for."""
     driver = connection.connection.driver_connection
     if connection.dialect.name != "postgresql" or driver is None:
         yield
         return
-    connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-    deadline_s, driver.deadline_s = driver.deadline_s, None
+    limit_ms = int((limit_s or 0.0) * 1000)
+    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        connection.exec_driver_sql(f"SET LOCAL {name} = {limit_ms}")
+    deadline_s, driver.deadline_s = driver.deadline_s, limit_s
     try:
         yield
     finally:

@@ -81,7 +81,7 @@ def session_settings(timeout_s: float) -> str:
         "lock_timeout": limit_ms,
         "statement_timeout": limit_ms + 500,
         # A frozen service must not keep the lock of the writers, for which all others wait.
-        "idle_in_transaction_session_timeout": limit_ms + 500,
+        "idle_in_transaction_session_timeout": 2 * limit_ms,
         "tcp_keepalives_idle": _KEEPALIVE_S,
         "tcp_keepalives_interval": _KEEPALIVE_S,
         "tcp_keepalives_count": _KEEPALIVES,

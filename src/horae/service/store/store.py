@@ -46,6 +46,8 @@ Name = TypeVar("Name", str, int)
 _JSON = json.JSONEncoder(separators=(",", ":"))
 #: Records per page. No transaction is open between two pages, so that a slow reader blocks nobody.
 _PAGE = 2000
+#: Seconds for one statement of a compaction, which reads much of the journal.
+_COMPACT_S = 30.0
 #: Names or numbers in one statement; databases limit this.
 _NAMES = 500
 #: Rows in one statement of SQLite: as many as possible of these, in this order.
@@ -286,7 +288,7 @@ class Store:
         3. Progress reports that later reports supersede go, whatever their age.
         """
         journal = schema.journal
-        with writing(self._engine) as connection:
+        with writing(self._engine) as connection, unhurried(connection, _COMPACT_S):
             covered = connection.scalar(select(func.min(schema.checkpoints.c.seq))) or 0
             # The last record always stays: the next record's number follows it.
             end = min(before_seq, covered + 1, _last(connection, journal.c.seq))
