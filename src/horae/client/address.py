@@ -15,7 +15,7 @@ from horae.core.errors import UserError
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
 _TOKEN = re.compile(r"[!-~]+")
 #: Files in the state folder with the address of the service, and of its standby.
-_ADDRESS_FILES = ("address.json", "standby.json")
+ADDRESS_FILES = ("address.json", "standby.json")
 #: If this is 1, tokens may cross the network without encryption. Jobs of a service that allows it have it.
 _PLAIN_HTTP = "HORAE_ALLOW_PLAIN_HTTP"
 
@@ -88,7 +88,7 @@ def _checked(url: str) -> SplitResult:
 
 def _own_services(ca: str | None) -> tuple[list[str], str | None]:
     """Addresses and CA (or else `ca`) of the service that was last started on this machine, and of its standby."""
-    found = [own for name in _ADDRESS_FILES if (own := _own_service(default_state() / name))]
+    found = [own for name in ADDRESS_FILES if (own := _own_service(default_state() / name))]
     if not found:
         raise NoService(
             "No service was found on this machine: start one with `horae serve`, or name one with --url or HORAE_URL."

@@ -40,7 +40,13 @@ from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
 from horae.service.standby import ACTIVE, STANDBY, Follower, LogFiles
-from horae.service.start_options import DEFAULT_BACKEND, check_standby, cluster_options, what_loses_jobs
+from horae.service.start_options import (
+    DEFAULT_BACKEND,
+    check_standby,
+    cluster_options,
+    what_loses_jobs,
+    what_parts_services,
+)
 from horae.service.store.connection import StoreAway, StoreTrouble
 from horae.service.store.opening import Opened, file_of, journal_url, open_store, take_store
 from horae.service.store.store import Store
@@ -172,11 +178,12 @@ class Server:
 
     def _stand_by(self, asked: ServeOptions, stop: threading.Event) -> None:
         """Follow the journal of the active service, and answer what reads."""
-        initial = _await_initial_settings(self.store, stop)
+        initial, active = _await_active(self.store, stop)
         before = self.store.serve_options()
         chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
         cluster = cluster_options(asked, before, chosen)
-        if change := what_loses_jobs(asked, before, chosen, cluster, self.state):
+        change = what_loses_jobs(asked, before, chosen, cluster, self.state)
+        if change := change or what_parts_services(asked, before, chosen, str(active.get("host", ""))):
             raise CannotServe(change)
         listening = self._listen(asked, before.get("port", 0), cluster.get("url"))
         shared = Path(cluster["shared"]) if "shared" in cluster else None
@@ -271,7 +278,8 @@ class Server:
             self.store.save_serve_options(now)
         if self.store.fact(STANDBY).get("url") == listening.job_url:
             self.store.save_fact(STANDBY, {})
-        self.store.save_fact(ACTIVE, {"url": listening.job_url, "term": self.store.term})
+        own = {"url": listening.job_url, "term": self.store.term, "host": socket.gethostname()}
+        self.store.save_fact(ACTIVE, own)
         self._serve(tokens)
 
     def _with_term(self, options: BackendOptions) -> BackendOptions:
@@ -423,13 +431,18 @@ def _open_store(asked: ServeOptions, state: Path, tell: Callable[[str], None], s
             raise CannotServe("The service was stopped before its database answered.")
 
 
-def _await_initial_settings(store: Store, stop: threading.Event) -> dict[str, Any]:
-    """The settings of the first start, once the active service, which may have begun just now, has stored them."""
+def _await_active(store: Store, stop: threading.Event) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the first start, and what the active service says of itself, which may have begun just now."""
     end_s = time.monotonic() + START_WAIT_S
-    while (initial := store.initial_settings()) is None:
+    while True:
+        initial, active = store.initial_settings(), store.fact(ACTIVE)
+        if initial and active:
+            return initial, active
         if stop.wait(START_AGAIN_S) or time.monotonic() >= end_s:
-            raise CannotServe("The active service has not begun yet: start the standby again when it answers.")
-    return initial
+            raise CannotServe(
+                "The active service has not begun yet, or is of an older release: start the standby again when a "
+                "service of this release answers."
+            )
 
 
 def _service_id(epoch: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,18 @@ def check_standby(database: str | None) -> None:
         raise CannotServe(
             "--standby needs a journal in PostgreSQL, the same as that of the active service: --database URL."
         )
+
+
+def what_parts_services(asked: ServeOptions, before: Mapping[str, Any], chosen: str, active_host: str) -> str:
+    """Why this service cannot be the standby of the active one; empty if it can."""
+    if chosen == DEFAULT_BACKEND and active_host not in ("", socket.gethostname()):
+        return f"Jobs of the active service are processes of {active_host}: start its standby on that machine."
+    if "url" in before and not asked.url:
+        return (
+            f"Jobs reach the active service at {before['url']}: say with --url where they reach this one, or give the "
+            "same address again if it moves with the active service."
+        )
+    return ""
 
 
 def _names(namespaces: str) -> set[str]:

@@ -11,7 +11,7 @@ from horae.service.store.connection import StoreTrouble
 Answer = TypeVar("Answer")
 
 #: Seconds that a caller waits for the call, which mostly takes milliseconds, before it goes on without an answer.
-_GLANCE_S = 0.5
+_GLANCE_S = 0.25
 
 
 class BackgroundCall(Generic[Answer]):

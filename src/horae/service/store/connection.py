@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+)
 
 from horae.core.errors import UserError
 from horae.service.store.chain import JournalDamaged
@@ -78,7 +85,7 @@ def connect(url: URL, timeout_s: float) -> Engine:
     try:
         from horae.service.store.deadlines import DeadlineConnection, begin_session, connect_options
 
-        engine = create_engine(url, pool_pre_ping=True, pool_timeout=timeout_s)
+        engine = create_engine(url, pool_timeout=timeout_s)
     except (NoSuchModuleError, ModuleNotFoundError) as why:
         raise StoreTrouble("PostgreSQL needs another package: pip install 'horae[postgres]'.") from why
 
@@ -89,6 +96,11 @@ def connect(url: URL, timeout_s: float) -> Engine:
     @event.listens_for(engine, "connect")
     def _set(connection: Any, _record: Any) -> None:
         begin_session(connection, timeout_s)
+
+    @event.listens_for(engine, "checkout")
+    def _ping(connection: Any, _record: Any, _proxy: Any) -> None:
+        if not connection.is_there():
+            raise DisconnectionError  # the pool makes a new connection
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -113,14 +125,16 @@ def check_term(connection: Connection, term: int) -> None:
 
 
 @contextmanager
-def unhurried(connection: Connection) -> Iterator[None]:
-    """Let statements of a transaction take as long as they need: for migrations, with nobody waiting."""
+def unhurried(connection: Connection, limit_s: float | None = None) -> Iterator[None]:
+    """Let statements of a transaction take this long, or as long as they need: migrations, which nobody waits for."""
     driver = connection.connection.driver_connection
     if connection.dialect.name != "postgresql" or driver is None:
         yield
         return
-    connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-    deadline_s, driver.deadline_s = driver.deadline_s, None
+    limit_ms = int((limit_s or 0.0) * 1000)
+    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        connection.exec_driver_sql(f"SET LOCAL {name} = {limit_ms}")
+    deadline_s, driver.deadline_s = driver.deadline_s, limit_s
     try:
         yield
     finally:

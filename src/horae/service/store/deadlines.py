@@ -16,6 +16,8 @@ Answer = TypeVar("Answer")
 
 #: Seconds of the client beyond those of the server, which has the first word: its errors are better.
 _CLIENT_MARGIN_S = 1.0
+#: Seconds in which a server must say that it is there, and take a new connection: a caller may wait for both.
+_PING_S, _CONNECT_S = 2.0, 3
 #: Seconds between two signs of life on a silent connection, and how many may be missed.
 _KEEPALIVE_S, _KEEPALIVES = 2, 3
 
@@ -47,11 +49,24 @@ class DeadlineConnection(psycopg.Connection[Any]):
             answer: Answer = done.value
             return answer
 
+    def is_there(self) -> bool:
+        """Whether the server answers; soon, whatever the deadline of statements is."""
+        deadline_s, self.deadline_s = self.deadline_s, _PING_S
+        try:
+            self.autocommit = True
+            self.execute("SELECT 1")
+            self.autocommit = False
+        except psycopg.Error:
+            return False
+        finally:
+            self.deadline_s = deadline_s
+        return True
+
 
 def connect_options(timeout_s: float) -> dict[str, Any]:
     """Options of libpq for connections that notice a dead network: seconds, but for `tcp_user_timeout` (ms)."""
     return {
-        "connect_timeout": max(2, int(timeout_s)),
+        "connect_timeout": _CONNECT_S,
         "keepalives_idle": _KEEPALIVE_S,
         "keepalives_interval": _KEEPALIVE_S,
         "keepalives_count": _KEEPALIVES,
@@ -66,7 +81,7 @@ def session_settings(timeout_s: float) -> str:
         "lock_timeout": limit_ms,
         "statement_timeout": limit_ms + 500,
         # A frozen service must not keep the lock of the writers, for which all others wait.
-        "idle_in_transaction_session_timeout": limit_ms + 500,
+        "idle_in_transaction_session_timeout": 2 * limit_ms,
         "tcp_keepalives_idle": _KEEPALIVE_S,
         "tcp_keepalives_interval": _KEEPALIVE_S,
         "tcp_keepalives_count": _KEEPALIVES,

@@ -68,6 +68,8 @@ from horae.service.store.verification import (
 
 #: Records per page. No transaction is open between two pages, so that a slow reader blocks nobody.
 _PAGE = 2000
+#: Seconds for one statement of a compaction, which reads much of the journal.
+_COMPACT_S = 30.0
 
 
 class Store:
@@ -419,7 +421,7 @@ class Store:
         Records since `keep_since_s` stay, but for progress reports that later reports supersede, and so do records
         that name one of `jobs` (jobs older than `keep_since_s` that have not left). Digests stay.
         """
-        with writing(self._engine) as connection:
+        with writing(self._engine) as connection, unhurried(connection, _COMPACT_S):
             dropped, end = journal_compaction.compact(connection, before_seq, keep_since_s, jobs, self._compacted)
         self._compacted = max(self._compacted, end)
         return dropped
