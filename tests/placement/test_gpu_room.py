@@ -82,10 +82,8 @@ def could_start(engine: Engine, spec: JobSpec, placement: str) -> bool:
         fewest(spreads(spec, cluster, [most_gpus(spec, n, []) * (n.gpu_type == t) for n in cluster.nodes]))
         for t in cluster.gpu_types
     ]
-    free = [
-        fewest(spreads(spec, cluster, [k * (n.gpu_type == t) for k, n in zip(limits_now(engine, spec), cluster.nodes)]))
-        for t in cluster.gpu_types
-    ]
+    limits = list(zip(limits_now(engine, spec), cluster.nodes, strict=True))
+    free = [fewest(spreads(spec, cluster, [k * (n.gpu_type == t) for k, n in limits])) for t in cluster.gpu_types]
     return any(found and found == least for found, least in zip(free, by_type, strict=True))
 
 
@@ -134,7 +132,12 @@ def test_a_job_starts_if_and_only_if_there_is_any_way_to_place_it(placement: str
             assert not any(could_start(cell.engine, other, placement) for other in waiting), (seed, number)
             expected = could_start(cell.engine, spec, placement)
             cell.submit(10.0 * number + 1, spec)
-            assert (cell.state(spec.id) is State.RUNNING) == expected, (seed, number, spec, limits_now(cell.engine, spec))
+            assert (cell.state(spec.id) is State.RUNNING) == expected, (
+                seed,
+                number,
+                spec,
+                limits_now(cell.engine, spec),
+            )
             refused += not expected and sum(cell.engine.gpus.by_node[0]) >= spec.gpus
     assert refused > 5, "CPUs or memory must have been lacking now and then"
 
@@ -344,7 +347,9 @@ def test_claims_on_a_node_that_lost_cpus_are_placed_anew() -> None:
 def test_nothing_is_counted_where_nobody_asks_for_more_than_the_share() -> None:
     """Then plans are the same, bit for bit, as on nodes that count nothing."""
     rng = np.random.default_rng(3)
-    plain = [replace(random_job(rng, f"j{n}", submit_s=3.0 * n), cpus_per_gpu=0, memory_mb_per_gpu=0) for n in range(40)]
+    plain = [
+        replace(random_job(rng, f"j{n}", submit_s=3.0 * n), cpus_per_gpu=0, memory_mb_per_gpu=0) for n in range(40)
+    ]
     modest = [replace(spec, cpus_per_gpu=n % 3, memory_mb_per_gpu=n % 100) for n, spec in enumerate(plain)]
     uncounted = Cluster(tuple(replace(node, cpus=0, memory_mb=0) for node in TWO.nodes))
     for policy in ("fifo-backfill", "srtf"):

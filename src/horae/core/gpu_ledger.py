@@ -137,7 +137,7 @@ class GpuLedger:
         idle[list(taken)] = False
         ids = np.flatnonzero(idle)
         if limit is not None:
-            ids = _first_of_each(ids, self.cluster.gpu_node[ids], limit)
+            ids = first_of_each(ids, self.cluster.gpu_node[ids], limit)
         if nodes:
             found = choose_alike(ids, machines, nodes, count)
             return found if found and machines.span(found) <= span else ()
@@ -302,7 +302,7 @@ class GpuLedger:
         return np.bincount(self.cluster.gpu_type[chosen], minlength=len(self.cluster.gpu_types)).astype(np.int64)
 
 
-def _first_of_each(ids: Ints, node: Ints, limit: Ints) -> Ints:
+def first_of_each(ids: Ints, node: Ints, limit: Ints) -> Ints:
     """The first so many GPUs of each node, in order; `ids` are in order."""
     before = np.arange(len(ids)) - np.searchsorted(node, node)
     first: Ints = ids[before < limit[node]]

@@ -57,7 +57,9 @@ def room_of(jobs: JobTable, gpus: GpuLedger, pairs: bool = False) -> NodeRoom | 
         return None
     asks = asked_room(jobs)
     free = gpus.cluster.room - taken_room(asks, gpus.holders, gpus.cluster)
-    leaving = np.where((gpus.occupants != gpus.holders[0]) & (gpus.occupants != gpus.holders[1]), gpus.occupants, NOBODY)
+    leaving = np.where(
+        (gpus.occupants != gpus.holders[0]) & (gpus.occupants != gpus.holders[1]), gpus.occupants, NOBODY
+    )
     first = np.where(leaving[0] == NOBODY, leaving[1], leaving[0])
     second = np.where(leaving[0] == NOBODY, NOBODY, leaving[1])
     return NodeRoom(asks, free, free - taken_room(asks, np.array((first, second)), gpus.cluster))

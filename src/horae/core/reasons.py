@@ -68,9 +68,9 @@ SENTENCES: dict[Reason, str] = {
     "other {taken:GPU}: it starts when enough of them are free again, or sooner {smaller}on another type{passing}.",
     Reason.FRAGMENTED: "{free:GPU} are free, but not close enough together for its {gpus} (at most {most} on one "
     "node); another placement rule, or a smaller gang, would start sooner{passing}.",
-    Reason.LACKS_CPUS_OR_MEMORY: "{free:GPU} {free_is} free, but the nodes that have free GPUs lack CPUs or memory: "
-    "it takes {room_asked} with each of its {gpus:GPU}, and {room_found}; it starts when other jobs there end, or "
-    "sooner with less of that for each GPU{passing}.",
+    Reason.LACKS_CPUS_OR_MEMORY: "It waits for CPUs or memory on nodes with free GPUs ({free} of a type it accepts): "
+    "it takes {room_asked} with each of its {gpus:GPU}, and one of these nodes has at most {room_left} left; it starts "
+    "when jobs there end, or sooner with less for each GPU{passing}.",
     Reason.OVER_QUOTA: "Queue {full} has {full_used} of at most {full_max:GPU} and the job needs {gpus}; wait for "
     "jobs of that queue to end, cancel one, or ask an admin for a larger quota.",
     Reason.RESERVED_FOR_LARGER: "Job {head} has waited longest and has a reservation: until it starts nobody is "

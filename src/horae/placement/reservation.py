@@ -129,9 +129,7 @@ def reserve(rule: int, floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns,
     for at in range(taken):
         counts[floor.by_pool[CHOSEN_POOL, at]] -= floor.by_pool[CHOSEN_GPUS, at]
         if floor.scarce:
-            change_room(
-                TRIAL, floor.by_pool[CHOSEN_POOL, at], -floor.by_pool[CHOSEN_GPUS, at], walk.head, NONE, floor
-            )
+            change_room(TRIAL, floor.by_pool[CHOSEN_POOL, at], -floor.by_pool[CHOSEN_GPUS, at], walk.head, NONE, floor)
     if floor.scarce:
         keep_late_room(floor)
     for pool in range(len(counts)):
