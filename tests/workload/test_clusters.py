@@ -259,7 +259,10 @@ def test_a_cluster_manager_is_asked_for_its_nodes(monkeypatch: pytest.MonkeyPatc
         SeenNode("n2/k80", "10.0.0.2", "k80", 2, 8, 8000, is_open=False),
         SeenNode("n3", "10.0.0.3", "v100", 4, 8, 8000, is_lost=True),
     )
-    assert parse_cluster("slurm:gpu").nodes == (Node("n1", "v100", 4, "row-1"), Node("n2/k80", "k80", 2, "rack-0"))
+    assert parse_cluster("slurm:gpu").nodes == (
+        Node("n1", "v100", 4, "row-1", 8, 8000),
+        Node("n2/k80", "k80", 2, "rack-0", 8, 8000),
+    )
     assert cluster_queues("slurm:gpu") == ()
     assert parse_cluster("slurm:2x4").gpu_types == ("slurm",), "the short form goes first"
 
