@@ -62,6 +62,9 @@ class Seen:
     open: bool = True
     #: Why the node is closed, in the words of who closed it; empty if it is open, or nobody said.
     why: str = ""
+    #: CPUs and MiB of memory for the jobs on these GPUs; 0 means that they are not counted.
+    cpus: int = 0
+    memory_mb: int = 0
 
     def __post_init__(self) -> None:
         if host_of(self.as_node(self.name).name) != self.name:
@@ -70,11 +73,11 @@ class Seen:
     @staticmethod
     def of(node: Node, is_open: bool = True) -> Seen:
         """A node of the engine as a backend sees it."""
-        return Seen(node.name, node.gpu_type, node.gpus, node.rack, is_open)
+        return Seen(node.name, node.gpu_type, node.gpus, node.rack, is_open, "", node.cpus, node.memory_mb)
 
     def as_node(self, name: str) -> Node:
         """The same machine as a node of the engine, under this name."""
-        return Node(name, self.gpu_type, self.gpus, self.rack)
+        return Node(name, self.gpu_type, self.gpus, self.rack, self.cpus, self.memory_mb)
 
 
 @dataclass(frozen=True, slots=True)

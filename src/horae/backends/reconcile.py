@@ -373,7 +373,8 @@ class Reconciler(LookingBackend):
             is_open = node.is_open and not node.is_lost and not look.foreign.get(node.name)
             why = "" if is_open else "; ".join(look.foreign.get(node.name, ())) or node.why
             try:
-                seen.append(Seen(node.name, node.gpu_type, node.gpus, node.rack or "rack-0", is_open, why))
+                rack, room = node.rack or "rack-0", (node.cpus, node.memory_mb)
+                seen.append(Seen(node.name, node.gpu_type, node.gpus, rack, is_open, why, *room))
             except BadCluster:
                 misnamed.append(node.name)
         seen += self._missing_nodes(living - look.nodes.keys())

@@ -61,6 +61,7 @@ from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
 from horae.core.lifecycle import Lifecycle
 from horae.core.memory import Memory
+from horae.core.node_room import LaunchRoom, NodeRoom, could_run_out, gpus_with_room, room_of
 from horae.core.plan import Placement, PlacementRule, Plan
 from horae.core.policy import Policy
 from horae.core.queues import Queue, QueueTree
@@ -482,25 +483,48 @@ class Engine:
         """
         state = self._state
         ready = [self._launch(new.row, new.gpu_ids, new.span) for new in placed if new.ready]
+        room = self._launch_room(placed) if state.pending else None
         for row, span in state.pending.items():
             if row in stopped or STATES[state.jobs.state[row]] is not PLACED or not state.gpus.vacant(row):
                 continue
-            if not stopped or not state.gpus.has_occupant(row, stopped):
+            if stopped and state.gpus.has_occupant(row, stopped):
+                continue
+            if room is None or room.take(row, state.gpus.held[row]):
                 ready.append(self._launch(row, state.gpus.held[row], span))
         return tuple(ready)
+
+    def _launch_room(self, placed: tuple[Placement, ...]) -> LaunchRoom | None:
+        """CPUs and memory that no process uses, beside the jobs that are launched now; None if they cannot run out."""
+        if not could_run_out(self.jobs, self.gpus):
+            return None
+        room = LaunchRoom(self.jobs, self.gpus)
+        for new in placed:
+            if new.ready:
+                room.take(new.row, new.gpu_ids)
+        return room
 
     def _launches_elsewhere(self) -> tuple[Launch, ...]:
         """Launches of jobs whose GPUs are yet to be vacated on others that came free sooner and are as good."""
         state, machines = self._state, self.gpus.cluster.machines(self._placement.flat)
         launches: list[Launch] = []
         taken: list[int] = []
+        room = room_of(state.jobs, state.gpus)
         for row, span in state.pending.items():
             if STATES[state.jobs.state[row]] is PLACED and not state.gpus.vacant(row):
-                gpu_ids = state.gpus.idle_like(row, span, machines, taken, int(state.jobs.nodes[row]))
+                limit = None if room is None else self._gpus_with_idle_room(row, room)
+                gpu_ids = state.gpus.idle_like(row, span, machines, taken, int(state.jobs.nodes[row]), limit)
                 if gpu_ids:
                     launches.append(self._launch(row, gpu_ids, machines.span(gpu_ids)))
                     taken += gpu_ids
+                    if room is not None:
+                        # What is left beside this job is counted anew in the next decision.
+                        break
         return tuple(launches)
+
+    def _gpus_with_idle_room(self, row: int, room: NodeRoom) -> Ints:
+        """For how many GPUs of a job each node has CPUs and memory that no job has or uses."""
+        cpus, memory_mb = room.asks[:, row].tolist()
+        return gpus_with_room(room.idle, cpus, memory_mb, self.gpus.cluster.room_share)
 
     def _launch(self, row: int, gpu_ids: tuple[int, ...], span: Span) -> Launch:
         jobs = self.jobs

@@ -11,11 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from horae.core.arrays import Floats, Ints
+from horae.core.cluster import UNCOUNTED
 from horae.core.commands import Evidence
 from horae.core.compared_by import ComparedBy, compared_values
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.gpu_moves import NOBODY
 from horae.core.job_table import JobTable
+from horae.core.node_room import CPUS, MEMORY, room_of
 from horae.core.plan import Kept
 from horae.core.queues import QueueTree, QueueUse
 
@@ -47,6 +49,8 @@ def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queue
     taken = gpus.holders[0] != NOBODY
     measured = _measured(basis, jobs, rows) if basis.measure else None
     kept = _least_kept(basis.kept, gpus) if basis.kept is not None else []
+    room = room_of(jobs, gpus)
+    left = [] if room is None else np.where(cluster.room < UNCOUNTED, np.maximum(room.free, 0), -1).tolist()
     return Evidence(
         at_s=basis.at_s,
         node_free=node_free,
@@ -61,6 +65,8 @@ def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queue
         reserve_after_s=basis.reserve_after_s,
         kept_by=tuple([jobs.specs[row].id if row >= 0 else "" for row, _ in kept]),
         kept_until_s=tuple([until_s for _, until_s in kept]),
+        node_cpus=tuple(left[CPUS]) if left else (),
+        node_memory_mb=tuple(left[MEMORY]) if left else (),
     )
 
 

@@ -99,6 +99,8 @@ class _Words:
         match reason:
             case Reason.OVER_QUOTA:
                 numbers |= self._full_queue()
+            case Reason.LACKS_CPUS_OR_MEMORY:
+                numbers |= self._room()
             case Reason.VACATING:
                 numbers |= self._gpus_set_aside()
             case Reason.AT_RUNG:
@@ -138,6 +140,8 @@ class _Words:
             "vacating": _vacating(number.get("occupied", 0), self._status.state(self._row) is STOPPING),
             "passing": self._passing(),
             "kept": self._kept(numbers),
+            "room_asked": _room_in_words(number.get("cpus_per_gpu", 0), number.get("memory_mb_per_gpu", 0)),
+            "room_left": _room_in_words(number.get("most_cpus", 0), number.get("most_memory_mb", 0), "nothing"),
             "fitting_have": counted_or_no(number.get("fitting_nodes", 0), "node", "has", "have"),
         }
 
@@ -239,6 +243,21 @@ class _Words:
             queue = status.queue_parents[queue]
         return dict(zip(("full", "full_used", "full_max"), tightest, strict=True))
 
+    def _room(self) -> dict[str, float | str]:
+        """CPUs and memory that the job asks for with each GPU, and the most of each on a node with free GPUs.
+
+        What the job leaves to its share, or what no node counts, is 0.
+        """
+        column, free = self._status.columns, self._evidence.node_free
+        usable = np.isin(self._status.cluster.node_type[: len(free)], self._types) & (free > 0)
+        asked = {name: int(column[name][self._row]) for name in ("cpus_per_gpu", "memory_mb_per_gpu")}
+        left = {"most_cpus": self._evidence.node_cpus, "most_memory_mb": self._evidence.node_memory_mb}
+        most = {
+            name: int(np.array(by_node, np.int64)[usable[: len(by_node)]].max(initial=0))
+            for name, by_node in left.items()
+        }
+        return {**asked, **most}
+
     def _auction(self) -> dict[str, float | str]:
         """GPUs on offer that the job can use, the number of bidders, and the seconds until the last deadline."""
         asks, types = self._status.asks, {self._status.cluster.gpu_types[gpu_type] for gpu_type in self._types}
@@ -297,6 +316,13 @@ def _vacating(occupied: int, moves: bool) -> str:
         return "; it starts when it has left its GPUs" if moves else "; it starts in a moment"
     are = "is" if occupied == 1 else "are"
     return f", and {occupied} of them {are} in use by jobs that save their work; it starts when they have"
+
+
+def _room_in_words(cpus: int, memory_mb: int, nothing: str = "its share of CPUs and memory") -> str:
+    """CPUs and memory, without those that are 0."""
+    parts = [counted(cpus, "CPU")] if cpus else []
+    parts += [f"{memory_mb:,} MiB"] if memory_mb else []
+    return " and ".join(parts) or nothing
 
 
 def _in(words: str, seconds: float, more: str = "") -> str:

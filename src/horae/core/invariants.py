@@ -6,6 +6,7 @@ import numpy as np
 
 from horae.core.alike_nodes import is_alike
 from horae.core.engine import Engine
+from horae.core.node_room import asked_room, taken_room
 from horae.core.queues import UNLIMITED
 from horae.core.states import ALIVE, ENDED, LAUNCHING, PLACED, RUNNING, STATES, STOPPING, WAITING
 
@@ -16,14 +17,16 @@ class BrokenInvariant(AssertionError):
     """An invariant does not hold: a bug of Horae. The message has the values that show it."""
 
 
-def check(engine: Engine, quotas_fixed: bool = True) -> None:
+def check(engine: Engine, quotas_fixed: bool = True, nodes_fixed: bool = True) -> None:
     """Raise `BrokenInvariant` unless every invariant holds.
 
-    A lowered quota holds from the next decision on and stops no job by itself,
-    so a driver that changes quotas checks with `quotas_fixed=False`.
+    A lowered quota holds from the next decision on and stops no job by itself, nor does a node that comes back with
+    fewer CPUs or less memory: a driver with such changes checks with `quotas_fixed=False` or `nodes_fixed=False`.
     """
     _check_gpus(engine)
     _check_jobs(engine)
+    if nodes_fixed:
+        _check_room(engine)
     if quotas_fixed:
         _check_quotas(engine)
 
@@ -91,6 +94,16 @@ def _check_jobs(engine: Engine) -> None:
         _require(not executing or state is RUNNING or row in engine.evicted, f"{name} does work")
         _require(bool(0 <= jobs.work_left[row] <= jobs.work[row]), f"{name} has {jobs.work_left[row]} left")
         _require(state is not RUNNING or jobs.attempt[row] > 0, f"{name} runs without an attempt")
+
+
+def _check_room(engine: Engine) -> None:
+    """The jobs on a node have, and use, no more CPUs and memory than it has."""
+    gpus, asks = engine.gpus, asked_room(engine.jobs)
+    for name, seats in (("held", gpus.holders), ("occupied", gpus.occupants)):
+        taken = taken_room(asks, seats, gpus.cluster)
+        over = np.flatnonzero((taken > gpus.cluster.room).any(axis=0)).tolist()
+        found = [(gpus.cluster.nodes[node], taken[:, node].tolist()) for node in over]
+        _require(not over, f"more CPUs or memory are {name} than these nodes have: {found}")
 
 
 def _check_quotas(engine: Engine) -> None:

@@ -25,6 +25,8 @@ DEFAULT_QUEUE = "default"
 #: Longest time, in seconds: beyond it, sums of times would lose whole seconds to rounding.
 MAX_SECONDS = 1e12
 MAX_STEPS = 1e15
+#: Most CPUs, and most MiB of memory, that a job may ask for with each GPU.
+MAX_ROOM_PER_GPU = 1 << 30
 #: Most reports of the loss of one job.
 MAX_REPORTS = 1000
 
@@ -63,6 +65,9 @@ class JobSpec:
 
     With `nodes`, the job runs on exactly that many nodes, with the same number
     of GPUs on each; 0 leaves the number of nodes to the placement rule.
+
+    With each GPU the job takes `cpus_per_gpu` CPUs and `memory_mb_per_gpu` MiB
+    of its node; 0 takes the GPU's share of what the node has.
     """
 
     id: str
@@ -73,6 +78,8 @@ class JobSpec:
     gpus_min: int = 0
     gpus_max: int = 0
     nodes: int = 0
+    cpus_per_gpu: int = 0
+    memory_mb_per_gpu: int = 0
     job_class: str = ""
     #: GPU types the job accepts; empty means any.
     gpu_types: tuple[str, ...] = ()
@@ -151,6 +158,9 @@ class JobSpec:
             return f"GPUs must satisfy 1 <= min <= gpus <= max, not {self.gpus_min}, {self.gpus}, {self.gpus_max}"
         if problem := problem_of_nodes(self.nodes, self.gpus, self.elastic):
             return problem
+        for name in ("cpus_per_gpu", "memory_mb_per_gpu"):
+            if not 0 <= getattr(self, name) <= MAX_ROOM_PER_GPU:
+                return f"{name} is {getattr(self, name)}; it must be 0, for the GPU's share, up to {MAX_ROOM_PER_GPU}"
         if not (math.isfinite(self.weight) and self.weight > 0):
             return f"weight {self.weight} must be a finite number above 0"
         if self.unit not in ("seconds", "steps"):

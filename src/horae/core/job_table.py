@@ -41,6 +41,9 @@ class JobTable:
     gpus_max: Ints = ints(1)
     #: Nodes that the job asks for, with the same number of GPUs on each; 0 if it leaves that to the placement rule.
     nodes: Ints = ints(0, shown=True)
+    #: CPUs and MiB of memory that the job takes with each GPU; 0 for the GPU's share.
+    cpus_per_gpu: Ints = ints(0, shown=True)
+    memory_mb_per_gpu: Ints = ints(0, shown=True)
     #: Mask of the GPU types that the job can run on.
     types: Ints = ints(0, shown=True)
     #: Number of the job's kind in `Speeds`; -1 for a job that never shares GPUs.
@@ -112,6 +115,8 @@ class JobTable:
         self.rows: dict[str, int] = {}
         #: Whether any job has asked for a number of nodes.
         self.asks_for_nodes = False
+        #: Whether any job has asked for CPUs or memory.
+        self.asks_for_room = False
         self.gpu_types = gpu_types
         self.speeds, self._queues = speeds, queues
         #: Name of each app number, newest number of each name, and rows of each app without some that have ended.
@@ -164,6 +169,9 @@ class JobTable:
         self.rows[spec.id] = row
         self.gpus[row], self.gpus_min[row], self.gpus_max[row] = spec.gpus, spec.gpus_min, spec.gpus_max
         self.nodes[row], self.asks_for_nodes = spec.nodes, self.asks_for_nodes or spec.nodes > 0
+        if spec.cpus_per_gpu or spec.memory_mb_per_gpu:
+            self.cpus_per_gpu[row], self.memory_mb_per_gpu[row] = spec.cpus_per_gpu, spec.memory_mb_per_gpu
+            self.asks_for_room = True
         self.submit_s[row] = self.waiting_since_s[row] = self.since_s[row] = now_s
         self.work[row] = self.work_left[row] = spec.work
         self.weight[row], self.min_runtime_s[row] = spec.weight, spec.min_runtime_s
@@ -370,6 +378,7 @@ class JobTable:
         self.specs = list(specs)
         self.rows = {spec.id: row for row, spec in enumerate(specs)}
         self.asks_for_nodes = any(spec.nodes for spec in specs)
+        self.asks_for_room = any(spec.cpus_per_gpu or spec.memory_mb_per_gpu for spec in specs)
         for row, spec in enumerate(specs):
             self._group(row, spec)
         room = max(64, len(specs))

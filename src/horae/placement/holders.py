@@ -6,6 +6,7 @@ import numpy as np
 
 from horae.core.arrays import Floats, Ints
 from horae.core.jit import inlined, lean
+from horae.placement.gpu_room import add_room, change_partner, change_room, lacks_room
 from horae.placement.heap import heapify, pop
 from horae.placement.kernel_args import (
     BACK,
@@ -16,6 +17,7 @@ from horae.placement.kernel_args import (
     FREE,
     FREE_STAMP,
     GUEST,
+    KEEPS,
     LEAD,
     LEFT,
     LINED_UP,
@@ -27,6 +29,7 @@ from horae.placement.kernel_args import (
     POOL_TYPE,
     POSITION,
     REACH,
+    REACH_STAMP,
     SIZE,
     STATUS,
     TOUCHED,
@@ -81,6 +84,14 @@ def _touch(h: int, floor: Floor) -> None:
 def send_guest_away(h: int, floor: Floor) -> None:
     """The second of two jobs that share GPUs has them no more."""
     guest = floor.holders[GUEST, h]
+    if floor.scarce and floor.holders[STATUS, h] < DISPLACED:
+        # What it took beside the other job can be given to others: what found no place before may find one now.
+        row = floor.holders[LEAD, h]
+        change_partner(h, FREE, 1, row, guest, floor)
+        if floor.holders[STATUS, h] == KEEPS:
+            change_partner(h, REACH, 1, row, guest, floor)
+        floor.counters[FREE_STAMP] += 1
+        floor.counters[REACH_STAMP] += 1
     will_mark(guest, floor)
     floor.marks[MARK, guest] = LEFT
     floor.holders[GUEST, h] = NONE
@@ -91,6 +102,8 @@ def send_guest_away(h: int, floor: Floor) -> None:
 def _free_gpus(h: int, floor: Floor) -> None:
     """A holder's GPUs can be given to others: what found no place before may find one now."""
     add_gpus(h, floor.by_pool[FREE], floor.by_type[FREE], floor)
+    if floor.scarce:
+        add_room(h, FREE, 1, floor)
     floor.counters[FREE_STAMP] += 1
     _touch(h, floor)
 
@@ -187,6 +200,11 @@ def take_back(h: int, floor: Floor) -> None:
                 displace_last(pool, floor)
             floor.by_pool[FREE, pool] -= 1
             floor.by_type[FREE, floor.by_pool[POOL_TYPE, pool]] -= 1
+            if floor.scarce:
+                row, guest = floor.holders[LEAD, h], floor.holders[GUEST, h]
+                while lacks_room(FREE, pool, 1, row, guest, floor):
+                    displace_last(pool, floor)
+                change_room(FREE, pool, -1, row, guest, floor)
         gpu = floor.next_gpu[gpu]
 
 

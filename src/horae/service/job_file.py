@@ -302,6 +302,8 @@ def spec_of(job: JobFile, job_id: str, user: str, now_s: float, cluster: Cluster
         gpus_min=job.resources.gpus_min,
         gpus_max=job.resources.gpus_max,
         nodes=job.resources.nodes or 0,
+        cpus_per_gpu=job.resources.cpus_per_gpu or 0,
+        memory_mb_per_gpu=job.resources.memory_per_gpu or 0,
         job_class=class_of(user, job.job_class or job.app) if job.job_class or job.app else job_id,
         gpu_types=types,
         throughput=_throughput(job, work, types, cluster),

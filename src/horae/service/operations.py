@@ -10,7 +10,7 @@ from horae.backends.found_jobs import FoundJob
 from horae.backends.protocol import Backend
 from horae.core.alike_nodes import lack_of_nodes
 from horae.core.bidding import Ask, BidAnswer
-from horae.core.cluster import Cluster
+from horae.core.cluster import UNCOUNTED, Cluster
 from horae.core.counted import counted
 from horae.core.engine import Engine
 from horae.core.errors import UserError, did_you_mean
@@ -28,6 +28,7 @@ from horae.core.events import (
     SettingsChanged,
 )
 from horae.core.job import JobSpec
+from horae.core.node_room import lack_of_room
 from horae.core.policy import ChecksCluster, Policy
 from horae.core.queues import Queue, quota_below
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, TIMEOUT, TIMING_OUT, State
@@ -119,10 +120,15 @@ class Operations:
     def notes_on(self, jobs: Sequence[JobFile]) -> list[str]:
         """What the submitter of these jobs should know. A job file that says how the job saves is taken at its word."""
         asked = {key for job in jobs for key in job.resources.beside_gpus()}
-        ignored = [f"resources.{key}" for key in sorted(asked - self._daemon.backend.honours)]
+        cluster, loose = self._daemon.status.cluster, sorted(asked - self._daemon.backend.honours)
+        room = {"cpus_per_gpu": cluster.least_share[0], "memory_per_gpu": cluster.least_share[1]}
+        counts = [f"resources.{key}" for key in loose if room.get(key, UNCOUNTED) < UNCOUNTED]
+        ignored = [f"resources.{key}" for key in loose if f"resources.{key}" not in counts]
         notes = (
             [f"This service's backend ignores {' and '.join(ignored)}: it does not divide those."] if ignored else []
         )
+        if counts:
+            notes.append(f"Jobs are placed by {' and '.join(counts)}, but nothing keeps a job from using more.")
         unsaved = any(job.preemptible and "checkpoint" not in job.model_fields_set for job in jobs)
         if not unsaved or not getattr(self._daemon.engine.policy, "preempts", True):
             return notes
@@ -460,7 +466,7 @@ def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) 
 
 
 def _check_size(spec: JobSpec, cluster: Cluster) -> None:
-    """Refuse a job that needs more GPUs or nodes than any GPU type has."""
+    """Refuse a job that needs more GPUs, nodes, CPUs or memory than any GPU type has."""
     types = spec.gpu_types or cluster.gpu_types
     nodes = [cluster.nodes[number] for number in node_numbers(cluster).values()]
     usable = [node for node in nodes if node.gpu_type in types]
@@ -473,3 +479,5 @@ def _check_size(spec: JobSpec, cluster: Cluster) -> None:
         )
     if lacking := lack_of_nodes(spec, usable):
         raise BadJobFile(f"Job {name!r} {lacking}: ask for another number of nodes or GPUs.")
+    if lacking := lack_of_room(spec, usable):
+        raise BadJobFile(f"Job {name!r} {lacking}: ask for less with each GPU, or for fewer GPUs.")

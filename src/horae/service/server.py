@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from horae.backends import BACKENDS, CLUSTER_OPTIONS, BackendOptions, open_backend
 from horae.backends.found_jobs import FindsJobs
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
+from horae.backends.local.machine_room import with_machine_room
 from horae.backends.terms import known_term
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
@@ -475,6 +476,8 @@ def _resources(state: Path, asked: ServeOptions, last: str | None, backend: str)
     devices = find_gpus() if asked.gpus is None and backend == DEFAULT_BACKEND else {}
     gpus = (None if devices else last) if asked.gpus is None else asked.gpus
     nodes = parse_virtual(gpus) if gpus is not None else tuple(devices)
+    if backend == DEFAULT_BACKEND:
+        nodes = with_machine_room(nodes)
     return gpus, BackendOptions(state, nodes, asked.secrets, devices, max_log_bytes=asked.max_log_bytes)
 
 

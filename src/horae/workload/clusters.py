@@ -24,7 +24,7 @@ DEFAULT_RACK = "rack-0"
 #: More GPUs than this are a slip of the keyboard, and would fill the memory.
 MAX_GPUS = 1_000_000
 
-NODE_KEYS = ("type", "count", "gpus", "name", "rack", "nodes_per_rack")
+NODE_KEYS = ("type", "count", "gpus", "name", "rack", "nodes_per_rack", "cpus", "memory_mb")
 QUEUE_KEYS = ("weight", "rule", "gpus_min", "gpus_max")
 NODES_EXAMPLE = "nodes: [{type: v100, count: 8, gpus: 4}]"
 FILE_KEYS = ("nodes", "queues")
@@ -72,9 +72,14 @@ def cluster_as_yaml(cluster: Cluster) -> str:
     """A cluster as a cluster file, which `parse_cluster` reads back as the same cluster."""
     import yaml
 
-    nodes = [{"name": node.name, "type": node.gpu_type, "gpus": node.gpus, "rack": node.rack} for node in cluster.nodes]
-    document = {"nodes": nodes}
+    document = {"nodes": [_node_as_group(node) for node in cluster.nodes]}
     return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=10**6)
+
+
+def _node_as_group(node: Node) -> dict[str, str | int]:
+    """A node as a group of a cluster file; CPUs and memory only if they are counted."""
+    room = {key: count for key, count in (("cpus", node.cpus), ("memory_mb", node.memory_mb)) if count}
+    return {"name": node.name, "type": node.gpu_type, "gpus": node.gpus, "rack": node.rack, **room}
 
 
 def cluster_file(spec: str) -> Path | None:
@@ -200,7 +205,7 @@ def _nodes(group: dict[str, Any], numbers: Counter[str], racks: Iterator[int]) -
         if "nodes_per_rack" in group and number % group["nodes_per_rack"] == 0:
             # One counter for the whole file, so that no two groups fill the same rack by accident.
             rack = f"{gpu_type}-rack-{next(racks)}"
-        yield Node(name, gpu_type, group["gpus"], rack)
+        yield Node(name, gpu_type, group["gpus"], rack, group.get("cpus", 0), group.get("memory_mb", 0))
 
 
 def _check_group(where: str, group: Any) -> None:
@@ -212,7 +217,7 @@ def _check_group(where: str, group: Any) -> None:
         raise BadCluster(f"{where} does not say how many gpus a node has; add it.")
     if "rack" in group and "nodes_per_rack" in group:
         raise BadCluster(f"{where} has both rack and nodes_per_rack; keep one of them.")
-    for key in ("count", "gpus", "nodes_per_rack"):
+    for key in ("count", "gpus", "nodes_per_rack", "cpus", "memory_mb"):
         if key in group and (type(group[key]) is not int or group[key] < 1):
             raise BadCluster(f"{where}: {key} is {group[key]!r}; it must be a whole number from 1 up.")
     for key in ("type", "name", "rack"):

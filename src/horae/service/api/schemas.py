@@ -187,7 +187,12 @@ class NodeRecord(TypedDict):
     gpu_type: str
     gpus: int
     rack: str
+    #: For the jobs on these GPUs; 0 if they are not counted.
+    cpus: int
+    memory_mb: int
     used: int
+    used_cpus: int
+    used_memory_mb: int
     state: Literal["up", "draining", "down"]
     why: str
     jobs: dict[str, int]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from horae.backends.task import Task
 from horae.core.explain import explain
+from horae.core.node_room import CPUS, MEMORY
 from horae.core.states import ALIVE, ENDED, STATES, State
 from horae.core.status import ClusterStatus
 from horae.service.machines import node_numbers
@@ -144,9 +145,11 @@ class ServiceViews:
         # Two jobs may share a GPU.
         in_use = cluster.gpu_node[list(set(chain(*status.occupied.values())))].tolist()
         used = Counter(cluster.nodes[node].host for node in in_use)
-        return [self._node(number, used[host], taken[host]) for host, number in node_numbers(cluster).items()]
+        room = status.room_in_use()
+        numbers = node_numbers(cluster)
+        return [self._node(number, used[host], room[:, number], taken[host]) for host, number in numbers.items()]
 
-    def _node(self, number: int, used: int, jobs: Mapping[str, int]) -> dict[str, Any]:
+    def _node(self, number: int, used: int, in_use: NDArray[np.int64], jobs: Mapping[str, int]) -> dict[str, Any]:
         status, node = self.status, self.status.nodes[number]
         state = "down" if not status.node_up[number] else "draining" if status.node_draining[number] else "up"
         return {
@@ -154,7 +157,11 @@ class ServiceViews:
             "gpu_type": node.gpu_type,
             "gpus": node.gpus,
             "rack": node.rack,
+            "cpus": node.cpus,
+            "memory_mb": node.memory_mb,
             "used": used,
+            "used_cpus": int(in_use[CPUS]) if node.cpus else 0,
+            "used_memory_mb": int(in_use[MEMORY]) if node.memory_mb else 0,
             "state": state,
             "jobs": dict(jobs),
         }

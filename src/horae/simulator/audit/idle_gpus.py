@@ -11,7 +11,9 @@ from horae.core.alike_nodes import choose_alike
 from horae.core.arrays import Ints
 from horae.core.audit_observations import Idleness, IdleStretch
 from horae.core.engine import Engine
+from horae.core.gpu_ledger import first_of_each
 from horae.core.gpu_moves import NOBODY
+from horae.core.node_room import NodeRoom, gpus_with_room, room_of
 from horae.core.queues import QueueTree, path_up
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
@@ -67,6 +69,10 @@ def idle_now(now: Snapshot) -> IdleStretch | None:
     if now.queues.has_maximum:
         fitting = fitting[[room.of(int(table.queue[row])) >= table.gpus_min[row] for row in fitting.tolist()]]
     fitting = _without_nodes(now, fitting, free)
+    left = room_of(table, ledger)
+    if left is not None:
+        fitting, free = _first_with_room(now, fitting, free, left)
+        by_type = np.bincount(now.cluster.gpu_type[free], minlength=len(now.cluster.gpu_types))
     if not len(fitting):
         return None
     job = int(fitting[0])
@@ -89,6 +95,25 @@ def _without_nodes(now: Snapshot, fitting: Ints, free: NDArray[np.bool_]) -> Int
     by_type = np.bincount(now.cluster.gpu_type[free], minlength=len(now.cluster.gpu_types))
     first = next((row for row in fitting.tolist() if _gpus_for(now, row, free, by_type)), None)
     return plain if first is None else np.array([first], np.int64)
+
+
+def _first_with_room(
+    now: Snapshot, fitting: Ints, free: NDArray[np.bool_], left: NodeRoom
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """The first job for which there are CPUs and memory, too, and the free GPUs that it could use.
+
+    What several jobs could use at once is not the sum of what each could.
+    """
+    cluster, none = now.cluster, np.zeros_like(free)
+    for row in fitting.tolist():
+        cpus, memory_mb = left.asks[:, row].tolist()
+        limit = gpus_with_room(left.idle, cpus, memory_mb, cluster.room_share)
+        usable = none.copy()
+        usable[first_of_each(np.flatnonzero(free), cluster.gpu_node[free], limit)] = True
+        by_type = np.bincount(cluster.gpu_type[usable], minlength=len(cluster.gpu_types))
+        if _gpus_for(now, row, usable, by_type):
+            return np.array([row], np.int64), usable
+    return fitting[:0], none
 
 
 def _fits(types: Ints, gangs: Ints, by_type: Ints) -> NDArray[np.bool_]:

@@ -121,6 +121,8 @@ COLUMNS = (
     TraceColumn("gpus_min", "gpus_min", whole, "Int64"),
     TraceColumn("gpus_max", "gpus_max", whole, "Int64"),
     TraceColumn("nodes", "nodes", whole, "Int64"),
+    TraceColumn("cpus_per_gpu", "cpus_per_gpu", whole, "Int64"),
+    TraceColumn("memory_mb_per_gpu", "memory_mb_per_gpu", whole, "Int64"),
     TraceColumn("job_class", "job_class", _text),
     TraceColumn("gpu_types", "gpu_types", _names, write=_list_json),
     TraceColumn("throughput", "throughput", _speeds, write=_map_json),
