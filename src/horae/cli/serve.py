@@ -99,7 +99,11 @@ def command(
     ] = None,
     secrets: Annotated[
         Path | None,
-        typer.Option("--secrets", metavar="DIR", help="Folder of secrets: jobs can ask for its files by name."),
+        typer.Option(
+            "--secrets",
+            metavar="DIR",
+            help="Folder of secrets, which jobs ask for by name: users/USER/NAME, queues/QUEUE/NAME, all/NAME.",
+        ),
     ] = None,
     keep: Annotated[
         str | None,
@@ -215,8 +219,9 @@ def command(
     server = Server(asked)
     try:
         _announce(server, output, is_default=state is None)
-        if server.policy_note:
-            note(server.policy_note)
+        for sentence in (server.policy_note, *server.notes):
+            if sentence:
+                note(sentence)
         server.wait(stop, note)
     finally:
         server.close()

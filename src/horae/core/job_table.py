@@ -125,6 +125,8 @@ class JobTable:
         for name, column in COLUMNS.items():
             setattr(self, name, column.fresh(64))
         self.rates = np.zeros((64, len(gpu_types)))
+        #: Quota node of each job in `QueueTree.quotas`; not stored, since it follows from spec and limits.
+        self.quota: Ints = np.zeros(64, np.int64)
 
     def __len__(self) -> int:
         return len(self.specs)
@@ -172,6 +174,7 @@ class JobTable:
         if spec.deadline_s is not None:
             self.deadline_s[row] = now_s + spec.deadline_s
         self.queue[row] = self._queues.number(spec.queue)
+        self.quota[row] = self._quota(row)
         self._group(row, spec)
         self._join_app(row, self._app_of(spec, now_s))
         self.set_rates(row)
@@ -381,6 +384,17 @@ class JobTable:
         self.kind[: len(specs)] = [self._job_kind(spec) for spec in specs]
         self.rates = _extended(columns["rates"], np.zeros((room, len(gpu_types))))
         self._active, self._active_count = _extended(active, np.empty(room, np.int64)), len(active)
+        self.quota = np.zeros(room, np.int64)
+        self.find_quotas()
+
+    def find_quotas(self) -> None:
+        """Give every job its quota node, after limits changed."""
+        self.quota[: len(self)] = [self._quota(row) for row in range(len(self))]
+
+    def _quota(self, row: int) -> int:
+        spec = self.specs[row]
+        user, keeps = ("", False) if spec.exempt else (spec.user, spec.keeps_gpus)
+        return self._queues.quotas.node(int(self.queue[row]), user, keeps)
 
     def make_room(self, jobs: int) -> None:
         """Have room for `jobs` rows, so that the columns need not grow until there are more."""
@@ -389,6 +403,7 @@ class JobTable:
         for name, column in COLUMNS.items():
             setattr(self, name, _extended(getattr(self, name), column.fresh(jobs)))
         self.rates = _extended(self.rates, np.zeros((jobs, len(self.gpu_types))))
+        self.quota = _extended(self.quota, np.zeros(jobs, np.int64))
 
 
 #: The columns as they were declared, by name.

@@ -67,8 +67,8 @@ SENTENCES: dict[Reason, str] = {
     "other {taken:GPU}: it starts when enough of them are free again, or sooner {smaller}on another type{passing}.",
     Reason.FRAGMENTED: "{free:GPU} are free, but not close enough together for its {gpus} (at most {most} on one "
     "node); another placement rule, or a smaller gang, would start sooner{passing}.",
-    Reason.OVER_QUOTA: "Queue {full} has {full_used} of at most {full_max:GPU} and the job needs {gpus}; wait for "
-    "jobs of that queue to end, cancel one, or ask an admin for a larger quota.",
+    Reason.OVER_QUOTA: "{full_whose} {full_used} of at most {full_max:GPU} and the job needs {gpus}; wait for some of "
+    "these jobs to end, cancel one, or ask an admin for a larger {full_what}.",
     Reason.RESERVED_FOR_LARGER: "Job {head} has waited longest and has a reservation: until it starts nobody is "
     "preempted, and free GPUs ({free} of a type this one accepts) go only to jobs that end before it could; one with "
     "less to do could still slip in.",

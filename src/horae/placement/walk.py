@@ -212,7 +212,7 @@ def _charge_holders(floor: Floor, walk: Walk) -> None:
         line_up(floor, walk)
     for h in range(floor.holder_count):
         if floor.holders[STATUS, h] == KEEPS or floor.holders[POSITION, h] == floor.wishes:
-            charge(floor.held[LEAD, h], floor.held[GUEST, h], floor.held[SIZE, h], floor.queue, floor.quotas)
+            charge(floor.held[LEAD, h], floor.held[GUEST, h], floor.held[SIZE, h], floor.quota, floor.quotas)
 
 
 @lean
@@ -333,7 +333,7 @@ def _take_second_turns(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> 
             i = walk.turns[ORDER if len(walk.key) > 0 else WISH, turn]
             if walk.codes[CODE, i] != _OVER_QUOTA or is_served(walk.job[i], floor):
                 continue
-            if within_maximum(floor.queue[walk.job[i]], least_gpus(i, walk, needs), floor.quotas):
+            if within_maximum(floor.quota[walk.job[i]], least_gpus(i, walk, needs), floor.quotas):
                 take_turn(i, everybody, floor, walk, needs, pools)
 
 
@@ -369,17 +369,17 @@ def _grow_elastic(floor: Floor, walk: Walk) -> None:
     """Step 3: elastic jobs that were placed grow within their pools into what is left, in order."""
     spare = floor.by_pool[LATE if floor.counters[RESERVED] else FREE]
     for p in range(floor.counters[GRANTS]):
-        queue, room = floor.queue[floor.grants[ROW, p]], floor.grants[MOST_GPUS, p]
+        quota, room = floor.quota[floor.grants[ROW, p]], floor.grants[MOST_GPUS, p]
         first, last = floor.grants[FIRST_PIECE, p], floor.grants[FIRST_PIECE, p + 1]
         for piece in range(first, last):
             room -= floor.grants[PIECE_GPUS, piece]
         for piece in range(first, last):
             pool, more = floor.grants[PIECE_POOL, piece], 0
             while more < min(room, spare[pool]):
-                if walk.limited and not within_maximum(queue, more + 1, floor.quotas):
+                if walk.limited and not within_maximum(quota, more + 1, floor.quotas):
                     break
                 more += 1
-            use(queue, more, floor.quotas)
+            use(quota, more, floor.quotas)
             floor.grants[PIECE_GPUS, piece] += more
             spare[pool] -= more
             room -= more

@@ -31,6 +31,7 @@ from horae.service.daemon import DAY_S, Change, Daemon, Prepare
 from horae.service.failing_backends import SteadyBackend
 from horae.service.failing_policies import MissingPolicy
 from horae.service.health import HealthNotes, what_is_wrong
+from horae.service.initial_rights import begin_rights, secret_notes
 from horae.service.initial_settings import InitialSettings, OwnSettings
 from horae.service.job_taker import JobTaker
 from horae.service.listening import CannotServe, Listening, ListenOptions
@@ -157,6 +158,8 @@ class Server:
         self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s)
         self._ending.callback(self.daemon.close, LEAVE_S)
         self.daemon.start(_reconfiguration_change(self.daemon, asked))
+        #: What the operator is told about limits and secrets. Empty if all is well.
+        self.notes = begin_rights(self.daemon, backend, is_first=not stored) + secret_notes(asked.secrets)
         #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
         self.policy_note: str = self.daemon.ask(_policy_note)
         if isinstance(backend, FindsJobs):

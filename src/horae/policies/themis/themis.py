@@ -242,10 +242,10 @@ class _JobGrants:
     def _give(self, i: int, places: Counts) -> bool:
         """Give a job GPUs, or others than it was given before; False if its queue is at its maximum."""
         if i not in self.given and not self._views.leased[i]:
-            queue, gpus = int(self._now.queue[i]), int(self._now.gpus[i])
-            if not self._use.allows(queue, gpus):
+            quota, gpus = int(self._now.quota[i]), int(self._now.gpus[i])
+            if not self._use.allows(quota, gpus):
                 return False
-            self._use.add(queue, gpus)
+            self._use.add(quota, gpus)
         self.given[i] = places
         return True
 
@@ -267,7 +267,7 @@ class _JobGrants:
             for k, i in zip(view.asking.tolist(), self._views.jobs_of[app][view.asking].tolist(), strict=True):
                 stays = i not in self.given or self.given[i] == held_by(self._now, i)
                 allowed = self._views.leased[i] or i in self.given
-                if stays and (allowed or self._use.allows(int(self._now.queue[i]), int(self._now.gpus[i]))):
+                if stays and (allowed or self._use.allows(int(self._now.quota[i]), int(self._now.gpus[i]))):
                     takers[i] = job_taker(view, k, self._columns, typical, self._speed(i))
         return takers
 
