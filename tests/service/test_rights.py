@@ -271,13 +271,20 @@ def test_a_job_without_a_duration_gets_the_default_one(tmp_path: Path) -> None:
         assert ann.get(f"/v1/jobs/{longest}").json()["task"]["max_duration_s"] == 86400, "the longest that there is"
 
 
-@pytest.mark.parametrize("policy", ["fifo-backfill", "las", "themis", "max-min", "tiresias"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "fifo-backfill",
+        "themis",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("las", "max-min", "tiresias")),
+    ],
+)
 def test_a_users_gpus_are_limited_over_all_queues_and_why_tells(tmp_path: Path, policy: str) -> None:
     with live(tmp_path, policy=policy) as service:
         ann, bob = service.person("ann"), service.person("bob")
         limit(service, "each-user", gpus=2)
         jobs = submit(ann, *({"queue": f"q{number}"} for number in range(4)))
-        assert in_state(ann, submit(bob)[0], "running"), "others are not held up"
+        assert in_state(bob, submit(bob)[0], "running"), "others are not held up"
         told = eventually(
             lambda: [w for job in jobs if (w := ann.get(f"/v1/jobs/{job}/why").json())["reason"] == "OverQuota"] or None
         )
@@ -289,7 +296,9 @@ def test_a_users_gpus_are_limited_over_all_queues_and_why_tells(tmp_path: Path, 
             in_state(ann, job, "running")
 
 
-@pytest.mark.parametrize("policy", ["las", "themis", "max-min"])
+@pytest.mark.parametrize(
+    "policy", ["las", *(pytest.param(name, marks=pytest.mark.long) for name in ("themis", "max-min"))]
+)
 def test_jobs_that_are_never_preempted_leave_room_for_others(tmp_path: Path, policy: str) -> None:
     with live(tmp_path, policy=policy) as service:
         ann = service.person("ann")

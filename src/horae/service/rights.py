@@ -73,21 +73,21 @@ class Rights:
 
     def queue_for(self, caller: Caller, path: str) -> str:
         """The queue that a job of the caller goes to; refuses a queue that is unknown, or not the caller's."""
-        path = self._known(caller, path)
+        path = self._resolve(caller, path)
         if not caller.scope.covers(path, caller.scope.app):
             raise Forbidden(
                 f"This token is for queue {caller.scope.queue} only: submit with --queue {caller.scope.queue}."
             )
         closed = [queue for queue in self._up(path) if queue.members]
-        mine = any(is_among(caller.user, (*queue.members, *queue.admins)) for queue in self._up(path))
-        if closed and not mine and not caller.is_admin:
+        is_member = any(is_among(caller.user, (*queue.members, *queue.admins)) for queue in self._up(path))
+        if closed and not is_member and not caller.is_admin:
             raise Forbidden(
                 f"Queue {path} is for the members of queue {closed[0].path}: ask an admin to add you, or use another "
                 "queue with --queue."
             )
         return path
 
-    def _known(self, caller: Caller, path: str) -> str:
+    def _resolve(self, caller: Caller, path: str) -> str:
         own = f"{USERS_QUEUE}/{caller.user}"
         if path == DEFAULT_QUEUE or self.unknown_queues is UnknownQueues.OPEN or self._is_configured(path):
             return path
@@ -99,7 +99,7 @@ class Rights:
         )
 
     def _is_configured(self, path: str) -> bool:
-        return any(f"{known}/".startswith(f"{path}/") for known in self.queues)
+        return any(f"{configured}/".startswith(f"{path}/") for configured in self.queues)
 
     def _up(self, path: str) -> Iterator[Queue]:
         """The configured queues from a path up."""

@@ -49,8 +49,8 @@ class Scope:
         values: dict[str, str] = {}
         for word in filter(None, (part.strip() for part in text.split(","))):
             key, is_pair, value = word.partition("=")
-            known = (key in ("queue", "app") and value) or (word == SUBMIT_ONLY)
-            if not known or key in values or (is_pair and not all(value.split("/"))):
+            is_scope = (key in ("queue", "app") and value) or (word == SUBMIT_ONLY)
+            if not is_scope or key in values or (is_pair and not all(value.split("/"))):
                 raise BadScope(f"{word!r} is not a scope: use queue=PATH, app=NAME or {SUBMIT_ONLY}, each once.")
             values[key] = value
         return cls(values.get("queue", ""), values.get("app", ""), SUBMIT_ONLY in values)
