@@ -196,8 +196,8 @@ class Watcher:
         could_have = ledger.gpu_open & ((ledger.holders[0] < 0) | np.isin(ledger.holders[0], others))
         by_type = np.bincount(ledger.cluster.gpu_type[could_have], minlength=len(ledger.cluster.gpu_types))
         for row in jobs.active.tolist():
-            queue, gpus = int(jobs.queue[row]), int(jobs.gpus[row])
-            if State(int(jobs.state[row])) == State.WAITING and use.guarantees(queue, gpus):
+            quota, gpus = int(jobs.quota[row]), int(jobs.gpus[row])
+            if State(int(jobs.state[row])) == State.WAITING and use.guarantees(quota, gpus):
                 assert gpus > max(by_type[t] for t in range(len(by_type)) if jobs.types[row] >> t & 1)
 
     def _nobody_idles(self, engine: Engine) -> None:
