@@ -127,7 +127,7 @@ def __dir__() -> list[str]:
 
 #: Modules with compiled functions, and those that they import: compiled code has the values of their constants in it.
 _COMPILED_IN = {
-    "core": "arrays cluster declared errors gpu_moves jit queues reasons states straight_lines",
+    "core": "arrays cluster declared errors gpu_moves jit limits queues quotas reasons states straight_lines",
     "placement": "choose gpu_numbers gpu_room heap holders kernel_args marks quotas reservation turns waiting_reasons "
     "walk",
     "policies.tiresias": "queue_columns",

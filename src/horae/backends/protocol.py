@@ -162,7 +162,7 @@ class Backend(Protocol):
         """
 
     def secrets(self, names: Iterable[str]) -> dict[str, str]:
-        """Values of the secrets of these names; secrets that cannot be read are left out. Called from any thread."""
+        """Values of these files below the folder of secrets; those that cannot be read are left out. For any thread."""
 
     def close(self) -> None:
         """Release all resources. Running attempts go on."""

@@ -194,7 +194,8 @@ class SharedFolder:
         ranks = [dict(rank) for rank in order["ranks"] if rank["GROUP_RANK"] == str(group)]
         for rank in ranks:
             rank.pop("CUDA_VISIBLE_DEVICES")
-        secrets = {name: value.rstrip("\r\n") for name, value in self.secrets(order["secrets"]).items()}
+        found = read_secrets(self._secrets, order["secrets"].values())
+        secrets = {name: found[path].rstrip("\r\n") for name, path in order["secrets"].items() if path in found}
         env = {
             **order["env"],
             **secrets,

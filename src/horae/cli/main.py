@@ -76,6 +76,7 @@ class _Commands(LazyGroup):
         ),
         "slurm": LazyCommand("horae.cli.slurm:app", "Let Horae order the jobs of a Slurm partition; give them back."),
         "settings": LazyCommand("horae.cli.live.settings:app", "Show or change the policy and the queues."),
+        "limits": LazyCommand("horae.cli.live.limits:app", "Show or set the limits of users and queues."),
         "token": LazyCommand("horae.cli.live.token:app", "Make, list and revoke tokens (admins only)."),
     }
 

@@ -102,7 +102,11 @@ def command(
     ] = None,
     secrets: Annotated[
         Path | None,
-        typer.Option("--secrets", metavar="DIR", help="Folder of secrets: jobs can ask for its files by name."),
+        typer.Option(
+            "--secrets",
+            metavar="DIR",
+            help="Folder of secrets, which jobs ask for by name: users/USER/NAME, queues/QUEUE/NAME, all/NAME.",
+        ),
     ] = None,
     keep: Annotated[
         str | None,
@@ -243,9 +247,9 @@ def command(
     server = Server(asked, note, stop)
     try:
         _announce(server, output, is_default=state is None)
-        for told in (*server.journal_notes, server.policy_note):
-            if told:
-                note(told)
+        for sentence in (*server.journal_notes, server.policy_note, *server.notes):
+            if sentence:
+                note(sentence)
         server.wait(stop, note)
     finally:
         server.close()

@@ -276,7 +276,11 @@ class Engine:
             self._choose_policy(event.policy, event.settings)
         elif event.settings:
             self._choose_policy(self.policy_name, {**self.policy_settings, **event.settings})
-        self.queues.configure(event.queues)
+        self.queues.configure(event.queues, event.limits)
+        if event.limits:
+            self.jobs.find_quotas()
+        if event.unknown_queues is not None:
+            self._state.unknown_queues = event.unknown_queues
         self._state.must_plan = True
 
     def _choose_policy(self, name: str, settings: Mapping[str, str]) -> None:
@@ -415,10 +419,10 @@ class Engine:
         return tuple(stops)
 
     def _quota_taker(self, row: int, plan: Plan) -> int:
-        """The job that gets GPUs which the queue of another may no longer have; -1 if none does."""
-        queue = self.jobs.queue
+        """The job that gets GPUs which the queue or user of another may no longer have; -1 if none does."""
+        quota = self.jobs.quota
         for new in plan.placed:
-            if new.row != row and self.queues.share_maximum(int(queue[row]), int(queue[new.row])):
+            if new.row != row and self.queues.share_maximum(int(quota[row]), int(quota[new.row])):
                 return new.row
         return -1
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from horae.core.bidding import BidAnswer
 from horae.core.cluster import Node
 from horae.core.job import JobSpec
-from horae.core.queues import Queue
+from horae.core.limits import Limits
+from horae.core.queues import Queue, UnknownQueues
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +162,18 @@ class NodeObserved:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """An operator changed the policy (with its settings) or queues; None and () leave them as they are."""
+    """An operator changed the policy (with its settings), queues, limits, or what becomes of unknown queues.
+
+    None, () and {} leave them as they are.
+    """
 
     at_s: float
     policy: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     queues: tuple[Queue, ...] = ()
+    #: New limits by whom they are for; limits without any value are dropped.
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    unknown_queues: UnknownQueues | None = None
 
 
 @dataclass(frozen=True, slots=True)

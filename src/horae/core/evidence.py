@@ -19,7 +19,8 @@ from horae.core.gpu_moves import NOBODY
 from horae.core.job_table import JobTable
 from horae.core.node_room import CPUS, MEMORY, room_of
 from horae.core.plan import Kept
-from horae.core.queues import QueueTree, QueueUse
+from horae.core.queues import QueueTree
+from horae.core.quotas import QuotaUse
 
 
 class EvidenceBasis(NamedTuple):
@@ -93,7 +94,7 @@ def _measured(basis: EvidenceBasis, jobs: JobTable, rows: Ints) -> Floats:
 
 def _queue_use(jobs: JobTable, gpus: GpuLedger, queues: QueueTree) -> tuple[int, ...]:
     """GPUs of each queue and all queues below it."""
-    use = QueueUse(queues)
+    use = QuotaUse(queues)
     for row, gpu_ids in gpus.held.items():
-        use.add(int(jobs.queue[row]), len(gpu_ids))
-    return use.used
+        use.add(int(jobs.quota[row]), len(gpu_ids))
+    return use.used_by_queue(queues)

@@ -7,7 +7,7 @@ import numpy as np
 from horae.core.alike_nodes import is_alike
 from horae.core.engine import Engine
 from horae.core.node_room import asked_room, taken_room
-from horae.core.queues import UNLIMITED
+from horae.core.quotas import QuotaUse
 from horae.core.states import ALIVE, ENDED, LAUNCHING, PLACED, RUNNING, STATES, STOPPING, WAITING
 
 _ACTIVE = (WAITING, PLACED, LAUNCHING, RUNNING, STOPPING)
@@ -107,15 +107,11 @@ def _check_room(engine: Engine) -> None:
 
 
 def _check_quotas(engine: Engine) -> None:
-    """No queue holds more GPUs than its maximum, queues below it included."""
-    parent, _, top = engine.queues.columns()
-    if (top >= UNLIMITED).all():
+    """No queue or user holds more GPUs than its maximum."""
+    if not engine.queues.has_maximum:
         return
-    used = np.zeros(len(parent), np.int64)
+    use = QuotaUse(engine.queues)
     for row, ids in engine.gpus.held.items():
-        queue = int(engine.jobs.queue[row])
-        while queue >= 0:
-            used[queue] += len(ids)
-            queue = int(parent[queue])
-    over = np.flatnonzero(used > top)
-    _require(len(over) == 0, f"queues {[engine.queues.paths[q] for q in over]} hold {used[over]} of {top[over]}")
+        use.add(int(engine.jobs.quota[row]), len(ids))
+    over = use.over()
+    _require(not over, f"these hold more GPUs than they may: {over}")

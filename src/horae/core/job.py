@@ -91,6 +91,10 @@ class JobSpec:
     #: Name of the app; empty means that the job is an app by itself.
     app: str = ""
     queue: str = DEFAULT_QUEUE
+    #: The user whom the job counts for, in limits and in shares by user; empty for nobody.
+    user: str = ""
+    #: Whether no limit of users or of non-preemptible GPUs holds for the job: an admin submitted it.
+    exempt: bool = False
     #: Seconds to save on preemption and to load on resumption; None takes the run's default.
     checkpoint_s: float | None = None
     restore_s: float | None = None
@@ -130,6 +134,11 @@ class JobSpec:
     def elastic(self) -> bool:
         """Whether the scheduler may choose the number of GPUs."""
         return self.gpus_min != self.gpus_max
+
+    @property
+    def keeps_gpus(self) -> bool:
+        """Whether the job is never preempted."""
+        return self.min_runtime_s >= MAX_SECONDS
 
     @property
     def gpus_per_node(self) -> int:

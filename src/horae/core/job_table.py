@@ -130,6 +130,11 @@ class JobTable:
         for name, column in COLUMNS.items():
             setattr(self, name, column.fresh(64))
         self.rates = np.zeros((64, len(gpu_types)))
+        #: Quota node of each job in `QueueTree.quotas`; not stored, since it follows from spec and limits.
+        self.quota: Ints = np.zeros(64, np.int64)
+        #: Number of each job's user, by first job; -1 for a job of nobody. Not stored either.
+        self.owner: Ints = np.full(64, -1, np.int64)
+        self._owners: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.specs)
@@ -180,6 +185,7 @@ class JobTable:
         if spec.deadline_s is not None:
             self.deadline_s[row] = now_s + spec.deadline_s
         self.queue[row] = self._queues.number(spec.queue)
+        self.quota[row], self.owner[row] = self._quota(row), self._owner(spec)
         self._group(row, spec)
         self._join_app(row, self._app_of(spec, now_s))
         self.set_rates(row)
@@ -390,6 +396,21 @@ class JobTable:
         self.kind[: len(specs)] = [self._job_kind(spec) for spec in specs]
         self.rates = _extended(columns["rates"], np.zeros((room, len(gpu_types))))
         self._active, self._active_count = _extended(active, np.empty(room, np.int64)), len(active)
+        self.quota, self.owner, self._owners = np.zeros(room, np.int64), np.full(room, -1, np.int64), {}
+        self.owner[: len(specs)] = [self._owner(spec) for spec in specs]
+        self.find_quotas()
+
+    def find_quotas(self) -> None:
+        """Give every job its quota node, after limits changed."""
+        self.quota[: len(self)] = [self._quota(row) for row in range(len(self))]
+
+    def _owner(self, spec: JobSpec) -> int:
+        return self._owners.setdefault(spec.user, len(self._owners)) if spec.user else -1
+
+    def _quota(self, row: int) -> int:
+        spec = self.specs[row]
+        user, keeps = ("", False) if spec.exempt else (spec.user, spec.keeps_gpus)
+        return self._queues.quotas.node(int(self.queue[row]), user, keeps)
 
     def make_room(self, jobs: int) -> None:
         """Have room for `jobs` rows, so that the columns need not grow until there are more."""
@@ -398,6 +419,8 @@ class JobTable:
         for name, column in COLUMNS.items():
             setattr(self, name, _extended(getattr(self, name), column.fresh(jobs)))
         self.rates = _extended(self.rates, np.zeros((jobs, len(self.gpu_types))))
+        self.quota = _extended(self.quota, np.zeros(jobs, np.int64))
+        self.owner = _extended(self.owner, np.full(jobs, -1, np.int64))
 
 
 #: The columns as they were declared, by name.

@@ -93,6 +93,11 @@ class Snapshot:
         return self.table.queue[self.rows]
 
     @cached_property
+    def quota(self) -> Ints:
+        """Each job's quota node in `queues.quotas`."""
+        return self.table.quota[self.rows]
+
+    @cached_property
     def deadline_s(self) -> Floats:
         """When each job should be done; infinite where it has no deadline."""
         return self.table.deadline_s[self.rows]

@@ -24,7 +24,7 @@ from horae.core.evidence import EvidenceBasis, derive_evidence
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
 from horae.core.memory import Memory, MemorySpec
-from horae.core.queues import QueueTree
+from horae.core.queues import QueueTree, UnknownQueues
 from horae.core.retired_jobs import RetiredJobs
 from horae.core.speed_learning import SpeedLearner
 
@@ -79,6 +79,8 @@ class EngineState:
     wake_on_start: bool = part(False, stored="heed_starts")
     #: Whether GPUs came free since the last decision.
     vacated: bool = part(False)
+    #: What becomes of jobs for queues that nobody configured. Only the service reads it.
+    unknown_queues: UnknownQueues = part(UnknownQueues.OPEN)
     #: Reports that came from an older attempt, or twice, and were ignored.
     dropped_reports: int = part(0)
 

@@ -18,8 +18,9 @@ from horae.core.commands import Evidence
 from horae.core.gpu_ledger import SEATS
 from horae.core.gpu_moves import NOBODY
 from horae.core.job import JobSpec
+from horae.core.limits import Limits
 from horae.core.node_room import taken_room
-from horae.core.queues import Queue
+from horae.core.queues import Queue, UnknownQueues
 from horae.core.reasons import Reason
 from horae.core.state import EngineState
 from horae.core.states import STATES, State
@@ -48,6 +49,9 @@ class ClusterStatus:
     queue_paths: tuple[str, ...]
     queue_parents: tuple[int, ...]
     queues: Mapping[str, Queue]
+    #: Limits by whom they are for; what becomes of jobs for queues that nobody configured.
+    limits: Mapping[str, Limits]
+    unknown_queues: UnknownQueues
     #: Apps that have an agent of their own, and the asks that are open now.
     agents: tuple[str, ...]
     asks: tuple[Ask, ...]
@@ -75,8 +79,10 @@ class ClusterStatus:
             retry_s=dict(state.backoff),
             given_up=dict(state.apps.given_up),
             queue_paths=tuple(queues.paths),
-            queue_parents=tuple(queues.columns()[0].tolist()),
+            queue_parents=tuple(queues.parents().tolist()),
             queues={queue.path: queue for queue in queues.configured},
+            limits=dict(queues.limits),
+            unknown_queues=state.unknown_queues,
             agents=tuple(bidding.agents),
             asks=tuple(ask for ask in bidding.asked.values() if ask.app not in bidding.answers),
             policy=state.policy[0],

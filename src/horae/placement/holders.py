@@ -115,13 +115,13 @@ def stay(h: int, floor: Floor) -> None:
     It is displaced if its queues may not have the GPUs; a guest whose queues may not have them is sent away.
     """
     row, has = floor.holders[LEAD, h], floor.held[SIZE, h]
-    if floor.holders[GUEST, h] >= 0 and not affordable(row, floor.holders[GUEST, h], has, floor.queue, floor.quotas):
+    if floor.holders[GUEST, h] >= 0 and not affordable(row, floor.holders[GUEST, h], has, floor.quota, floor.quotas):
         send_guest_away(h, floor)
-    if not affordable(row, floor.holders[GUEST, h], has, floor.queue, floor.quotas):
+    if not affordable(row, floor.holders[GUEST, h], has, floor.quota, floor.quotas):
         floor.holders[STATUS, h] = DISPLACED
         _free_gpus(h, floor)
         return
-    charge(row, floor.holders[GUEST, h], has, floor.queue, floor.quotas)
+    charge(row, floor.holders[GUEST, h], has, floor.quota, floor.quotas)
     floor.holders[POSITION, h] = floor.wishes
 
 
@@ -135,7 +135,7 @@ def depart(row: int, floor: Floor) -> None:
     counts = floor.counted and undecided
     wishless = counts and floor.holders[POSITION, h] == floor.wishes
     if wishless:
-        use(floor.queue[row], -floor.held[SIZE, h], floor.quotas)
+        use(floor.quota[row], -floor.held[SIZE, h], floor.quotas)
     if floor.holders[GUEST, h] >= 0:
         lead(row, floor)
         floor.holders[LEAD, h], floor.holders[GUEST, h] = floor.holders[GUEST, h], row
@@ -165,7 +165,7 @@ def displace_last(pool: int, floor: Floor) -> None:
             if floor.counted and floor.holders[POSITION, h] == floor.wishes:
                 # Holders without a wish were counted from the start.
                 has = floor.held[SIZE, h]
-                charge(floor.holders[LEAD, h], floor.holders[GUEST, h], -has, floor.queue, floor.quotas)
+                charge(floor.holders[LEAD, h], floor.holders[GUEST, h], -has, floor.quota, floor.quotas)
             return
     raise AssertionError("no holder of the pool may lose its GPUs")
 

@@ -18,8 +18,9 @@ NONE = -1
 
 #: Columns of `Walk.asked`, by wish: GPU type, fewest and most GPUs, and the row that is to share them.
 GPU_TYPE, LEAST, MOST, PARTNER = 0, 1, 2, 3
-#: Columns of `Floor.quotas`, by queue: queue above, minimum and maximum GPUs, and GPUs given so far.
-PARENT, MINIMUM, MAXIMUM, USED = 0, 1, 2, 3
+#: Columns of `Floor.quotas`: by node, the next node and the counter; by counter, minimum and maximum GPUs, and GPUs
+#: given so far.
+PARENT, COUNTER, MINIMUM, MAXIMUM, USED = 0, 1, 2, 3, 4
 #: Columns of `Floor.held`, by holder: its job, the job that shares the GPUs, GPU count, first GPU.
 LEAD, GUEST, SIZE, FIRST_GPU = 0, 1, 2, 3
 #: Columns of `Floor.holders`, by holder, after LEAD and GUEST: what becomes of the holder, position of its first
@@ -157,8 +158,8 @@ class Floor(NamedTuple):
     #: CPUs and memory that jobs ask for with each GPU, by row: 0 for the GPU's share. Empty unless scarce.
     asks: Ints
     quotas: Ints
-    #: By row: its queue.
-    queue: Ints
+    #: By row: its quota node.
+    quota: Ints
     #: The holders; two jobs that share their GPUs are one. The GPUs of holder h are held[FIRST_GPU, h], the
     #: `next_gpu` of that one and so on up to -1, in order. `holder_of` leads from a row to its holder, or to -1.
     holder_count: int

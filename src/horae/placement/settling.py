@@ -15,7 +15,7 @@ from horae.core.arrays import Bytes, Ints
 from horae.core.gpu_moves import NOBODY
 from horae.core.node_room import room_of, taken_room
 from horae.core.plan import Kept, Placement, Plan
-from horae.core.queues import QueueUse
+from horae.core.quotas import QuotaUse
 from horae.core.reasons import RULES, Reason
 from horae.core.snapshot import Snapshot
 from horae.placement.kernel_args import FREE
@@ -136,15 +136,15 @@ class RestOfPlan:
         rows = rows[fits | (codes[rows] == _OVER_QUOTA)]
         if self._now.queues.has_maximum:
             use = self._use()
-            allowed = [use.allows(int(table.queue[row]), int(table.gpus_min[row])) for row in rows]
+            allowed = [use.allows(int(table.quota[row]), int(table.gpus_min[row])) for row in rows]
             rows = rows[np.array(allowed, np.bool_)]
         return rows
 
-    def _use(self) -> QueueUse:
+    def _use(self) -> QuotaUse:
         """GPUs of the queues by what goes on."""
-        use, queue = self._use_by_holders(), self._now.table.queue
+        use, quota = self._use_by_holders(), self._now.table.quota
         for new in self.going:
-            use.add(int(queue[new.row]), len(new.gpu_ids))
+            use.add(int(quota[new.row]), len(new.gpu_ids))
         return use
 
     def _free_by_type(self) -> Ints:
@@ -169,11 +169,11 @@ class RestOfPlan:
         """The first placement that exceeds a maximum of its queue beside those who keep their GPUs; none if all fit."""
         if not self._now.queues.has_maximum:
             return []
-        use, queue = self._use_by_holders(), self._now.table.queue
+        use, quota = self._use_by_holders(), self._now.table.quota
         for new in self.going:
-            if not use.allows(int(queue[new.row]), len(new.gpu_ids)):
+            if not use.allows(int(quota[new.row]), len(new.gpu_ids)):
                 return [new]
-            use.add(int(queue[new.row]), len(new.gpu_ids))
+            use.add(int(quota[new.row]), len(new.gpu_ids))
         return []
 
     def _without_room(self) -> list[Placement]:
@@ -212,12 +212,12 @@ class RestOfPlan:
         gpu_node = self._now.cluster.gpu_node
         return set(np.flatnonzero(np.isin(gpu_node, gpu_node[list(gpu_ids)])).tolist())
 
-    def _use_by_holders(self) -> QueueUse:
+    def _use_by_holders(self) -> QuotaUse:
         """GPUs of the queues by those who keep theirs."""
-        use, queue = QueueUse(self._now.queues), self._now.table.queue
+        use, quota = QuotaUse(self._now.queues), self._now.table.quota
         for row, gpu_ids in self._held.items():
             if row not in self._losers or row in self.kept:
-                use.add(int(queue[row]), len(gpu_ids))
+                use.add(int(quota[row]), len(gpu_ids))
         return use
 
 

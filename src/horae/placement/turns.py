@@ -218,7 +218,7 @@ def _with_seat(wish: Wish, floor: Floor) -> Wish:
     undecided = floor.counted and holder >= 0 and floor.holders[STATUS, holder] == UNDECIDED
     if undecided and floor.holders[POSITION, holder] == floor.wishes:
         # An earlier wish came to nothing, and the job was counted where it is: look at it anew.
-        charge(row, floor.holders[GUEST, holder], -floor.held[SIZE, holder], floor.queue, floor.quotas)
+        charge(row, floor.holders[GUEST, holder], -floor.held[SIZE, holder], floor.quota, floor.quotas)
         floor.holders[POSITION, holder] = wish.i
     return Wish(wish.i, row, partner, returned, holder, wish.least, wish.most, wish.nodes, wish.types)
 
@@ -281,7 +281,7 @@ def _keep(wish: Wish, floor: Floor, walk: Walk) -> None:
         gpu = floor.next_gpu[gpu]
     floor.holders[STATUS, h] = KEEPS
     if floor.counted:
-        charge(wish.row, partner, has, floor.queue, floor.quotas)
+        charge(wish.row, partner, has, floor.quota, floor.quotas)
     if partner >= 0 and floor.holders[GUEST, h] != partner:
         if floor.scarce:
             _make_room_for_partner(h, wish.row, partner, floor, walk)
@@ -293,10 +293,10 @@ def _keep(wish: Wish, floor: Floor, walk: Walk) -> None:
 def _within_quota(wish: Wish, claimed: int, floor: Floor) -> bool:
     """Whether the queues of the job, and of its partner, which gives back what it has, may have the GPUs."""
     if wish.partner >= 0:
-        use(floor.queue[wish.partner], -wish.returned, floor.quotas)
-    fits = affordable(wish.row, wish.partner, claimed, floor.queue, floor.quotas)
+        use(floor.quota[wish.partner], -wish.returned, floor.quotas)
+    fits = affordable(wish.row, wish.partner, claimed, floor.quota, floor.quotas)
     if wish.partner >= 0:
-        use(floor.queue[wish.partner], wish.returned, floor.quotas)
+        use(floor.quota[wish.partner], wish.returned, floor.quotas)
     return fits
 
 
@@ -541,7 +541,7 @@ def _grant(wish: Wish, taken: int, floor: Floor, walk: Walk, needs: Needs) -> No
     floor.by_type[REACH, gpu_type] -= wish.least
     walk.codes[CODE, wish.i] = GRANTED_WISH
     if floor.counted:
-        charge(wish.row, wish.partner, wish.least, floor.queue, floor.quotas)
+        charge(wish.row, wish.partner, wish.least, floor.quota, floor.quotas)
     # Two jobs that share GPUs must have the same number of them: they do not grow.
     most = wish.most if wish.partner < 0 else wish.least
     first = _add_grant(wish.row, most, floor, walk)
@@ -571,7 +571,7 @@ def take_turn(i: int, sweep: int, floor: Floor, walk: Walk, needs: Needs, pools:
         return
     if sweep == LONGER_WAITING and not _waited_longer(asked.row, walk, needs):
         return
-    if sweep == GUARANTEED and not within_minimum(floor.queue[asked.row], asked.least, floor.quotas):
+    if sweep == GUARANTEED and not within_minimum(floor.quota[asked.row], asked.least, floor.quotas):
         return
     wish = _with_seat(asked, floor)
     if _keeps_or_may_not(wish, floor, walk) or floor.counters[BLOCKED]:

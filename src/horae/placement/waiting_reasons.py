@@ -54,7 +54,7 @@ def _correct_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> None:
     """Look again at a wish whose turn came: since then other jobs have taken what was free, or their queue's quota."""
     row, gpus, lacking = walk.job[i], least_gpus(i, walk, needs), what_is_lacking(walk)
     held_up = walk.codes[CODE, i] in (_FRAGMENTED, _RESERVED, _LACKS_ROOM)
-    if walk.codes[CODE, i] == _OVER_QUOTA and within_maximum(floor.queue[row], gpus, floor.quotas):
+    if walk.codes[CODE, i] == _OVER_QUOTA and within_maximum(floor.quota[row], gpus, floor.quotas):
         # Jobs of the queue have lost GPUs since then, and a second turn found none that are close enough together.
         walk.codes[CODE, i], held_up = _FRAGMENTED, True
     if not held_up and walk.codes[CODE, i] != lacking:
@@ -62,7 +62,7 @@ def _correct_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> None:
     if held_up and most_of_one_type(needs.types[row], LEFT_OF_TYPE, floor.by_type) < gpus:
         walk.codes[CODE, i] = lacking
     # Where jobs are preempted, the job would have their part of the quota.
-    if walk.limited and not walk.takes and not within_maximum(floor.queue[row], gpus, floor.quotas):
+    if walk.limited and not walk.takes and not within_maximum(floor.quota[row], gpus, floor.quotas):
         walk.codes[CODE, i] = _OVER_QUOTA
 
 
@@ -73,7 +73,7 @@ def _unreached_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> int:
     gpus = needs.gpus_min[row]
     if not could_ever_hold(row, gpus, needs.nodes[row], floor, needs):
         return _TOO_SMALL
-    if walk.limited and not within_maximum(floor.queue[row], gpus, floor.quotas):
+    if walk.limited and not within_maximum(floor.quota[row], gpus, floor.quotas):
         return _OVER_QUOTA
     if walk.blocking and floor.counters[FIRST_TO_WAIT] < 0:
         # No job that waits is before it: what it lacks is GPUs.

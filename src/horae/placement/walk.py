@@ -215,7 +215,7 @@ def _charge_holders(floor: Floor, walk: Walk) -> None:
         line_up(floor, walk)
     for h in range(floor.holder_count):
         if floor.holders[STATUS, h] == KEEPS or floor.holders[POSITION, h] == floor.wishes:
-            charge(floor.held[LEAD, h], floor.held[GUEST, h], floor.held[SIZE, h], floor.queue, floor.quotas)
+            charge(floor.held[LEAD, h], floor.held[GUEST, h], floor.held[SIZE, h], floor.quota, floor.quotas)
 
 
 @lean
@@ -340,7 +340,7 @@ def _take_second_turns(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> 
             i = walk.turns[ORDER if len(walk.key) > 0 else WISH, turn]
             if walk.codes[CODE, i] != _OVER_QUOTA or is_served(walk.job[i], floor):
                 continue
-            if within_maximum(floor.queue[walk.job[i]], least_gpus(i, walk, needs), floor.quotas):
+            if within_maximum(floor.quota[walk.job[i]], least_gpus(i, walk, needs), floor.quotas):
                 take_turn(i, everybody, floor, walk, needs, pools)
 
 
@@ -376,7 +376,7 @@ def _grow_elastic(floor: Floor, walk: Walk) -> None:
     """Step 3: elastic jobs that were placed grow within their pools into what is left, in order."""
     spare = floor.by_pool[LATE if floor.counters[RESERVED] else FREE]
     for p in range(floor.counters[GRANTS]):
-        queue, room = floor.queue[floor.grants[ROW, p]], floor.grants[MOST_GPUS, p]
+        quota, room = floor.quota[floor.grants[ROW, p]], floor.grants[MOST_GPUS, p]
         first, last = floor.grants[FIRST_PIECE, p], floor.grants[FIRST_PIECE, p + 1]
         for piece in range(first, last):
             room -= floor.grants[PIECE_GPUS, piece]
@@ -386,10 +386,10 @@ def _grow_elastic(floor: Floor, walk: Walk) -> None:
             if floor.scarce:
                 most = gpus_within(LATE if floor.counters[RESERVED] else FREE, most, pool, floor.grants[ROW, p], floor)
             while more < most:
-                if walk.limited and not within_maximum(queue, more + 1, floor.quotas):
+                if walk.limited and not within_maximum(quota, more + 1, floor.quotas):
                     break
                 more += 1
-            use(queue, more, floor.quotas)
+            use(quota, more, floor.quotas)
             floor.grants[PIECE_GPUS, piece] += more
             spare[pool] -= more
             room -= more

@@ -12,6 +12,7 @@ from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
 from horae.core.node_room import NodeRoom
 from horae.core.queues import QueueTree
+from horae.core.quotas import QuotaColumns
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
@@ -107,9 +108,9 @@ class WalkRecords:
         self._rule, self._flat, self._pack_limit = rule, flat, pack_limit
         self._counters = np.zeros(COUNTERS, np.int64)
         self.marks = np.zeros((4, 64), np.int64)
-        #: The columns of the queue tree, and what walks make of them.
-        self._queues: tuple[Ints, Ints, Ints] | None = None
-        self._queue_columns: Ints = np.zeros((4, 0), np.int64)
+        #: The columns of the quota tree, and what walks make of them.
+        self._quota_tree: QuotaColumns | None = None
+        self._quota_columns: Ints = np.zeros((5, 0), np.int64)
         self._seen: tuple[GpuLedger, int] | None = None
         self._table: JobTable | None = None
         self._never_s = np.empty(0)
@@ -138,7 +139,7 @@ class WalkRecords:
             scarce=room is not None,
             asks=_NOTHING_COUNTED if room is None else room.asks,
             quotas=self._quotas(queues),
-            queue=now.table.queue,
+            quota=now.table.quota,
             holder_count=holdings.count,
             held=holdings.columns,
             next_gpu=holdings.next_gpu,
@@ -186,12 +187,15 @@ class WalkRecords:
         )
 
     def _quotas(self, queues: QueueTree) -> Ints:
-        """Queue above, minimum, maximum and GPUs given, by queue; made anew where a walk counts what it gives."""
-        columns = queues.columns()
-        if queues.has_minimum or queues.has_maximum or columns is not self._queues:
-            self._queues, used = columns, np.zeros(len(columns[0]), np.int64)
-            self._queue_columns = np.array((*columns, used))
-        return self._queue_columns
+        """Nodes, counters and GPUs given, by counter; made anew where a walk counts what it gives."""
+        columns = queues.quotas.columns()
+        if queues.has_minimum or queues.has_maximum or columns is not self._quota_tree:
+            self._quota_tree = columns
+            # There are never more counters than nodes.
+            self._quota_columns = np.zeros((5, len(columns.parent)), np.int64)
+            for number, column in enumerate(columns):
+                self._quota_columns[number, : len(column)] = column
+        return self._quota_columns
 
     def nodes(self, now: Snapshot) -> Nodes:
         """Where GPUs are, and which have occupants."""

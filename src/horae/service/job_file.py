@@ -311,6 +311,7 @@ def spec_of(job: JobFile, job_id: str, user: str, now_s: float, cluster: Cluster
         app=job.app,
         app_scheduler=job.app_scheduler,
         queue=job.queue,
+        user=user,
         min_runtime_s=job.min_runtime if job.preemptible else MAX_SECONDS,
         deadline_s=job.deadline,
         max_restarts=job.recovery.max_restarts,

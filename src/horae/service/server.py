@@ -34,6 +34,7 @@ from horae.service.disk_reserve import DiskReserve
 from horae.service.failing_backends import SteadyBackend
 from horae.service.failing_policies import MissingPolicy
 from horae.service.health import HealthNotes, what_is_wrong
+from horae.service.initial_rights import begin_rights, secret_notes
 from horae.service.initial_settings import InitialSettings, OwnSettings
 from horae.service.job_taker import JobTaker
 from horae.service.listening import CannotServe, Listening, ListenOptions
@@ -160,6 +161,8 @@ class Server:
         self._app: FastAPI | None = None
         #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
         self.policy_note: str = ""
+        #: What the operator is told about limits and secrets. Empty if all is well.
+        self.notes: list[str] = []
         self.token_file = self.state / "token"
         if asked.standby and not self.store.try_to_own():
             self._stand_by(asked, stop)
@@ -267,6 +270,7 @@ class Server:
         )
         self._ending.callback(daemon.close, LEAVE_S)
         daemon.start(_reconfiguration_change(daemon, asked))
+        self.notes = begin_rights(daemon, backend, is_first=not stored) + secret_notes(asked.secrets)
         self.policy_note = daemon.ask(_policy_note)
         if isinstance(backend, FindsJobs):
             taker = JobTaker(daemon, Operations(daemon), backend)

@@ -25,7 +25,7 @@ DEFAULT_RACK = "rack-0"
 MAX_GPUS = 1_000_000
 
 NODE_KEYS = ("type", "count", "gpus", "name", "rack", "nodes_per_rack", "cpus", "memory_mb")
-QUEUE_KEYS = ("weight", "rule", "gpus_min", "gpus_max")
+QUEUE_KEYS = ("weight", "rule", "gpus_min", "gpus_max", "members", "admins")
 NODES_EXAMPLE = "nodes: [{type: v100, count: 8, gpus: 4}]"
 FILE_KEYS = ("nodes", "queues")
 SWITCH_COLUMNS = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
@@ -243,7 +243,12 @@ def _queue(path: Path, name: Any, settings: Any) -> Queue:
             raise BadQueue(f"{where}: {key} is {settings[key]!r}; it must be a whole number.")
     if type(settings.get("weight", 1)) not in (int, float):
         raise BadQueue(f"{where}: weight is {settings['weight']!r}; it must be a number.")
-    given = {key: value for key, value in settings.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
+    for key in ("members", "admins"):
+        names = given.get(key, [])
+        if not isinstance(names, list) or any(type(user) is not str for user in names):
+            raise BadQueue(f"{where}: {key} is {names!r}; it must be a list of users, such as [ann, '@students'].")
+        given[key] = tuple(names)
     return Queue(name, **given)
 
 

@@ -13,11 +13,12 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
+from horae.core.limits import Limits
 from horae.core.states import ALIVE
 from horae.service.api.limits import FailedLogins, LogReads
 from horae.service.daemon import Daemon
 from horae.service.operations import Operations
-from horae.service.roles import Caller
+from horae.service.roles import Caller, Forbidden
 from horae.service.standby import Follower
 from horae.service.tokens import Tokens
 from horae.service.views.event_sentences import EventSentence, EventSentences
@@ -56,19 +57,24 @@ class Service:
 
     def may_see_job(self, caller: Caller, job: str) -> bool:
         """Whether the caller may see a job."""
-        task = self.daemon.tasks.get(job)
-        return caller.sees_all or (task is not None and task.user == caller.user)
+        return caller.lists_all or self.views().sees_job(caller, job)
 
     def may_see_event(self, caller: Caller, sentence: EventSentence, at_s: float) -> bool:
         """Whether the caller may see an event of `at_s`: events of own jobs and apps, and of the cluster."""
         if sentence.job:
             return self.may_see_job(caller, sentence.job)
-        return not sentence.app or caller.sees_all or self.operations.sees_app(caller, sentence.app, at_s)
+        return not sentence.app or caller.lists_all or self.operations.sees_app(caller, sentence.app, at_s)
+
+    def limits_of(self, caller: Caller) -> Limits:
+        """The limits of the caller: requests in a second, streams and reads of logs at a time, and others."""
+        return self.operations.rights.limits_of(caller)
 
     def check_stream_limit(self, caller: Caller) -> None:
         """Refuse a caller who has too many streams open."""
-        if self.streams[caller.user] >= MOST_STREAMS:
-            raise HTTPException(429, f"You have {MOST_STREAMS} streams open: end one first.", {"Retry-After": "5"})
+        limit = self.limits_of(caller).streams
+        most = MOST_STREAMS if limit is None else limit
+        if self.streams[caller.user] >= most:
+            raise HTTPException(429, f"You have {most} streams open: end one first.", {"Retry-After": "5"})
 
     @contextmanager
     def counted_stream(self, caller: Caller) -> Iterator[None]:
@@ -101,6 +107,8 @@ async def caller_of(request: Request, service: ServiceGiven, credentials: _Crede
     caller = service.tokens.caller(credentials.credentials) if credentials else None
     if caller is None:
         raise _unauthorized(request, service, given=credentials is not None)
+    if caller.scope.submit_only and (request.method, request.url.path) != ("POST", "/v1/jobs"):
+        raise Forbidden("This token is for submitting jobs only: use another one.")
     return caller
 
 

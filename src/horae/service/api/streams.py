@@ -19,7 +19,7 @@ from starlette.responses import Response
 from horae.core.states import ALIVE, ENDED, State
 from horae.service.api.auth import CallerGiven, Service, ServiceGiven, TokenStillValid
 from horae.service.api.jobs import JobId
-from horae.service.roles import Caller, NotFound
+from horae.service.roles import Caller, Forbidden, NotFound
 from horae.service.views.job_list import STATE_NAMES
 from horae.service.views.logs import FollowedLog, masked, read_log
 
@@ -59,7 +59,11 @@ async def logs(
 ) -> Response:
     """The log of a job. Empty if the job was not launched yet."""
     status = service.daemon.status
-    newest = int(status.columns["attempt"][service.views().visible_row(caller, job)])
+    views = service.views()
+    row = views.visible_row(caller, job)
+    if not views.sees_details(caller, row):
+        raise Forbidden(f"The log of job {job} is for its user, admins of its queue, viewers and admins.")
+    newest = int(status.columns["attempt"][row])
     if attempt is not None and attempt > newest:
         raise NotFound(f"Job {job} has no attempt {attempt}: its newest attempt is number {newest}.")
     if follow:
@@ -108,7 +112,8 @@ def _lines(service: Service, job: str, log: FollowedLog, finished: bool) -> list
 
 
 def _masked(service: Service, job: str, text: str) -> str:
-    return masked(text, service.daemon.backend.secrets(service.daemon.tasks[job].secrets).values())
+    task = service.daemon.tasks[job]
+    return masked(text, service.daemon.backend.secrets(map(task.secret_file, task.secrets)).values())
 
 
 def _attempt_and_state(service: Service, job: str) -> tuple[int, State]:
@@ -150,7 +155,8 @@ def _page(service: Service, caller: Caller, after: int) -> tuple[list[dict[str, 
     records = list(islice(service.daemon.store.tail(after, upto), _PAGE))
     views, event_sentences = service.views(), service.event_sentences()
     events = [
-        {"seq": seq, "at": views.timestamp(record.at_s), "kind": event.kind, "job": event.job, "what": event.what}
+        {"seq": seq, "at": views.timestamp(record.at_s), "kind": event.kind, "job": event.job}
+        | {"what": views.plain(caller, event.what)}
         for seq, record in records
         for event in event_sentences.sentences_of(record)
         if service.may_see_event(caller, event, record.at_s)

@@ -31,9 +31,14 @@ def _add_chain(connection: Connection) -> None:
     add_chain(connection)
 
 
+def _add_scopes(connection: Connection) -> None:
+    """Tokens have a scope."""
+    connection.exec_driver_sql("ALTER TABLE tokens ADD COLUMN scope TEXT NOT NULL DEFAULT ''")
+
+
 #: Steps from each version of the tables to the next; the first makes version 2 of version 1. Each adds, and drops
 #: nothing. All run in one transaction when the owner of an older store opens it.
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_add_chain,)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_add_chain, _add_scopes)
 #: Version of the tables. A store of a later version is refused.
 SCHEMA = 1 + len(MIGRATIONS)
 
@@ -103,6 +108,7 @@ tokens = Table(
     Column("expires_s", Double),
     Column("revoked", Boolean, nullable=False),
     Column("job", Text, nullable=False, index=True),
+    Column("scope", Text, nullable=False, server_default=""),
 )
 
 acts = Table(

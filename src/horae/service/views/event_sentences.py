@@ -41,6 +41,7 @@ from horae.core.events import (
     NumbersRaised,
     SettingsChanged,
 )
+from horae.core.limits import in_words
 from horae.core.queues import Queue
 from horae.core.reasons import RULES, Reason
 from horae.core.status import ClusterStatus
@@ -281,6 +282,9 @@ def _settings(record: SettingsChanged) -> str:
     elif pairs:
         parts.append(f"The policy's settings changed: {pairs}.")
     parts += [_queue(queue) for queue in record.queues]
+    parts += [f"The limits of {in_words(whom)} changed." for whom in record.limits]
+    if record.unknown_queues is not None:
+        parts.append(f"Queues that nobody configured: {record.unknown_queues}.")
     return " ".join(parts) or "Nothing was changed."
 
 

@@ -131,6 +131,8 @@ COLUMNS = (
     TraceColumn("weight", "weight", number, "Float64"),
     TraceColumn("app", "app", _text),
     TraceColumn("queue", "queue", _text),
+    TraceColumn("user", "user", _text),
+    TraceColumn("exempt", "exempt", _yes_or_no, write=lambda value: str(bool(value)).lower()),
     TraceColumn("checkpoint_s", "checkpoint_s", number, "Float64"),
     TraceColumn("restore_s", "restore_s", number, "Float64"),
     TraceColumn("start_s", "start_s", number, "Float64"),
