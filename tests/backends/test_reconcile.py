@@ -701,3 +701,32 @@ def test_discarding_does_not_wait_for_the_file_server(site: Site, monkeypatch: p
     answers.set()
     until(lambda: site.backend.discard(["a-1"], []) == ["a-1"], "for the job to be gone")
     assert not (site.shared / "jobs" / "a-1").exists()
+
+
+@pytest.mark.parametrize("content", [b"{}", b"\xff", b'{"nodes": ["../../b-2/1/v1"], "task": {}}'])
+def test_an_attempt_whose_order_a_job_has_broken_is_killed_and_has_failed(site: Site, content: bytes) -> None:
+    site.start()
+    site.told(JobStarted)
+    site.up()
+    site.backend.close()
+    (site.shared / "jobs" / "a-1" / "1" / runner.ORDER).write_bytes(content)
+    site.reopen()
+    assert isinstance(site.told(JobFailed), JobFailed)
+    assert site.backend.sight()
+    site.start("echo begun", job="b-2")
+    assert site.told(JobFinished).job == "b-2"
+
+
+def test_a_launch_into_the_folder_of_another_attempt_fails(site: Site) -> None:
+    site.start("true")
+    site.told(JobFinished)
+    site.backend.forget("a-1", 1)
+    site.start("true")
+    assert site.told(LaunchFailed).why == "its folder was used by another attempt"
+
+
+def test_a_piece_whose_sign_of_life_is_a_pipe_holds_up_nobody(site: Site) -> None:
+    site.start("cd $HORAE_ATTEMPT_DIR/v1; rm -f beat; mkfifo beat; rm -f stop; mkfifo stop; echo begun; sleep 60")
+    site.up()
+    site.start("echo begun", job="b-2")
+    assert site.told(JobFinished).job == "b-2"

@@ -288,18 +288,19 @@ class AttemptRound:
             self._conclude(JobStopped(0.0, *self._ordered.id, self._folder.work_done(self._ordered)))
 
     def _end_broken(self) -> None:
-        """Kill the pieces of an attempt whose order cannot be understood, and tell its end when all are gone."""
+        """End the pieces of an attempt whose order cannot be understood, and tell its end when all are gone."""
         left = [node for node in self._ordered.nodes if not self._last_word(node)]
         for node in left:
             self._ordered.piece(node).ask_to_stop(runner.STOP_NOW)
-        own = {
-            piece: state for piece, state in self._look.pieces.items() if (piece.job, piece.attempt) == self._ordered.id
-        }
-        held = [piece for piece, state in own.items() if is_held(state)]
-        for piece in held:
-            self._hands.kill(piece)
+        pieces = self._look.pieces.items()
+        held = [each for each, state in pieces if (each.job, each.attempt) == self._ordered.id and is_held(state)]
         if not left and not held:
             self._conclude(JobFailed(0.0, *self._ordered.id, _BROKEN, self._folder.work_done(self._ordered)))
+        elif self._followed.told_s is None:
+            self._followed.told_s = time.monotonic()
+        elif time.monotonic() - self._followed.told_s > self._settings.overdue_s:
+            for piece in held:
+                self._hands.kill(piece)
 
     def _conclude(self, end: Event) -> None:
         self._hands.conclude(self._followed, end)

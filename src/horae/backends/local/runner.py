@@ -248,7 +248,7 @@ def _log_line(text: str) -> None:
         os.write(2, line)
 
 
-class Output:
+class JobOutput:
     """The job's output on its way into the log, of which a limited number of bytes is kept.
 
     log.txt            the first half of these bytes
@@ -360,7 +360,7 @@ class Runner:
         self.beat_limit_s: float | None = self.order.get("beat_limit_s")
         self.saved_before = self._saved()
         self.last_beat_s = _running_s()
-        self.output: Output | None = None
+        self.output: JobOutput | None = None
         #: Whether the service has written the end of this piece: it was out of sight for too long.
         self.given_up = False
         #: Content of the file `stop`.
@@ -398,10 +398,10 @@ class Runner:
             _log_line(str(why))
             self.code = self.code or _CANNOT_RUN
 
-    def _open_output(self) -> "Output | None":
+    def _open_output(self) -> "JobOutput | None":
         """The way of the job's output into its log; None if there is none, and the job must write the log itself."""
         try:
-            return Output(self.folder, int(self.order.get("max_log_bytes", LARGEST_LOG)))
+            return JobOutput(self.folder, int(self.order.get("max_log_bytes", LARGEST_LOG)))
         except OSError as why:
             _log_line(f"the size of this log is not limited: {why}")
             return None
