@@ -20,9 +20,9 @@ from horae.service.server import ServeOptions, Server
 from horae.service.store.opening import open_store
 from horae.service.store.store import Store
 from horae.service.store.store_lock import StoreInUse
-from tests.contracts.test_journal_integrity import fill, opened
+from tests.contracts.filled_store import fill, opened
 from tests.service.live import in_state, submit
-from tests.service.test_accept_loss import served
+from tests.service.two_gpus import served
 
 
 def records(store: Store) -> list[str]:

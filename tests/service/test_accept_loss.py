@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -18,18 +17,7 @@ from horae.service.server import ServeOptions, Server
 from horae.service.store.chain import JournalDamaged, JournalLost
 from tests.backends.real import until
 from tests.service.live import in_state, submit
-
-
-@contextmanager
-def served(state: Path, **more: object) -> Iterator[tuple[Server, httpx.Client]]:
-    server = Server(ServeOptions(state, port=0, gpus="v100:2", **more))
-    token = server.token_file.read_text().strip()
-    try:
-        with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {token}"}, timeout=20) as client:
-            yield server, client
-        assert server.daemon.crashed is None
-    finally:
-        server.close()
+from tests.service.two_gpus import served
 
 
 def keep_journal(state: Path, copy: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from horae.service.disk_reserve import RESERVE_FILE, DiskReserve
 from tests.backends.real import until
 from tests.service.live import in_state, submit
-from tests.service.test_accept_loss import served
+from tests.service.two_gpus import served
 
 
 @pytest.fixture

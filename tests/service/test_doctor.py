@@ -14,7 +14,7 @@ from horae.cli.main import main
 from horae.service import doctor
 from tests.backends.real import until
 from tests.service.live import in_state, submit
-from tests.service.test_accept_loss import served
+from tests.service.two_gpus import served
 
 Capture = pytest.CaptureFixture[str]
 
