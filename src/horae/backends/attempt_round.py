@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -152,9 +151,12 @@ class AttemptRound:
         look: Look,
         settings: ReconcilerSettings,
         hands: RoundActions,
+        now_s: float,
     ) -> None:
+        """`now_s`: by the reconciler's clock, which is monotonic."""
         self._followed, self._ordered = followed, followed.ordered
         self._folder, self._look, self._settings, self._hands = folder, look, settings, hands
+        self._now_s = now_s
 
     def see_to(self) -> None:
         """Do for the attempt what is missing, and tell what became of it."""
@@ -249,7 +251,7 @@ class AttemptRound:
         The launch has failed once the cluster manager holds nothing for them any more. Time out of sight does not
         count.
         """
-        followed, now_s = self._followed, time.monotonic()
+        followed, now_s = self._followed, self._now_s
         waiting = {node: state for node in followed.nodes if isinstance(state := self._state(node), PieceWaiting)}
         waiting = {node: state for node, state in waiting.items() if not self._ordered.piece(node).begun}
         since_s, followed.seen_waiting_s = followed.seen_waiting_s, now_s if waiting else None
@@ -274,9 +276,9 @@ class AttemptRound:
                 files.ask_to_stop(how)
         assert self._ordered.task
         if self._followed.told_s is None:
-            self._followed.told_s = time.monotonic()
+            self._followed.told_s = self._now_s
             self._hands.look_again()
-        elif time.monotonic() - self._followed.told_s > self._ordered.task.grace_s + self._settings.overdue_s:
+        elif self._now_s - self._followed.told_s > self._ordered.task.grace_s + self._settings.overdue_s:
             self._kill(nodes)
 
     def _kill(self, nodes: Iterable[str]) -> None:
@@ -323,8 +325,8 @@ class AttemptRound:
 
     def _free(self, nodes: list[str]) -> None:
         """Wait until the cluster manager frees the GPUs of ended pieces; kill what waits, or does not end."""
-        self._followed.over_s = self._followed.over_s or time.monotonic()
-        overdue = time.monotonic() - self._followed.over_s > self._settings.overdue_s
+        self._followed.over_s = self._followed.over_s or self._now_s
+        overdue = self._now_s - self._followed.over_s > self._settings.overdue_s
         if late := [node for node in nodes if overdue or isinstance(self._state(node), PieceWaiting)]:
             self._kill(late)
 

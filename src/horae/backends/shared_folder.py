@@ -243,7 +243,7 @@ class SharedFolder:
         return gone
 
     def _empty_bin(self) -> None:
-        if not self._bin_thread.is_alive():
+        if not self._bin_thread.is_alive() and (self._to_discard or self._attempts.has_full_bin):
             self._bin_thread = threading.Thread(target=self._delete, name="horae-bin", daemon=True)
             self._bin_thread.start()
 
