@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from horae.backends.driver import (
@@ -37,7 +37,7 @@ class ReconcilerSettings:
     ready_s: float = 5.0
     #: How long the shared folder may be away: without a beat for so long, the runner kills its job.
     beat_limit_s: float = 60.0
-    #: Without a beat, by the file server's clock: a piece that the cluster manager denies is gone.
+    #: Without a new beat, by this service's clock: a piece that the cluster manager denies is gone.
     fence_s: float = 90.0
     #: After its grace period, a piece is killed by the cluster manager. An ended piece has as long to free its GPUs.
     overdue_s: float = 15.0
@@ -76,6 +76,8 @@ class FollowedAttempt:
     #: For how long the cluster manager was seen not to start a piece, and when that was last seen; monotonic.
     waited_s: float = 0.0
     seen_waiting_s: float | None = None
+    #: The last sign of life of each piece by the file server's clock, and when this reconciler first saw it; monotonic.
+    signs: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def id(self) -> Attempt:
@@ -184,13 +186,15 @@ class AttemptRound:
         files, state = self._ordered.piece(node), self._state(node)
         if word := files.last_word():
             return word
+        # Before anybody denies it: the seconds of silence are counted from here.
+        last_sign_s = files.last_sign_s()
+        silent_s = self._silent_s(node, last_sign_s) if last_sign_s else 0.0
         denied = state is None or isinstance(state, PieceEnded)
         if isinstance(state, PieceEnded) and self._cancel_unbegun(node, state):
             return files.last_word()
         gone_s = self._folder.gone_s(node)
-        if not (denied or gone_s) or not (last_sign_s := files.last_sign_s()):
+        if not (denied or gone_s) or not last_sign_s:
             return None
-        silent_s = self._folder.clock_s() - last_sign_s
         is_gone = gone_s > last_sign_s and silent_s > self._settings.doubt_s
         if is_gone or (denied and silent_s > self._fence_s(files)):
             is_silent = not is_gone and not self._is_out_of_reach(node) and _has_run_out(state)
@@ -199,6 +203,18 @@ class AttemptRound:
         if denied and silent_s > self._settings.doubt_s and self._is_out_of_reach(node):
             self._hands.fence_off(node)
         return None
+
+    def _silent_s(self, node: str, last_sign_s: float) -> float:
+        """For how long this reconciler has seen no new sign of life.
+
+        The file server's clock may be set at any time, which would make a living piece look dead, or a dead one alive.
+        So its times only tell one sign from the next; seconds are counted by the clock of this process.
+        """
+        seen_s, since_s = self._followed.signs.get(node, (0.0, 0.0))
+        if seen_s != last_sign_s:
+            since_s = self._now_s
+            self._followed.signs[node] = (last_sign_s, since_s)
+        return self._now_s - since_s
 
     def _is_out_of_reach(self, node: str) -> bool:
         """Whether the cluster manager cannot tell what runs on a node. Nobody cuts the power of one that answers."""

@@ -98,7 +98,7 @@ class PieceFiles:
 
     def beat_limit_s(self) -> float:
         """After how many seconds without a beat the runner kills its job; 0 if there is no order."""
-        return float((read_json(self.path / runner.ORDER) or {}).get("beat_limit_s", 0.0))
+        return float((read_json(self.path / runner.ORDER, sure=True) or {}).get("beat_limit_s", 0.0))
 
     def write_order(self, order: Mapping[str, Any]) -> None:
         """Write what the runner has to know. An existing order is kept."""

@@ -7,9 +7,10 @@
     <shared>/jobs/<job>/<attempt>/order.json   the attempt as it was ordered; beside it `stop`, if it must stop
     <shared>/jobs/<job>/<attempt>/<node>/      the files of a piece
 
-The other files are as in `local/attempt_folders.py`. Of what is written here, nothing waits until it would survive a
-power cut of the file server: that takes milliseconds each time. The journal has every launch, and orders again what is
-lost; whether a piece was begun is what its runner writes durably.
+The other files are as in `local/attempt_folders.py`. An attempt's order survives a power cut of the file server:
+without it, a service that starts later would take the attempt for one that never began, and give its GPUs away while it
+runs. It is the one thing here that waits for the disk, which takes milliseconds. What is lost of the rest is written
+again, and whether a piece was begun is what its runner writes durably.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class OrderedAttempt:
 
     def why_not_ordered(self) -> str:
         """Why the attempt could not be ordered; empty if it was only stopped before."""
-        return str((read_json(self.path / runner.EXIT) or {}).get("why", ""))
+        return str((read_json(self.path / runner.EXIT, sure=True) or {}).get("why", ""))
 
 
 class SharedFolder:
@@ -80,6 +81,7 @@ class SharedFolder:
         self._attempts = AttemptFolders(path)
         self._clock = path / "clock"
         self._clock.touch(mode=0o600)
+        _sync(path)
         #: The thread that deletes; jobs that it has to discard, and jobs whose folders are gone.
         self._bin_thread, self._bin_lock = threading.Thread(), threading.Lock()
         self._to_discard: set[str] = set()
@@ -134,9 +136,9 @@ class SharedFolder:
             return False
         self._attempts.remember(attempt)
         try:
-            order = make_order(start, folder.path, {}, self._secrets)
+            order, saved = make_order(start, folder.path, {}, self._secrets), work_saved(start.task, folder.path, True)
             seats = [list(place.gpus) for place in start.places]
-            folder.write_order({**order, "saved": work_saved(start.task, folder.path), "seats": seats}, durable=False)
+            folder.write_order({**order, "saved": saved, "seats": seats})
         except UserError as why:
             end = {"code": CANNOT_RUN, "stopped": False, "why": str(why)}
             runner.write_atomically(str(folder.path), runner.EXIT, end, once=True)
@@ -153,6 +155,7 @@ class SharedFolder:
             if folder.order() or folder.exit() or folder.stop_requested:
                 return False
             self._attempts.remember(attempt)
+        folder.make()  # services before this one made the marker first, and may have died then
         (folder.path / runner.STOP).touch(mode=0o600)
         return True
 
@@ -169,7 +172,7 @@ class SharedFolder:
     def work_done(self, ordered: OrderedAttempt) -> float:
         """Work in the checkpoint of a job, which any order of the job leads to."""
         task = ordered.task or next(map(task_of, self._attempts.orders(ordered.id[0])), None)
-        return work_saved(task, ordered.path) if task else 0.0
+        return work_saved(task, ordered.path, sure=True) if task else 0.0
 
     # --- pieces
 
@@ -258,6 +261,15 @@ class SharedFolder:
             if not jobs:
                 break
         self._attempts.empty_bin()
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder would survive a power cut of the file server."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def service_id(shared: Path) -> str:

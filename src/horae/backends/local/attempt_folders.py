@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -24,6 +25,22 @@ from horae.backends.local.runner_order import checkpoint_folder
 from horae.backends.protocol import Attempt
 from horae.backends.task import Task
 
+#: Errors of a read that say nothing of the file: a moment later it may be read.
+_PASSING = frozenset(
+    (
+        errno.EIO,
+        errno.ESTALE,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EINTR,
+        errno.EAGAIN,
+        errno.ETIMEDOUT,
+        errno.ENOTCONN,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+    )
+)
 _FOLDER_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -144,10 +161,10 @@ class AttemptFolders:
         return (self._markers / f"{attempt[0]}@{attempt[1]}").exists()
 
     def remember(self, attempt: Attempt) -> AttemptFolder:
-        """Create the marker of an attempt, then its folder: no attempt may run without a marker."""
-        (self._markers / f"{attempt[0]}@{attempt[1]}").touch(mode=0o600)
+        """Create the folder of an attempt, then its marker: each marker has a folder, and nothing runs without one."""
         folder = self.of(attempt)
         folder.make()
+        (self._markers / f"{attempt[0]}@{attempt[1]}").touch(mode=0o600)
         return folder
 
     def forget(self, attempt: Attempt) -> None:
@@ -193,8 +210,11 @@ class AttemptFolders:
             return []
 
     def orders(self, job: str) -> Iterator[dict[str, Any]]:
-        """All orders of a job, newest first."""
-        attempts = [int(entry.name) for entry in os.scandir(self._jobs / job) if entry.name.isdigit()]
+        """All orders of a job, newest first; none if the job has no folder."""
+        try:
+            attempts = [int(entry.name) for entry in os.scandir(self._jobs / job) if entry.name.isdigit()]
+        except FileNotFoundError:
+            attempts = []
         found = (self.of((job, number)).order() for number in sorted(attempts, reverse=True))
         return (order for order in found if order)
 
@@ -212,11 +232,19 @@ def _path_texts(task: Task) -> Iterator[str]:
     return chain(paths, (task.workdir, task.checkpoint_dir, task.setup), task.run, task.env.values())
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None if the file is missing, unreadable or holds something else."""
+def read_json(path: Path, sure: bool = False) -> dict[str, Any] | None:
+    """The object in a JSON file; None if the file is missing, unreadable or holds something else.
+
+    With `sure`, raises OSError if the file may be readable a moment later: a file server is away, or too many files
+    are open.
+    """
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+    except OSError as why:
+        if sure and why.errno in _PASSING:
+            raise
+        return None
+    except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 
@@ -230,9 +258,9 @@ def read_if_there(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def work_saved(task: Task, folder: Path) -> float:
-    """Work in the checkpoint of a task whose attempt has this folder."""
-    saved = read_json(checkpoint_folder(task, folder) / "saved.json")
+def work_saved(task: Task, folder: Path, sure: bool = False) -> float:
+    """Work in the checkpoint of a task whose attempt has this folder. `sure`: as in `read_json`."""
+    saved = read_json(checkpoint_folder(task, folder) / "saved.json", sure)
     if not saved:
         return 0.0
     try:
