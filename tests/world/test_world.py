@@ -43,16 +43,15 @@ def test_the_same_seed_is_the_same_world_also_in_another_process() -> None:
     here = run_seed(7).digest.hexdigest()
     assert run_seed(7).digest.hexdigest() == here
     assert run_seed(8).digest.hexdigest() != here
-    for hash_seed in ("1", "2"):
-        ran = subprocess.run(
-            [sys.executable, "-m", "tests.world.world", "7"],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert here in ran.stdout, ran.stdout
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.world.world", "7"],
+        env={**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert here in ran.stdout, ran.stdout
 
 
 # ----------------------------------------------------------------- planted bugs

@@ -645,12 +645,13 @@ class World:
         return old
 
     def _settle_once(self) -> None:
-        self.pass_time(1.0 if self.cluster.runners or self._random.random() < 0.7 else 20.0)
+        self.pass_time(2.0 if self.cluster.runners or self._random.random() < 0.6 else 20.0)
         self._live(lambda life: life.reconciler._take_turn())
         self._live(lambda life: life.daemon._cycle())
         if self.life and not self._asked:
             self._release(self.life)
-        self._live(lambda life: life.daemon._cycle())
+        if self._asked:
+            self._live(lambda life: life.daemon._cycle())
 
     def _release(self, life: Life) -> None:
         """Users release what they held, and operators open what they closed."""
