@@ -61,13 +61,27 @@ class TimedReads:
 READS = TimedReads()
 
 
-def work_saved(task: Task, folder: Path, reads: TimedReads | None = None) -> float:
-    """Work in the checkpoint of a task whose attempt has this folder; 0 if there is none that can be read in time."""
-    return (reads or READS).read(lambda: _work_in(task, checkpoint_folder(task, folder)), 0.0)
+def work_saved(task: Task, folder: Path, reads: TimedReads | None = None, sure: bool = False) -> float:
+    """Work in the checkpoint of a task whose attempt has this folder; 0 if there is none that can be read in time.
+
+    With `sure`, raises OSError if it may be readable a moment later.
+    """
+
+    def read() -> float | OSError:
+        try:
+            return _work_in(task, checkpoint_folder(task, folder), sure)
+        except OSError as why:
+            return why
+
+    nothing: float | OSError = 0.0
+    found = (reads or READS).read(read, nothing)
+    if isinstance(found, OSError):
+        raise found
+    return found
 
 
-def _work_in(task: Task, checkpoint: Path) -> float:
-    saved = runner.read_object(str(checkpoint / "saved.json"))
+def _work_in(task: Task, checkpoint: Path, sure: bool) -> float:
+    saved = runner.read_object(str(checkpoint / "saved.json"), sure=sure)
     if not saved:
         return 0.0
     return task.work_done(float(saved["step"]), float(saved["total"]) if saved.get("total") else None)

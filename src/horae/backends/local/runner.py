@@ -25,6 +25,7 @@ sentence into the job's log: that is why annotations that it could not evaluate 
 """
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -59,6 +60,20 @@ _TERM_TO_KILL_S, _KILL_EVERY_S = 5.0, 0.1
 #: Seconds for which to try to write the exit to a full disk, and between two tries. A piece tries for as long as the
 #: shared folder may be away.
 _DISK_S, _DISK_AGAIN_S = 60.0, 0.5
+#: Errors of a read that say nothing of the file: a moment later it may be read.
+_PASSING = (
+    errno.EIO,
+    errno.ESTALE,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EINTR,
+    errno.EAGAIN,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+)
 #: Most bytes that are read of a file that a job can write; of `order.json`, which holds the whole task.
 LARGEST_FILE, LARGEST_ORDER = 64 * 1024, 32 * 1024 * 1024
 #: Seconds for which to wait for `saved.json`: the checkpoint folder may be on a file server that is dead.
@@ -148,8 +163,12 @@ def open_plain(path: str) -> int:
     return handle
 
 
-def read_object(path: str, most: int = LARGEST_FILE) -> "dict[str, Any] | None":
-    """The object in a JSON file that a job can write; None if the file is missing, or anything is wrong with it."""
+def read_object(path: str, most: int = LARGEST_FILE, sure: bool = False) -> "dict[str, Any] | None":
+    """The object in a JSON file that a job can write; None if the file is missing, or anything is wrong with it.
+
+    With `sure`, raises OSError if the file may be readable a moment later: a file server is away, or too many files
+    are open.
+    """
     try:
         handle = open_plain(path)
         try:
@@ -157,7 +176,11 @@ def read_object(path: str, most: int = LARGEST_FILE) -> "dict[str, Any] | None":
             found = json.loads(os.read(handle, size)) if size <= most else None
         finally:
             os.close(handle)
-    except (OSError, ValueError, RecursionError, MemoryError):
+    except OSError as why:
+        if sure and why.errno in _PASSING:
+            raise
+        return None
+    except (ValueError, RecursionError, MemoryError):
         return None
     return found if isinstance(found, dict) else None
 
