@@ -61,7 +61,9 @@ POLICIES: tuple[tuple[str, dict[str, str]], ...] = (
     ("time-slice", {"quantum": "10"}),
 )
 #: Records between two checkpoints.
-CHECKPOINT_EVERY = 40
+CHECKPOINT_EVERY = 25
+#: Calls that a service makes when it starts, and hardly later.
+_AT_A_START = ("store.last_seq", "store.newest_checkpoint", "store.tasks", "store.tail")
 #: Settings of the reconciler; an operator may change them from one start to the next.
 _PATIENCE = partial(ReconcilerSettings, ready_s=2.0, overdue_s=5.0, launch_limit_s=60.0)
 SETTINGS = (_PATIENCE(beat_limit_s=20.0, fence_s=30.0), _PATIENCE(beat_limit_s=60.0, fence_s=90.0))
@@ -493,7 +495,10 @@ class World:
         if self._random.random() < 0.5:
             self.points.arm("", self._random.choice((1, 2, 5, 20, 60, 200)))
         else:
-            self.points.arm(self._random.choice(POINTS), self._random.choice((1, 1, 2, 5)))
+            point = self._random.choice(POINTS)
+            if point.startswith(_AT_A_START):
+                self._kill()
+            self.points.arm(point, self._random.choice((1, 1, 2, 5)))
 
     def _kill(self) -> None:
         """The service dies between two steps."""
