@@ -12,10 +12,11 @@ from typing import Any
 
 from horae.backends.task import Task
 from horae.core.codec import decode, encode
+from horae.core.commands import Decided
 from horae.core.events import JobProgressed, NodeDraining, NodeJoined, NodeLost, SettingsChanged
 from horae.service.store.connection import StoreTrouble
 from horae.service.store.journal_compaction import MAX_KEPT_REPORTS, superseded_reports
-from horae.service.store.store import Record, _names
+from horae.service.store.record_rows import Record, names_of
 from horae.service.store.store_lock import StoreInUse
 from horae.service.store.stored_records import Act, TokenRecord, decode_task, encode_task
 
@@ -67,6 +68,9 @@ class LessThanConfirmed(StoreTrouble):
 class ModelStore:
     """The public interface of `service/store/store.py`."""
 
+    #: No record is ever damaged here.
+    damage = ""
+
     def __init__(self, disk: Disk, own: bool = False) -> None:
         self._disk, self._compacted = disk, 0
         if own:
@@ -117,24 +121,25 @@ class ModelStore:
         for record in records:
             body = encode(record)
             disk.last += 1
-            row = _Row(record.at_s, body["kind"], _JSON.encode(body), frozenset(_names(record)))
+            row = _Row(record.at_s, body["kind"], _JSON.encode(body), frozenset(names_of(record)))
             disk.journal[disk.last] = row
         disk.tasks.update(texts)
         disk.acts += acts
         disk.high_water = disk.last
         return disk.last
 
-    def tail(self, after: int = 0, upto: int | None = None) -> Iterator[tuple[int, Record]]:
+    def tail(self, after: int = 0, upto: int | None = None, whole: bool = False) -> Iterator[tuple[int, Record]]:
         numbers = [seq for seq in self._disk.journal if seq > after and (upto is None or seq <= upto)]
-        return self._read(numbers)
+        return self._read(numbers, whole)
 
     def job_records(self, job: str, app: str | None = None) -> Iterator[tuple[int, Record]]:
         names = {job} if app is None else {job, f"app:{app}"}
         return self._read([seq for seq, row in self._disk.journal.items() if row.names & names])
 
-    def _read(self, numbers: Iterable[int]) -> Iterator[tuple[int, Record]]:
+    def _read(self, numbers: Iterable[int], whole: bool = False) -> Iterator[tuple[int, Record]]:
         for seq in sorted(numbers):
-            yield seq, decode(json.loads(self._disk.journal[seq].body))
+            record = decode(json.loads(self._disk.journal[seq].body))
+            yield seq, replace(record, memory=()) if isinstance(record, Decided) and not whole else record
 
     def last_seq(self) -> int:
         return self._disk.last
@@ -152,6 +157,9 @@ class ModelStore:
         checkpoints[seq] = body
         for old in sorted(checkpoints)[:-2]:
             del checkpoints[old]
+
+    def covered_seq(self) -> int:
+        return min(self._disk.checkpoints, default=0)
 
     def newest_checkpoint(self, before: int | None = None) -> tuple[int, bytes] | None:
         numbers = [seq for seq in self._disk.checkpoints if before is None or seq < before]
