@@ -6,6 +6,7 @@ backends/local/runner.py and backends/local/runner_order.py.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -693,6 +694,23 @@ def test_a_machine_that_cannot_start_a_runner_says_so(backend: LocalBackend, mon
     (event,) = watched(backend, 3.0)
     assert isinstance(event, LaunchFailed)
     assert "/no/such/python" in event.why
+
+
+@pytest.mark.parametrize("shortage", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN])
+def test_a_machine_short_of_descriptors_or_memory_starts_the_job_later(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, shortage: int
+) -> None:
+    with monkeypatch.context() as short:
+
+        def refuse(*words: object, **options: object) -> int:
+            raise OSError(shortage, os.strerror(shortage))
+
+        short.setattr(os, "posix_spawn", refuse)
+        backend.start(start(bash("echo up")))
+        assert watched(backend, 1.0) == []
+        assert backend.trouble == f"A job cannot be started: {os.strerror(shortage)}."
+    assert any(isinstance(event, JobFinished) for event in next_events(backend))
+    assert backend.trouble == ""
 
 
 def test_a_runner_that_dies_before_the_job_is_a_failed_launch(

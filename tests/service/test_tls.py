@@ -243,7 +243,7 @@ def answering(listening: Listening) -> Iterator[None]:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("nobody asks")
 
-    http = Http(app, listening.socket, listening.tls)  # type: ignore[arg-type]
+    http = Http(app, *listening.listeners)  # type: ignore[arg-type]
     http.start()
     try:
         yield

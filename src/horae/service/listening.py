@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import ssl
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,15 @@ _RENEWAL_LOOK_S = 1.0
 
 class CannotServe(UserError):
     """The service cannot start."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A listening socket. `identifies`: whether the account at the other end, which the system vouches for, counts."""
+
+    socket: socket.socket
+    tls: ssl.SSLContext | None = None
+    identifies: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,11 @@ class Listening:
             raise
         self.job_url = job_url or self.url
         self._next_look_s = 0.0
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """The sockets to serve."""
+        return (Listener(self.socket, self.tls.context if self.tls else None),)
 
     @property
     def port(self) -> int:

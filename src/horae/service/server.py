@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +32,7 @@ from horae.service.failing_policies import MissingPolicy
 from horae.service.health import HealthNotes, what_is_wrong
 from horae.service.initial_settings import InitialSettings, OwnSettings
 from horae.service.job_taker import JobTaker
-from horae.service.listening import CannotServe, Listening, ListenOptions
+from horae.service.listening import CannotServe, Listener, Listening, ListenOptions
 from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from horae.backends.protocol import Backend
-    from horae.service.tls import Tls
 
 DEFAULT_POLICY, DEFAULT_PLACEMENT = "fifo-backfill", "best-effort"
 #: Placement that spreads no job over more nodes than it needs.
@@ -174,7 +172,7 @@ class Server:
         from horae.service.api import make_app
 
         app = make_app(self.daemon, tokens)
-        self._http = Http(app, self._listening.socket, self._listening.tls)
+        self._http = Http(app, *self._listening.listeners)
         self._ending.callback(self._http.close)
         self._ending.callback(app.state.service.leaving.set)
         self._http.start()
@@ -205,11 +203,17 @@ class Server:
 class Http:
     """The HTTP server of the API, in its own thread."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket, tls: Tls | None = None) -> None:
+    def __init__(self, app: FastAPI, *listeners: Listener, most_connections: int | None = None) -> None:
         import uvicorn
+
+        from horae.service.connections import IDLE_S, Connection, HttpServer, connections_for, raise_descriptor_limit
 
         config = uvicorn.Config(
             app,
+            # Faster loops and parsers that may be installed do not know the deadlines and caps of connections.
+            loop="asyncio",
+            http=Connection,
+            timeout_keep_alive=IDLE_S,
             lifespan="off",
             ws="none",
             # Errors are answered and written to crash reports; uvicorn would print tracebacks.
@@ -220,11 +224,9 @@ class Http:
             timeout_graceful_shutdown=1,
         )
         config.load()
-        config.ssl = tls.context if tls else None
-        self._server: uvicorn.Server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [listener]}, name="horae-http", daemon=True
-        )
+        most = most_connections or connections_for(raise_descriptor_limit())
+        self._server: uvicorn.Server = HttpServer(config, listeners, most)
+        self._thread = threading.Thread(target=self._server.run, name="horae-http", daemon=True)
 
     def start(self) -> None:
         """Start the server; returns when it answers."""

@@ -21,7 +21,7 @@ from horae.backends.local import runner
 from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders, work_saved
 from horae.backends.local.processes import ExitWatcher, Process, leftovers, this_boot
 from horae.backends.local.runner_order import ATTEMPT_VARIABLE, BadTask, make_order, task_of
-from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Seen, Sight, Start
+from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Seen, Sight, Start, is_shortage
 from horae.backends.task import Task
 from horae.core.cluster import Node
 from horae.core.errors import UserError
@@ -112,7 +112,7 @@ class LocalBackend:
         """Do nothing: of this machine it is always known what runs."""
 
     def _try(self, attempt: Attempt, start: Start | None) -> None:
-        """Start an attempt, or stop it (None). What the disk does not allow is tried again later."""
+        """Start an attempt, or stop it (None). What disk or descriptors do not allow is tried again later."""
         self._noted.pop(attempt, None)
         try:
             if start:
@@ -135,6 +135,8 @@ class LocalBackend:
             tracked = self._order(start)
             tracked.child = _spawn(tracked.folder)
         except (OSError, UserError) as why:
+            if is_shortage(why):
+                raise
             self._launch_failed(self._tracked.get(attempt) or self._track_failed(start), str(why))
             return
         tracked.ordered = True
