@@ -28,13 +28,17 @@ class NoToken(UserError):
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a service, whether it is on this machine, and the token for it."""
+    """Address of a service, whether it is on this machine, and the token for it.
+
+    By its Unix socket, the service knows the account that asks: the token may be empty.
+    """
 
     url: str
     local: bool
     token: str
     #: Certificates of the CA that vouches for the service: a file, or their text. None: those the system trusts.
     ca: str | None = None
+    unix_socket: str | None = None
 
 
 def default_state() -> Path:
@@ -43,9 +47,16 @@ def default_state() -> Path:
 
 
 def find_address(url: str | None) -> Address:
-    """The service at `url`, HORAE_URL or on this machine, in this order, with the first token found."""
+    """The service at `url`, HORAE_URL or on this machine, in this order, with the first token found.
+
+    A URL may be unix:PATH, the place of the service's Unix socket.
+    """
     ca, named = os.environ.get("HORAE_CA"), url or os.environ.get("HORAE_URL")
-    where, ca = (named, ca) if named else _own_service(ca)
+    if named and named.startswith("unix:"):
+        return Address(named, True, _own_token(), None, named.removeprefix("unix:").replace("///", "/", 1))
+    where, ca, unix_socket = (named, ca, None) if named else _own_service(ca)
+    if unix_socket:
+        return Address(where, True, _own_token(), ca, unix_socket)
     parts = _checked(where)
     local = not named or bool(_LOOPBACK.fullmatch(parts.hostname or ""))
     if parts.scheme == "http" and not local and os.environ.get(_PLAIN_HTTP) != "1":
@@ -69,12 +80,13 @@ def _checked(url: str) -> SplitResult:
     return parts
 
 
-def _own_service(ca: str | None) -> tuple[str, str | None]:
-    """Address and CA (or else `ca`) of the service that was last started on this machine, if it still runs."""
+def _own_service(ca: str | None) -> tuple[str, str | None, str | None]:
+    """Address, CA (or else `ca`) and Unix socket of the service that was last started here, if it still runs."""
     path = default_state() / "address.json"
     try:
         address = json.loads(path.read_text(encoding="utf-8"))
         url, pid, ca = str(address["url"]), int(address["pid"]), address.get("ca", ca)
+        unix_socket = address.get("socket")
     except FileNotFoundError:
         raise NoService(
             "No service was found on this machine: start one with `horae serve`, or name one with --url or HORAE_URL."
@@ -84,7 +96,7 @@ def _own_service(ca: str | None) -> tuple[str, str | None]:
     # Another program may listen there now, and must not get the token.
     if not is_alive(pid):
         raise NoService("The service on this machine has ended: start it again with `horae serve`.")
-    return url, ca
+    return url, ca, str(unix_socket) if unix_socket and Path(unix_socket).is_socket() else None
 
 
 def is_alive(pid: int) -> bool:
@@ -98,12 +110,22 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def _token(local: bool) -> str:
-    """The first token found. The state folder's token is an admin's, and used only for a service on this machine."""
+def _own_token() -> str:
+    """The first token found, that of the state folder excepted; empty if there is none."""
+    return next(_checked_tokens(local=False), "")
+
+
+def _checked_tokens(local: bool) -> Iterator[str]:
     for source, text in _tokens(local):
         token = text.strip()
         if not _TOKEN.fullmatch(token):
             raise NoToken(f"{source} does not contain a token: put a token there, and nothing else.")
+        yield token
+
+
+def _token(local: bool) -> str:
+    """The first token found. The state folder's token is an admin's, and used only for a service on this machine."""
+    for token in _checked_tokens(local):
         return token
     raise NoToken(
         "No token was found: set HORAE_TOKEN, or put the token into ~/.config/horae/token; "

@@ -55,13 +55,17 @@ def seconds(value: Any) -> Any:
     return seconds_of(value) if isinstance(value, str) else value
 
 
+#: Longest text of an amount of memory, in characters.
+_LONGEST_MEMORY = 40
+
+
 def memory_mb(value: Any) -> Any:
     """Memory in MiB, rounded up, of a text such as 16GiB, 16G (both 1024-based) or 16GB (1000-based)."""
     if not isinstance(value, str):
         raise ValueError("it needs a unit: write it like 16GiB")
-    match = _MEMORY.fullmatch(value.strip())
+    match = _MEMORY.fullmatch(value.strip()) if len(value) <= _LONGEST_MEMORY else None
     if not match:
-        raise ValueError(f"{value!r} is not an amount of memory; write it like 16GiB or 512MiB")
+        raise ValueError(f"{value[:_LONGEST_MEMORY]!r} is not an amount of memory; write it like 16GiB or 512MiB")
     base = 1000 if match[2].upper() in ("KB", "MB", "GB", "TB") else 1024
     unit = base ** ("KMGT".index(match[2][0].upper()) + 1)
     return math.ceil(float(match[1]) * unit / 2**20)
@@ -388,6 +392,10 @@ def read_job(document: Any, where: str = "the job") -> JobFile:
         raise BadJobFile(f"{where}: {error_sentence(first['loc'], first['type'], first['msg'])}") from None
 
 
+#: Most characters of a key that are repeated in an error.
+_LONGEST_KEY = 100
+
+
 def most_helpful_error(errors: Sequence[Any]) -> Any:
     """The error to report: an unknown key first, since it may be the misspelt key that is missing."""
     return next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
@@ -395,7 +403,7 @@ def most_helpful_error(errors: Sequence[Any]) -> Any:
 
 def error_sentence(loc: Sequence[int | str], error_type: str, message: str) -> str:
     """A validation error as a sentence, with the place and a suggested key."""
-    path = [str(part) for part in loc if "[" not in str(part)]
+    path = [str(part)[:_LONGEST_KEY] for part in loc if "[" not in str(part)]
     place = ".".join(path) or "it"
     if error_type == "extra_forbidden":
         return f"{place} is not a key of a job.{_key_hint(path)}"

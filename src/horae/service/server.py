@@ -33,6 +33,7 @@ from horae.service.health import HealthNotes, what_is_wrong
 from horae.service.initial_settings import InitialSettings, OwnSettings
 from horae.service.job_taker import JobTaker
 from horae.service.listening import CannotServe, Listener, Listening, ListenOptions
+from horae.service.local_users import LocalUsers
 from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
@@ -98,6 +99,14 @@ class ServeOptions:
     backend_settings: Mapping[str, str] = field(default_factory=dict)
     #: URL at which jobs reach the service, if it is not the address that the service listens at.
     url: str | None = None
+    #: Further names by which clients call the service.
+    server_names: tuple[str, ...] = ()
+    #: Unix socket for people on this machine; None: `horae.sock` in the state folder.
+    socket: Path | None = None
+    #: Role of people on this machine who have no token, by the socket; None: they need one, the operator excepted.
+    local_users: Role | None = None
+    #: File for a line on each request.
+    access_log: Path | None = None
 
 
 class Server:
@@ -123,8 +132,10 @@ class Server:
         stored, change = self.store.initial_settings(), what_loses_jobs(asked, before, chosen, cluster, self.state)
         if stored and change and recover(self.store, OwnSettings.from_dict(stored))[0].gpus.occupied:
             raise CannotServe(change)
-        self._listening = listening = Listening(_listen_options(asked, before.get("port", 0), cluster.get("url")))
-        self._ending.callback(listening.socket.close)
+        self._listening = listening = Listening(
+            _listen_options(asked, self.state, before.get("port", 0), cluster.get("url"))
+        )
+        self._ending.callback(listening.close)
         #: Where this machine reaches the service, and the file of the CA by which to verify it.
         self.url, self.ca, self.is_plain = listening.url, listening.address.get("ca"), listening.is_plain
         asked = _with_policy(asked)
@@ -161,17 +172,22 @@ class Server:
             taker = JobTaker(self.daemon, Operations(self.daemon), backend)
             self._ending.callback(taker.close)
             taker.start()
-        self._serve(tokens)
+        self._serve(asked, tokens)
         now: dict[str, Any] = {"port": listening.port, "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= cluster | ({} if chosen == DEFAULT_BACKEND else {"backend": chosen})
         now |= {"backend_settings": more} if more else {}
         if now != before:
             self.store.save_serve_options(now)
 
-    def _serve(self, tokens: Tokens) -> None:
-        from horae.service.api import make_app
+    def _serve(self, asked: ServeOptions, tokens: Tokens) -> None:
+        from horae.service.api import ApiOptions, make_app
+        from horae.service.api.access_log import AccessLog
 
-        app = make_app(self.daemon, tokens)
+        log = AccessLog(asked.access_log) if asked.access_log else None
+        if log:
+            self._ending.callback(log.close)
+        options = ApiOptions(self._listening.is_own_name, LocalUsers(asked.local_users), log)
+        app = make_app(self.daemon, tokens, options)
         self._http = Http(app, *self._listening.listeners)
         self._ending.callback(self._http.close)
         self._ending.callback(app.state.service.leaving.set)
@@ -310,7 +326,7 @@ def _resources(state: Path, asked: ServeOptions, last: str | None, backend: str)
     return gpus, BackendOptions(state, nodes, asked.secrets, devices)
 
 
-def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) -> ListenOptions:
+def _listen_options(asked: ServeOptions, state: Path, last_port: int, job_url: str | None) -> ListenOptions:
     return ListenOptions(
         asked.host,
         asked.port,
@@ -320,6 +336,9 @@ def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) ->
         asked.tls_key,
         asked.tls_ca,
         asked.allow_plain_http,
+        asked.server_names,
+        asked.socket.absolute() if asked.socket else state / "horae.sock",
+        needs_socket=asked.socket is not None,
     )
 
 

@@ -1,9 +1,11 @@
 """A service that says what a test has it say, on a real socket, and remembers what it was asked."""
 
+import hmac
 import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,14 @@ class FakeService:
     url: str
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    #: Tokens that it knows, and proves that it knows.
+    tokens: list[str] = field(default_factory=lambda: ["letmein"])
+
+    def proof(self, key: str, nonce: str) -> Any:
+        for digest in (sha256(token.encode()).hexdigest() for token in self.tokens):
+            if digest.startswith(key):
+                return {"proof": hmac.digest(digest.encode(), f"horae proof\n{nonce}".encode(), "sha256").hex()}
+        return 404, {"error": "This service does not know that token."}
 
     def answer_to(self, line: str) -> Any:
         said = self.answers.get(line, (404, {"error": f"nothing at {line}"}))
@@ -43,16 +53,21 @@ class FakeService:
 
 class _Handler(BaseHTTPRequestHandler):
     fake: FakeService
+    protocol_version = "HTTP/1.1"
 
     def _serve(self) -> None:
         parts = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         line = f"{self.command} {parts.path}"
+        query = parse_qs(parts.query)
         said = json.loads(body) if body else None
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        self.fake.asked.append(Asked(line, parse_qs(parts.query), said, token))
-        answer = self.fake.answer_to(line)
+        if parts.path == "/v1/proof":
+            answer = self.fake.proof(query["key"][0], query["nonce"][0])
+        else:
+            self.fake.asked.append(Asked(line, query, said, token))
+            answer = self.fake.answer_to(line)
         status, value = answer if isinstance(answer, tuple) else (200, answer)
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)

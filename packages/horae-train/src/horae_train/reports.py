@@ -34,13 +34,24 @@ class RunProgress(NamedTuple):
     loss: float | None
 
 
+class NotTheService(Exception):
+    """What listens at the service's address does not know the token of this attempt."""
+
+
 class ReportAddress:
-    """The address for progress reports. No proxies and no redirects, so that the token reaches only the service."""
+    """The address for progress reports: a Unix socket of this machine, or a URL.
+
+    No proxies and no redirects, so that the token reaches only the service. Without TLS, the service proves that it
+    knows the token before the token is sent: another program may have taken the port of a service that has ended.
+    """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._url = env["HORAE_URL"].rstrip("/")
-        self._path = f"/v1/attempts/{env['HORAE_JOB_ID']}/{env.get('HORAE_ATTEMPT') or 1}/progress"
+        self._attempt = f"{env['HORAE_JOB_ID']}/{env.get('HORAE_ATTEMPT') or 1}"
         self._token = env.get("HORAE_TOKEN", "")
+        self._socket = env.get("HORAE_SOCKET", "")
+        #: Whether the service that started this attempt can prove what it knows; older ones cannot.
+        self._proves = env.get("HORAE_PROOF") == "1"
         #: Certificates of the CA that vouches for the service: a text, or a file. Empty: those the system trusts.
         self._ca = env.get("HORAE_CA", "")
         self._tls: ssl.SSLContext | None = None
@@ -56,15 +67,58 @@ class ReportAddress:
         url = urlsplit(self._url)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ValueError(f"HORAE_URL is no address of a service: {self._url}")
-        connection = self._connection(url.scheme, url.hostname, url.port)
+        connection, below, is_verified = self._unix_connection(), "", False
+        if connection is None:
+            connection, below = self._connection(url.scheme, url.hostname, url.port), url.path
+            is_verified = url.scheme == "https"
         body = {"step": report.step, "total": report.total, "loss": report.loss, "ready": ready}
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
-            connection.request("POST", url.path + self._path, json.dumps(body), headers)
+            if self._proves and not is_verified:
+                self._demand_proof(connection, below)
+                # No new connection is made unasked: what listens there then has proved nothing.
+                connection.auto_open = 0
+            connection.request("POST", f"{below}/v1/attempts/{self._attempt}/progress", json.dumps(body), headers)
             answer = connection.getresponse()
             return answer.status, answer.read(_ANSWER_BYTES)
         finally:
             connection.close()
+
+    def _demand_proof(self, connection: HTTPConnection, below: str) -> None:
+        """Raise unless the service proves on this connection that it knows the token, which is not sent for that."""
+        import hmac
+        import os
+        from hashlib import sha256
+        from urllib.parse import quote
+
+        nonce, digest = os.urandom(16).hex(), sha256(self._token.encode()).hexdigest()
+        connection.request("GET", f"{below}/v1/proof?key={quote(self._attempt, safe='')}&nonce={nonce}")
+        answer = connection.getresponse().read(_ANSWER_BYTES)
+        try:
+            given = str(json.loads(answer)["proof"])
+        except (ValueError, KeyError, TypeError):
+            given = ""
+        wanted = hmac.new(digest.encode(), f"horae proof\n{nonce}".encode(), sha256).hexdigest()
+        if not hmac.compare_digest(given.encode(), wanted.encode()):
+            raise NotTheService("what listens at the service's address did not prove that it is the service")
+
+    def _unix_connection(self) -> HTTPConnection | None:
+        """A connection by the Unix socket; None if there is none, as on other machines and within containers."""
+        if not self._socket:
+            return None
+        import socket
+        from http.client import HTTPConnection
+
+        wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        wire.settimeout(TIMEOUT_S)
+        try:
+            wire.connect(self._socket)
+        except OSError:
+            wire.close()
+            return None
+        connection = HTTPConnection("localhost", timeout=TIMEOUT_S)
+        connection.sock = wire
+        return connection
 
     def _connection(self, scheme: str, host: str, port: int | None) -> HTTPConnection:
         # Imported here: these modules take longer to import than the rest of this package.

@@ -17,13 +17,16 @@ from horae.core.errors import UserError, in_plain_words
 from horae.crash import write_report
 from horae.service.daemon import Closed
 from horae.service.job_file import error_sentence, most_helpful_error
-from horae.service.roles import Forbidden, NotFound
+from horae.service.roles import Caller, Forbidden, NotFound, Role
 from horae.service.store.connection import StoreTrouble
 
 #: Longest sentence in characters.
 _LONGEST = 600
 #: HTTP statuses of user errors; all others are 400.
 _STATUS: dict[type[UserError], int] = {Forbidden: 403, NotFound: 404, StoreTrouble: 503, Closed: 503}
+
+
+_JOURNAL_TROUBLE = "The journal cannot be used now: try again in a moment, and tell an admin if that does not help."
 
 
 class Problem(BaseModel):
@@ -39,6 +42,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     403: {"model": Problem, "description": "The token's role does not allow it."},
     404: {"model": Problem, "description": "Not found, or not visible to you."},
     413: {"model": Problem, "description": "The request is too large."},
+    421: {"model": Problem, "description": "The service has not the name that was asked for."},
     422: {"model": Problem, "description": "The request has a wrong format."},
     429: {"model": Problem, "description": "Too many requests: wait a while."},
     500: {"model": Problem, "description": "A bug in Horae; a report was written on the server."},
@@ -64,6 +68,10 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
 
 async def _user_error(request: Request, error: Exception) -> JSONResponse:
     status = next((number for error_type, number in _STATUS.items() if isinstance(error, error_type)), 400)
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if isinstance(error, StoreTrouble) and (caller is None or caller.role is not Role.ADMIN):
+        # The error may name the journal's path or host, which only admins need to know.
+        return problem(status, _JOURNAL_TROUBLE, {"Retry-After": "1"})
     return problem(status, str(error), {"Retry-After": "1"} if status == 503 else None)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi.responses import Response
+from pydantic import FailFast
 from pydantic_core import to_json
 
 from horae.backends.task import Task
@@ -38,7 +39,8 @@ class BadQuestion(UserError):
 def submit(
     service: ServiceGiven,
     caller: CallerGiven,
-    jobs: Annotated[list[JobFile], Body(min_length=1, max_length=MOST_JOBS)],
+    # One wrong job is told of: errors of a million would take seconds to collect.
+    jobs: Annotated[list[JobFile], FailFast(), Body(min_length=1, max_length=MOST_JOBS)],
     dry_run: Annotated[bool, Query(description="Only check whether the jobs would be accepted.")] = False,
 ) -> schemas.Ids:
     """Submit jobs, all or none. They are in the journal when this returns."""
@@ -153,7 +155,13 @@ def events(service: ServiceGiven, caller: CallerGiven, job: JobId) -> dict[str, 
     row = views.visible_row(caller, job)
     app, lifetime = views.status.spec(row).app_id, views.lifetime(row)
     events = [
-        {"seq": seq, "at": views.timestamp(record.at_s), "kind": event.kind, "job": event.job, "what": event.what}
+        {
+            "seq": seq,
+            "at": views.timestamp(record.at_s),
+            "kind": event.kind,
+            "job": event.job,
+            "what": event.what if service.may_see_names(caller, event) else event.unnamed,
+        }
         for seq, record in service.daemon.store.job_records(job, app)
         for event in event_sentences.sentences_of(record)
         if event.job == job or (event.app == app and lifetime[0] <= record.at_s <= lifetime[1])

@@ -333,3 +333,9 @@ class Health(BaseModel):
 
     ok: bool
     error: str = ""
+
+
+class Proof(BaseModel):
+    """Proof that the service knows a token."""
+
+    proof: str

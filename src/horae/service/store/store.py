@@ -36,7 +36,7 @@ from horae.service.store import schema
 from horae.service.store.connection import TIMEOUT_S, StoreTrouble, connect, read_url, reading, writing
 from horae.service.store.journal_compaction import MAX_KEPT_REPORTS, superseded_reports
 from horae.service.store.store_lock import lock_store
-from horae.service.store.stored_records import Act, TokenRecord, decode_task, encode_task
+from horae.service.store.stored_records import Act, TokenRecord, decode_task, encode_task, without_memory
 
 Record = Event | Decided
 Name = TypeVar("Name", str, int)
@@ -161,21 +161,24 @@ class Store:
                 _append_acts(connection, acts)
         return last + len(records)
 
-    def tail(self, after: int = 0, upto: int | None = None) -> Iterator[tuple[int, Record]]:
-        """Numbers and records after record `after`, up to record `upto` if given, in order."""
+    def tail(self, after: int = 0, upto: int | None = None, with_memory: bool = True) -> Iterator[tuple[int, Record]]:
+        """Numbers and records after record `after`, up to record `upto` if given, in order.
+
+        Without `with_memory`, the policy memory of decisions, which may be megabytes, is not decoded.
+        """
         seq = schema.journal.c.seq
         query = select(seq, schema.journal.c.body)
-        return self._pages(query if upto is None else query.where(seq <= upto), seq, after)
+        return self._pages(query if upto is None else query.where(seq <= upto), seq, after, with_memory)
 
     def job_records(self, job: str, app: str | None = None) -> Iterator[tuple[int, Record]]:
         """Records that name a job: its submission, reports about it, decisions that stop, place or launch it.
 
-        With `app`, also the records of the app's own agent: registration, offers, bids.
+        With `app`, also the records of the app's own agent: registration, offers, bids. Decisions lack policy memory.
         """
         named, seq = schema.journal_jobs, schema.journal.c.seq
         names = [job] if app is None else [job, _app_name(app)]
         wanted = select(named.c.seq).where(named.c.job.in_(names))
-        return self._pages(select(seq, schema.journal.c.body).where(seq.in_(wanted)), seq, 0)
+        return self._pages(select(seq, schema.journal.c.body).where(seq.in_(wanted)), seq, 0, False)
 
     def last_seq(self) -> int:
         """Number of the last record; 0 if the journal is empty."""
@@ -195,11 +198,14 @@ class Store:
             number = schema.journal.c.seq
             return (connection.scalar(select(func.count(number))) or 0) == _last(connection, number)
 
-    def _pages(self, query: Select[int, str], seq: ColumnElement[int], after: int) -> Iterator[tuple[int, Record]]:
+    def _pages(
+        self, query: Select[int, str], seq: ColumnElement[int], after: int, with_memory: bool
+    ) -> Iterator[tuple[int, Record]]:
         while True:
             with reading(self._engine) as connection:
                 page = connection.execute(query.where(seq > after).order_by(seq).limit(_PAGE)).all()
-            yield from ((number, decode(json.loads(body))) for number, body in page)
+            for number, body in page:
+                yield number, decode(json.loads(body if with_memory else without_memory(body)))
             if len(page) < _PAGE:
                 return
             after = page[-1][0]

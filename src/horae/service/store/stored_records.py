@@ -75,3 +75,15 @@ def decode_task(text: str) -> Task:
 @cache
 def _tasks() -> TypeAdapter[Task]:
     return TypeAdapter(Task)
+
+
+_MEMORY, _AFTER_MEMORY = ',"memory":[', '],"asks":'
+
+
+def without_memory(body: str) -> str:
+    """A record as JSON with the policy memory of a decision, if it has any, cut out as text: it may be megabytes.
+
+    A quote within a text is written `\\"`, so that neither mark can be part of a text.
+    """
+    begin, end = body.find(_MEMORY), body.rfind(_AFTER_MEMORY)
+    return body[: begin + len(_MEMORY)] + body[end:] if 0 <= begin < end else body
