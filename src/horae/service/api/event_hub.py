@@ -26,14 +26,14 @@ from horae.service.views.event_sentences import EventSentence
 POLL_S = 0.2
 #: Longest wait for an event, in seconds; then a listener may look whether it is still welcome.
 WAIT_S = 1.0
-#: Records told at a time, and events kept for listeners.
+#: Records read at a time, and events kept for listeners.
 _PAGE, _KEPT = 500, 10_000
 #: Listeners that read pages of the past at the same time.
 _READERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class ToldEvent:
+class SentEvent:
     """An event as it is sent. `unnamed`: the same for callers who may not see the other job in it."""
 
     seq: int
@@ -51,7 +51,7 @@ class EventHub:
         self._listeners = 0
         self._teller: asyncio.Task[None] | None = None
         #: Events of the records after `_first`, up to `_last`.
-        self._told: deque[ToldEvent] = deque()
+        self._events: deque[SentEvent] = deque()
         self._first = self._last = 0
         self._news = asyncio.Event()
         self._reading = asyncio.Semaphore(_READERS)
@@ -64,10 +64,10 @@ class EventHub:
                 news = self._news
                 if after < self._first:
                     async with self._reading:
-                        told, after = await run_in_threadpool(self._page, after, self._first)
+                        events, after = await run_in_threadpool(self._page, after, self._first)
                 else:
-                    told, after = self._kept_after(after), max(after, self._last)
-                text = "".join(self._visible(caller, told))
+                    events, after = self._kept_after(after), max(after, self._last)
+                text = "".join(self._visible(caller, events))
                 yield text
                 if not text and after >= self._last:
                     await _wait(news)
@@ -78,7 +78,7 @@ class EventHub:
         """Count a listener, and begin to tell if it is the first."""
         self._listeners += 1
         if self._teller is None or self._teller.done():
-            self._told.clear()
+            self._events.clear()
             self._first = self._last = self._service.daemon.published_seq
             self._teller = asyncio.get_running_loop().create_task(self._tell())
 
@@ -88,46 +88,46 @@ class EventHub:
             if upto <= self._last:
                 await asyncio.sleep(POLL_S)
                 continue
-            told, self._last = await run_in_threadpool(self._page, self._last, upto)
-            self._told.extend(told)
-            while len(self._told) > _KEPT:
+            events, self._last = await run_in_threadpool(self._page, self._last, upto)
+            self._events.extend(events)
+            while len(self._events) > _KEPT:
                 # All events of a record stay, or none.
-                self._first = self._told[0].seq
-                while self._told and self._told[0].seq == self._first:
-                    self._told.popleft()
+                self._first = self._events[0].seq
+                while self._events and self._events[0].seq == self._first:
+                    self._events.popleft()
             self._news.set()
             self._news = asyncio.Event()
 
-    def _kept_after(self, after: int) -> list[ToldEvent]:
-        new: list[ToldEvent] = []
-        for event in reversed(self._told):
+    def _kept_after(self, after: int) -> list[SentEvent]:
+        new: list[SentEvent] = []
+        for event in reversed(self._events):
             if event.seq <= after:
                 break
             new.append(event)
         return new[::-1]
 
-    def _visible(self, caller: Caller, told: Iterable[ToldEvent]) -> Iterable[str]:
+    def _visible(self, caller: Caller, events: Iterable[SentEvent]) -> Iterable[str]:
         service = self._service
-        for event in told:
+        for event in events:
             if service.may_see_event(caller, event.sentence, event.at_s):
                 yield event.text if service.may_see_names(caller, event.sentence) else event.unnamed
 
-    def _page(self, after: int, upto: int) -> tuple[list[ToldEvent], int]:
+    def _page(self, after: int, upto: int) -> tuple[list[SentEvent], int]:
         """Events of at most a page of records after `after`, and the number of the last record."""
         daemon = self._service.daemon
         upto = min(upto, after + _PAGE)
         records = daemon.recent.after(after, upto)
         if records is None:
             records = list(islice(daemon.store.tail(after, upto, with_memory=False), _PAGE))
-        return [told for seq, record in records for told in self._told_of(seq, record)], upto
+        return [events for seq, record in records for events in self._events_of(seq, record)], upto
 
-    def _told_of(self, seq: int, record: Event | Decided) -> Iterable[ToldEvent]:
+    def _events_of(self, seq: int, record: Event | Decided) -> Iterable[SentEvent]:
         at = self._service.views().timestamp(record.at_s)
         for sentence in self._service.event_sentences().sentences_of(record):
             fields = {"seq": seq, "at": at, "kind": sentence.kind, "job": sentence.job}
             text = sse({**fields, "what": sentence.what}, number=seq)
             unnamed = sse({**fields, "what": sentence.unnamed}, number=seq) if sentence.names else text
-            yield ToldEvent(seq, record.at_s, sentence, text, unnamed)
+            yield SentEvent(seq, record.at_s, sentence, text, unnamed)
 
 
 async def _wait(news: asyncio.Event) -> None:
