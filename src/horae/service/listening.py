@@ -170,17 +170,17 @@ def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
 
 
 class _UnixSockets:
-    """Unix sockets that every account may connect to, if it can reach their folder: for people, and for jobs.
+    """Unix sockets for people, and for jobs. `is_open`: every account that can reach their folder may connect.
 
     Jobs have one of their own, on which no account counts: a sandbox may hand it to jobs of the service's account.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_open: bool) -> None:
         """Raises OSError if these places cannot be used."""
         self._paths = (path, path.with_name(f"{path.stem}-jobs{path.suffix}"))
-        self.people = _unix_socket(self._paths[0])
+        self.people = _unix_socket(self._paths[0], is_open)
         try:
-            self.jobs = _unix_socket(self._paths[1])
+            self.jobs = _unix_socket(self._paths[1], is_open)
         except OSError:
             self.people.close()
             path.unlink(missing_ok=True)
@@ -202,7 +202,7 @@ class _UnixSockets:
 def _listen_unix(path: Path, is_needed: bool) -> _UnixSockets | None:
     """The Unix sockets; None if they cannot be had and were not asked for: there is still the port."""
     try:
-        return _UnixSockets(path)
+        return _UnixSockets(path, is_open=is_needed)
     except OSError as error:
         # The folder may have too long a name for a socket, or be on a file system without sockets.
         if not is_needed:
@@ -213,13 +213,13 @@ def _listen_unix(path: Path, is_needed: bool) -> _UnixSockets | None:
         ) from None
 
 
-def _unix_socket(path: Path) -> socket.socket:
+def _unix_socket(path: Path, is_open: bool) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket() and not _is_listened_at(path):
             path.unlink()
         listener.bind(str(path))
-        path.chmod(0o666)
+        path.chmod(0o666 if is_open else 0o600)
         listener.listen(1024)
     except OSError:
         listener.close()
