@@ -11,19 +11,26 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from starlette.exceptions import HTTPException
 
 from horae.backends.fake import FakeJob
-from horae.core.cluster import Node
+from horae.core.bidding import Ask
+from horae.core.cluster import Node, Span
+from horae.core.codec import decode, encode
+from horae.core.commands import Decided, Launch
+from horae.core.events import JobStarted
 from horae.service.api import event_hub, limits
 from horae.service.api.limits import USER_LIMITS
 from horae.service.recent_records import RecentRecords
 from horae.service.roles import Role
+from horae.service.store.stored_records import without_memory
 from horae.service.views.event_sentences import EventSentences
 from tests.service.live import PATIENCE_S, Live, eventually, in_state, live, submit
 
@@ -165,6 +172,21 @@ def test_a_listener_that_falls_behind_misses_nothing(service: Live, monkeypatch:
         numbers = [said["seq"] for _, said in one.heard]
         assert numbers == sorted(numbers)
         assert len({json.dumps(said) for _, said in one.heard}) == len(one.heard), "each is heard once"
+
+
+def test_policy_memory_is_cut_out_and_nothing_else() -> None:
+    ask = Ask("a", 1, 2.0, (("m", 1, "v100"),), 1, 1, 1.0)
+    tricky = Launch('j],"asks":,"memory":[', 1, (0,), Span.NODE, 0.0)
+    memory = (("x", None, np.array([1.0, np.inf])),)
+    for record in (
+        Decided(1.0, True, launches=(tricky,), memory=memory, asks=(ask,), wake_s=5.0),
+        Decided(1.0, True, launches=(tricky,), asks=(ask,)),
+        JobStarted(1.0, "memory", 1),
+    ):
+        body = json.dumps(encode(record), separators=(",", ":"))
+        slim = decode(json.loads(without_memory(body)))
+        wanted = replace(record, memory=()) if isinstance(record, Decided) else record
+        assert encode(slim) == encode(wanted)
 
 
 def test_jobs_of_others_are_not_named_in_events(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ class FakeService:
     url: str
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    #: Headers of its answers.
+    headers: dict[str, str] = field(default_factory=dict)
     #: Tokens that it knows, and proves that it knows.
     tokens: list[str] = field(default_factory=lambda: ["letmein"])
 
@@ -73,6 +75,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
+        for name, text in self.fake.headers.items():
+            self.send_header(name, text)
         self.end_headers()
         self.wfile.write(data)
 
