@@ -189,6 +189,7 @@ def test_no_token_goes_to_a_program_that_took_the_port(
     assert not any(secret.encode() in stranger.heard for secret in (token, token[5:], job_token, job_token[5:]))
 
 
+@pytest.mark.long
 def test_jobs_report_by_their_socket_and_by_the_port(folder: Path) -> None:
     with serving(folder) as server, httpx.Client(base_url=server.url, trust_env=False) as operator:
         operator.headers["Authorization"] = f"Bearer {server.token_file.read_text().strip()}"
