@@ -25,7 +25,7 @@ from horae.service.server import Http
 from horae.service.views.views import ServiceViews
 from tests.service.live import PATIENCE_S, Live, eventually, in_state, live, submit
 
-SLOW = CallerLimits(requests_per_s=0.5, burst=5, at_once=8, streams=1)
+SLOW = CallerLimits(requests_per_s=0.5, burst=5, at_once=8, streams=1, log_reads=4)
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 @pytest.fixture
 def service(shared: Live) -> Iterator[Live]:
     yield shared
-    object.__setattr__(shared.app.state.service, "limits_of", lambda caller: USER_LIMITS)
+    shared.app.state.service.limits_of = lambda caller: USER_LIMITS
 
 
 def limit(service: Live, limits: dict[str, CallerLimits]) -> None:
-    object.__setattr__(service.app.state.service, "limits_of", lambda caller: limits.get(caller.user, USER_LIMITS))
+    service.app.state.service.limits_of = lambda caller: limits.get(caller.user, USER_LIMITS)
 
 
 # ------------------------------------------------------------------------- rates
@@ -107,7 +107,7 @@ def test_slow_requests_of_one_user_leave_threads_to_others(service: Live, monkey
 
 
 def test_health_is_asked_through_the_threads(service: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = CallerLimits(requests_per_s=1000, burst=1000, at_once=100, streams=1)
+    limits = CallerLimits(requests_per_s=1000, burst=1000, at_once=100, streams=1, log_reads=4)
     limit(service, {"slow": limits})
     go_on, shares = threading.Event(), ServiceViews.shares
 

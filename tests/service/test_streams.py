@@ -11,26 +11,20 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from starlette.exceptions import HTTPException
 
 from horae.backends.fake import FakeJob
-from horae.core.bidding import Ask
-from horae.core.cluster import Node, Span
-from horae.core.codec import decode, encode
-from horae.core.commands import Decided, Launch
-from horae.core.events import JobStarted
+from horae.core.cluster import Node
+from horae.core.limits import Limits
 from horae.service.api import event_hub, limits
-from horae.service.api.limits import USER_LIMITS
+from horae.service.api.limits import ADMIN_LIMITS, USER_LIMITS, caller_limits
 from horae.service.recent_records import RecentRecords
-from horae.service.roles import Role
-from horae.service.store.stored_records import without_memory
+from horae.service.roles import Caller, Role, Scope
 from horae.service.views.event_sentences import EventSentences
 from tests.service.live import PATIENCE_S, Live, eventually, in_state, live, submit
 
@@ -109,6 +103,30 @@ def test_nobody_may_have_too_many_streams(service: Live) -> None:
     Listener(alice, "/v1/stream")
 
 
+def test_limits_that_an_admin_has_set_go_before_those_of_the_role(service: Live) -> None:
+    alice, admin = service.person("alice"), service.person("root", Role.ADMIN)
+    (job,) = submit(alice, {"app": "own"})
+    in_state(alice, job, "running")
+    changed = {"whom": "user:alice", "streams": 1, "log_reads": 0}
+    assert admin.put("/v1/limits", json=changed).status_code == 200
+    Listener(alice, "/v1/stream")
+    assert "You have 1 streams open" in alice.get("/v1/stream").json()["error"]
+    assert "no reads of logs" in alice.get(f"/v1/jobs/{job}/logs").json()["error"]
+    assert admin.put("/v1/limits", json={"whom": "user:alice", "requests_per_s": 0}).status_code == 200
+    refused = alice.get("/v1/jobs")
+    assert (refused.status_code, "Retry-After" in refused.headers) == (429, False)
+    assert admin.get("/v1/jobs").status_code == 200
+
+
+def test_limits_are_those_of_the_role_where_none_are_set() -> None:
+    alice, root = Caller("alice", Role.MEMBER), Caller("root", Role.ADMIN)
+    assert caller_limits(alice, Limits()) == USER_LIMITS
+    assert caller_limits(root, Limits()) == ADMIN_LIMITS
+    assert caller_limits(Caller("root", Role.ADMIN, Scope("research")), Limits()) == USER_LIMITS
+    few = caller_limits(alice, Limits(requests_per_s=2.0, log_reads=1))
+    assert (few.requests_per_s, few.burst, few.streams, few.log_reads) == (2.0, 10, USER_LIMITS.streams, 1)
+
+
 def test_streams_that_come_at_once_are_counted_before_they_begin(service: Live) -> None:
     """All requests are sent before any answer is read."""
     token = service.token("alice")
@@ -174,21 +192,6 @@ def test_a_listener_that_falls_behind_misses_nothing(service: Live, monkeypatch:
         assert len({json.dumps(said) for _, said in one.heard}) == len(one.heard), "each is heard once"
 
 
-def test_policy_memory_is_cut_out_and_nothing_else() -> None:
-    ask = Ask("a", 1, 2.0, (("m", 1, "v100"),), 1, 1, 1.0)
-    tricky = Launch('j],"asks":,"memory":[', 1, (0,), Span.NODE, 0.0)
-    memory = (("x", None, np.array([1.0, np.inf])),)
-    for record in (
-        Decided(1.0, True, launches=(tricky,), memory=memory, asks=(ask,), wake_s=5.0),
-        Decided(1.0, True, launches=(tricky,), asks=(ask,)),
-        JobStarted(1.0, "memory", 1),
-    ):
-        body = json.dumps(encode(record), separators=(",", ":"))
-        slim = decode(json.loads(without_memory(body)))
-        wanted = replace(record, memory=()) if isinstance(record, Decided) else record
-        assert encode(slim) == encode(wanted)
-
-
 def test_jobs_of_others_are_not_named_in_events(tmp_path: Path) -> None:
     with live(tmp_path, "srtf", nodes=(Node("v100", "v100", 1),)) as running:
         alice, bob, admin = running.person("alice"), running.person("bob"), running.person("root", Role.ADMIN)
@@ -198,7 +201,7 @@ def test_jobs_of_others_are_not_named_in_events(tmp_path: Path) -> None:
         (secret,) = submit(bob, {"name": "bobsecretproject", "estimate": {"duration": "1h"}})
         in_state(bob, secret, "running")
         told = [one["what"] for one in alice.get(f"/v1/jobs/{long}/events").json()["events"]]
-        assert any("preempted by a job of another user, which gets its GPUs" in what for what in told), told
+        assert any("preempted by another user's job, which gets its GPUs" in what for what in told), told
         assert secret not in str(told)
         told = [one["what"] for one in admin.get(f"/v1/jobs/{long}/events").json()["events"]]
         assert any(f"preempted by job {secret} of bob" in what for what in told), told
@@ -333,3 +336,39 @@ def test_nobody_waits_while_a_log_is_fetched(
     fetched.set()
     reader.join(PATIENCE_S)
     assert "from afar" in found[0]
+
+
+def test_many_slow_reads_of_logs_hold_up_neither_other_requests_nor_other_users(
+    service: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As many as took all threads of the API; more than a user may have waiting are refused."""
+    alice, bob = service.person("alice"), service.person("bob")
+    (job,), (other,) = submit(alice), submit(bob)
+    in_state(alice, job, "running")
+    in_state(bob, other, "running")
+    answers = threading.Event()
+
+    def fetch(of: str, attempt: int, piece: int = 0) -> Path:
+        assert of == other or answers.wait(PATIENCE_S)
+        return tmp_path / "log.txt"
+
+    (tmp_path / "log.txt").write_text("here\n")
+    monkeypatch.setattr(service.backend, "log", fetch)
+    codes: list[int] = []
+
+    def read(client: httpx.Client) -> None:
+        codes.append(client.get(f"/v1/jobs/{job}/logs").status_code)
+
+    clients = [service.person("alice") for _ in range(9)]
+    readers = [threading.Thread(target=read, args=(client,), daemon=True) for client in clients for _ in range(5)]
+    monkeypatch.setattr(limits, "WAITING_A_USER", 40)
+    for reader in readers:
+        reader.start()
+    eventually(lambda: codes == [429] * 5)
+    assert bob.get(f"/v1/jobs/{other}/logs").text == "here\n"
+    assert alice.get("/v1/jobs").status_code == 200
+    assert alice.get("/healthz").status_code == 200
+    answers.set()
+    for reader in readers:
+        reader.join(PATIENCE_S)
+    assert sorted(codes) == [200] * 40 + [429] * 5

@@ -30,7 +30,6 @@ from horae.backends.attempt_round import (
     AttemptRound,
     FollowedAttempt,
     ReconcilerSettings,
-    SilentEnds,
     is_held,
 )
 from horae.backends.driver import ClusterDriver, Look, OutOfSight, Piece, PieceId, PieceRunning, host_of
@@ -39,6 +38,7 @@ from horae.backends.local import runner
 from horae.backends.looking_backend import LookingBackend
 from horae.backends.protocol import Attempt, Seen, Sight, Start
 from horae.backends.shared_folder import OrderedAttempt, SharedFolder, piece_log, read_secrets
+from horae.backends.silent_ends import SilentEnds
 from horae.backends.task import Task
 from horae.core.cluster import BadCluster
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
@@ -97,14 +97,19 @@ class Reconciler(LookingBackend):
         settings: ReconcilerSettings | None = None,
         python: str = sys.executable,
         fence: str = "",
+        max_log_bytes: int = runner.LARGEST_LOG,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._python = settings or ReconcilerSettings(), python
-        super().__init__("horae-reconciler", self._settings.silence_s)
+        super().__init__("horae-reconciler", self._settings.silence_s, monotonic)
         self._driver, self._shared, self._secrets = driver, shared.resolve(), secrets
+        self._max_log_bytes = max_log_bytes
         self._folder: SharedFolder | None = None
         # Shared with the daemon's thread, under the lock.
         self._notes: list[_Note] = []
         self._followed: dict[Attempt, FollowedAttempt] = {}
+        #: Attempts that cannot start, since others had their ids.
+        self._used: set[Attempt] = set()
         # Of the thread alone.
         #: The nodes of the last look, by name. They are kept while the cluster is out of sight.
         self._last_seen: dict[str, Seen] = {}
@@ -116,7 +121,7 @@ class Reconciler(LookingBackend):
         self._rounds = 0
         self._fence = Fence(fence, lambda node: self._note(_Gone(node)))
         #: Set while the daemon's loop waits for something to do; when this thread last gave way to it; monotonic.
-        self._loop_idle, self._gave_way_s = threading.Event(), time.monotonic()
+        self._loop_idle, self._gave_way_s = threading.Event(), monotonic()
         self._loop_idle.set()
         self._begin()
 
@@ -148,12 +153,14 @@ class Reconciler(LookingBackend):
         with self._lock:
             events, self._events = self._events[:_EVENTS], self._events[_EVENTS:]
             # What was told of forgotten attempts is known.
-            news = [event for event in events if (of := _attempt_of(event)) is None or of in self._followed]
+            attempts = self._followed.keys() | self._used
+            news = [event for event in events if (of := _attempt_of(event)) is None or of in attempts]
         return [replace(event, at_s=now_s) for event in news]
 
     def forget(self, job: str, attempt: int) -> None:
         """Drop the records of an ended attempt. Its logs stay, and it never runs again."""
         with self._lock:
+            self._used.discard((job, attempt))
             followed = self._followed.get((job, attempt))
             if followed and followed.ended:
                 del self._followed[job, attempt]
@@ -208,7 +215,7 @@ class Reconciler(LookingBackend):
 
     def _open(self) -> SharedFolder:
         """Read the attempts of the reconciler before this one."""
-        folder = SharedFolder(self._shared, self._secrets)
+        folder = SharedFolder(self._shared, self._secrets, self._max_log_bytes)
         found = {ordered.id: FollowedAttempt(ordered, ordered.stop_requested) for ordered in folder.tracked()}
         if all(each.ordered.piece(node).begun for each in found.values() for node in each.nodes):
             folder.remove_old_runners()
@@ -224,12 +231,12 @@ class Reconciler(LookingBackend):
         self._stuck = {}
         with self._lock:
             notes = list(self._notes)
-        end_s = time.monotonic() + _SLICE_S
+        end_s = self._monotonic() + _SLICE_S
         kept: list[_Note] = []
         # Stops first. A start of an attempt that must stop is then not performed at all.
         for note in sorted(notes, key=_urgency):
             self._give_way()
-            if time.monotonic() > end_s and isinstance(note, Start | _Forget):
+            if self._monotonic() > end_s and isinstance(note, Start | _Forget):
                 kept.append(note)
                 self._wake.set()
             elif not self._try_for(_subject(note), partial(self._take, folder, note)):
@@ -255,8 +262,12 @@ class Reconciler(LookingBackend):
         match note:
             case Start():
                 attempt = (note.job, note.attempt)
-                if attempt not in self._followed and (folder.order(note) or folder.is_tracked(attempt)):
+                if attempt in self._followed:
+                    return
+                if folder.order(note) or folder.is_tracked(attempt):
                     self._follow(folder.attempt(attempt))
+                else:
+                    self._tell_used(attempt)
             case _Stop():
                 self._take_stop(folder, (note.job, note.attempt))
             case _Forget():
@@ -277,6 +288,12 @@ class Reconciler(LookingBackend):
         with self._lock:
             self._followed[ordered.id] = FollowedAttempt(ordered, ordered.stop_requested)
 
+    def _tell_used(self, attempt: Attempt) -> None:
+        """Tell that an attempt cannot start: its folder has the end of another one, which was forgotten."""
+        with self._lock:
+            self._used.add(attempt)
+            self._events.append(LaunchFailed(0.0, *attempt, "its folder was used by another attempt"))
+
     # --- 2. to 4.: look, act, tell
 
     def _round(self, folder: SharedFolder) -> None:
@@ -290,36 +307,39 @@ class Reconciler(LookingBackend):
             return
         self._drop_unwanted(look)
         self._observe_attempts()
-        self._trouble, self._looked_s = f"{trouble} {self._stuck_in_words()}".strip(), time.monotonic()
+        self._trouble, self._looked_s = f"{trouble} {self._stuck_in_words()}".strip(), self._monotonic()
 
     def _see_to_all(self, folder: SharedFolder, look: Look) -> None:
         """See to the attempts in turn, for a while: thousands of launches must not keep a stop waiting."""
         living = self._living()
         self._rounds += 1
-        refused, end_s = 0, time.monotonic() + _SLICE_S
+        refused, end_s = 0, self._monotonic() + _SLICE_S
         for followed in sorted(living, key=lambda each: each.seen_to):
             followed.seen_to = self._rounds
             if self._goes_on(followed, folder, look):
                 continue
             self._give_way()
             try:
-                self._try_for(followed.id[0], AttemptRound(followed, folder, look, self._settings, self).see_to)
+                self._try_for(followed.id[0], self._attempt_round(followed, folder, look).see_to)
             except OutOfSight as why:
                 # The cluster manager may refuse one submission for now, and take the next.
                 refused += 1
                 self._stuck[followed.id[0]] = str(why).rstrip(".")
                 if refused >= _REFUSALS:
                     raise
-            if self._closing or time.monotonic() > end_s:
+            if self._closing or self._monotonic() > end_s:
                 self._wake.set()
                 return
 
+    def _attempt_round(self, followed: FollowedAttempt, folder: SharedFolder, look: Look) -> AttemptRound:
+        return AttemptRound(followed, folder, look, self._settings, self, self._monotonic())
+
     def _give_way(self) -> None:
         """Wait while the daemon's loop is busy, but only a few times as long as this thread has worked since."""
-        worked_s = time.monotonic() - self._gave_way_s
+        worked_s = self._monotonic() - self._gave_way_s
         if not self._loop_idle.is_set():
             self._loop_idle.wait(_GIVE_WAY * worked_s)
-        self._gave_way_s = time.monotonic()
+        self._gave_way_s = self._monotonic()
 
     def _goes_on(self, followed: FollowedAttempt, folder: SharedFolder, look: Look) -> bool:
         """Whether an attempt of one piece simply runs, so that there is nothing to do for it.
@@ -327,7 +347,7 @@ class Reconciler(LookingBackend):
         Its end would be told only when the cluster manager says that the piece has ended, too. Of a gang, one piece
         may end while the cluster manager says that all run.
         """
-        now_s = time.monotonic()
+        now_s = self._monotonic()
         if not followed.announced or followed.stopping or len(followed.nodes) != 1:
             return False
         [node] = followed.nodes
@@ -357,7 +377,8 @@ class Reconciler(LookingBackend):
             is_open = node.is_open and not node.is_lost and not look.foreign.get(node.name)
             why = "" if is_open else "; ".join(look.foreign.get(node.name, ())) or node.why
             try:
-                seen.append(Seen(node.name, node.gpu_type, node.gpus, node.rack or "rack-0", is_open, why))
+                rack, room = node.rack or "rack-0", (node.cpus, node.memory_mb)
+                seen.append(Seen(node.name, node.gpu_type, node.gpus, rack, is_open, why, *room))
             except BadCluster:
                 misnamed.append(node.name)
         seen += self._missing_nodes(living - look.nodes.keys())
@@ -421,6 +442,7 @@ class Reconciler(LookingBackend):
     def submit(self, ordered: OrderedAttempt, nodes: Sequence[str]) -> None:
         """Submit the pieces on these nodes."""
         assert self._folder
+        self.check_term()
         # The runner forks beside its beating thread, which newer Pythons warn of in the job's log.
         python = (self._python, "-I", "-S", "-W", "ignore")
         command = (*python, self._folder.program, str(ordered.path), runner.PIECE)
@@ -432,14 +454,16 @@ class Reconciler(LookingBackend):
 
     def kill(self, piece: PieceId) -> None:
         """Kill a piece; again if that has not helped after a while, and then less and less often."""
-        now_s = time.monotonic()
+        now_s = self._monotonic()
         due_s, wait_s = self._kills.get(piece, (0.0, _KILL_AGAIN_S))
         if now_s >= due_s:
+            self.check_term()
             self._kills[piece] = (now_s + wait_s, min(2 * wait_s, _KILL_RARELY_S))
             self._driver.kill(piece)
 
     def fence_off(self, node: str) -> None:
         """Let the site's fence make sure that nothing runs on a node's machine."""
+        self.check_term()
         self._fence.use_on(host_of(node))
 
     def look_again(self) -> None:

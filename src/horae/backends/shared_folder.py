@@ -7,9 +7,10 @@
     <shared>/jobs/<job>/<attempt>/order.json   the attempt as it was ordered; beside it `stop`, if it must stop
     <shared>/jobs/<job>/<attempt>/<node>/      the files of a piece
 
-The other files are as in `local/attempt_folders.py`. Of what is written here, nothing waits until it would survive a
-power cut of the file server: that takes milliseconds each time. The journal has every launch, and orders again what is
-lost; whether a piece was begun is what its runner writes durably.
+The other files are as in `local/attempt_folders.py`. An attempt's order survives a power cut of the file server:
+without it, a service that starts later would take the attempt for one that never began, and give its GPUs away while it
+runs. It is the one thing here that waits for the disk, which takes milliseconds. What is lost of the rest is written
+again, and whether a piece was begun is what its runner writes durably.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,15 +28,18 @@ from urllib.parse import quote
 
 from horae.backends.driver import NODE_VARIABLE, PieceId, SeenNode, host_of
 from horae.backends.local import runner
-from horae.backends.local.attempt_folders import AttemptFolders, read_if_there, read_json, work_saved
-from horae.backends.local.runner_order import make_order, master_variables, task_of
-from horae.backends.piece_files import CANNOT_RUN, PieceFiles
+from horae.backends.local.attempt_folders import AttemptFolders, Order, read_json
+from horae.backends.local.runner_order import make_order, master_variables
+from horae.backends.piece_files import CANNOT_RUN, PieceFiles, is_there
 from horae.backends.protocol import Attempt, Start
+from horae.backends.saved_work import work_saved
 from horae.backends.task import Task
 from horae.core.errors import UserError
 
 #: File with the id of the service.
 SERVICE = "service.json"
+#: How often a checkpoint whose folder fails is read again, before it counts as none.
+_READ_TRIES = 20
 #: Variables that name the GPUs which the cluster manager chose.
 _TAKEN_OVER = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
@@ -50,6 +55,8 @@ class OrderedAttempt:
     task: Task | None
     nodes: tuple[str, ...]
     stop_requested: bool
+    #: Whether its order is there, and cannot be understood. Its nodes are then those that have files.
+    is_broken: bool = False
 
     def piece(self, node: str) -> PieceFiles:
         """The files of the piece on a node."""
@@ -68,18 +75,21 @@ class OrderedAttempt:
 
     def why_not_ordered(self) -> str:
         """Why the attempt could not be ordered; empty if it was only stopped before."""
-        return str((read_json(self.path / runner.EXIT) or {}).get("why", ""))
+        return str((read_json(self.path / runner.EXIT, sure=True) or {}).get("why", ""))
 
 
 class SharedFolder:
     """Orders, stops and pieces of all attempts on the shared folder. Raises OSError while it cannot be used."""
 
-    def __init__(self, path: Path, secrets: Path | None) -> None:
-        self.path, self._secrets = path, secrets
+    def __init__(self, path: Path, secrets: Path | None, max_log_bytes: int = runner.LARGEST_LOG) -> None:
+        self.path, self._secrets, self._max_log_bytes = path, secrets, max_log_bytes
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._attempts = AttemptFolders(path)
         self._clock = path / "clock"
         self._clock.touch(mode=0o600)
+        _sync(path)
+        #: How often in a row a job's checkpoint could not be read.
+        self._unread: Counter[str] = Counter()
         #: The thread that deletes; jobs that it has to discard, and jobs whose folders are gone.
         self._bin_thread, self._bin_lock = threading.Thread(), threading.Lock()
         self._to_discard: set[str] = set()
@@ -120,23 +130,26 @@ class SharedFolder:
     def attempt(self, attempt: Attempt) -> OrderedAttempt:
         """An attempt as it was ordered. Raises OSError if that cannot be read now."""
         folder = self._attempts.of(attempt)
-        order = read_if_there(folder.path / runner.ORDER)
-        nodes = tuple(order["nodes"]) if order else ()
-        return OrderedAttempt(
-            attempt, folder.path, order, task_of(order) if order else None, nodes, folder.stop_requested
-        )
+        path = folder.path / runner.ORDER
+        is_ordered = is_there(path)
+        order = Order.of(read_json(path, runner.LARGEST_ORDER, sure=True)) if is_ordered else None
+        if order and _can_be_submitted(order):
+            return OrderedAttempt(attempt, folder.path, order.content, order.task, order.nodes, folder.stop_requested)
+        nodes = folder.claimed_pieces() if is_ordered else ()
+        return OrderedAttempt(attempt, folder.path, None, None, nodes, folder.stop_requested, is_ordered)
 
     def order(self, start: Start) -> bool:
         """Write the order of an attempt down; False if the attempt was ordered, or stopped, before."""
         attempt = (start.job, start.attempt)
         folder = self._attempts.of(attempt)
-        if folder.order() or folder.exit() or folder.stop_requested:
+        if folder.was_ordered or folder.exit() or folder.stop_requested:
             return False
         self._attempts.remember(attempt)
         try:
-            order = make_order(start, folder.path, {}, self._secrets)
+            order, saved = make_order(start, folder.path, {}, self._secrets), self._work_saved(start.task, folder.path)
             seats = [list(place.gpus) for place in start.places]
-            folder.write_order({**order, "saved": work_saved(start.task, folder.path), "seats": seats}, durable=False)
+            order |= {"saved": saved, "max_log_bytes": self._max_log_bytes}
+            folder.write_order({**order, "seats": seats})
         except UserError as why:
             end = {"code": CANNOT_RUN, "stopped": False, "why": str(why)}
             runner.write_atomically(str(folder.path), runner.EXIT, end, once=True)
@@ -150,17 +163,19 @@ class SharedFolder:
         """Write down that an attempt must stop; False if it has ended and is forgotten."""
         folder = self._attempts.of(attempt)
         if not followed:
-            if folder.order() or folder.exit() or folder.stop_requested:
+            if folder.was_ordered or folder.exit() or folder.stop_requested:
                 return False
             self._attempts.remember(attempt)
-        (folder.path / runner.STOP).touch(mode=0o600)
+        folder.make()  # services before this one made the marker first, and may have died then
+        if not folder.stop_requested:
+            os.close(runner.create(str(folder.path / runner.STOP)))
         return True
 
     def forget(self, attempt: Attempt) -> tuple[PieceId, ...]:
         """Remove the marker, and token and secrets from all orders; returns the pieces. Logs and ends stay."""
         folder, ordered = self._attempts.of(attempt), self.attempt(attempt)
         with suppress(OSError):  # the job may be discarded already
-            folder.scrub(durable=False)
+            folder.scrub()
             for node in ordered.nodes:
                 ordered.piece(node).remove_environment()
         self._attempts.forget(attempt)
@@ -168,8 +183,20 @@ class SharedFolder:
 
     def work_done(self, ordered: OrderedAttempt) -> float:
         """Work in the checkpoint of a job, which any order of the job leads to."""
-        task = ordered.task or next(map(task_of, self._attempts.orders(ordered.id[0])), None)
-        return work_saved(task, ordered.path) if task else 0.0
+        task = ordered.task or next((order.task for order in self._attempts.orders(ordered.id[0])), None)
+        return self._work_saved(task, ordered.path) if task else 0.0
+
+    def _work_saved(self, task: Task, folder: Path) -> float:
+        """Work in a job's checkpoint. A folder that fails for a moment is tried again, but not for ever."""
+        try:
+            saved = work_saved(task, folder, sure=True)
+        except OSError:
+            self._unread[task.job] += 1
+            if self._unread[task.job] < _READ_TRIES:
+                raise
+            saved = 0.0
+        self._unread.pop(task.job, None)
+        return saved
 
     # --- pieces
 
@@ -187,7 +214,8 @@ class SharedFolder:
         ranks = [dict(rank) for rank in order["ranks"] if rank["GROUP_RANK"] == str(group)]
         for rank in ranks:
             rank.pop("CUDA_VISIBLE_DEVICES")
-        secrets = {name: value.rstrip("\r\n") for name, value in self.secrets(order["secrets"]).items()}
+        found = read_secrets(self._secrets, order["secrets"].values())
+        secrets = {name: found[path].rstrip("\r\n") for name, path in order["secrets"].items() if path in found}
         env = {
             **order["env"],
             **secrets,
@@ -243,7 +271,7 @@ class SharedFolder:
         return gone
 
     def _empty_bin(self) -> None:
-        if not self._bin_thread.is_alive():
+        if not self._bin_thread.is_alive() and (self._to_discard or self._attempts.has_full_bin):
             self._bin_thread = threading.Thread(target=self._delete, name="horae-bin", daemon=True)
             self._bin_thread.start()
 
@@ -260,6 +288,22 @@ class SharedFolder:
         self._attempts.empty_bin()
 
 
+def _can_be_submitted(order: Order) -> bool:
+    """Whether an order has what its pieces need: a job may have written it anew."""
+    parts = {"seats": list, "ranks": list, "env": dict, "secrets": dict}
+    whole = all(isinstance(order.content.get(name), part) for name, part in parts.items())
+    return whole and len(order.content["seats"]) == len(order.nodes)
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder would survive a power cut of the file server."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def service_id(shared: Path) -> str:
     """The id of the service that owns a shared folder, made on its first day: services must not mix up their jobs."""
     shared.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -270,7 +314,8 @@ def service_id(shared: Path) -> str:
 def piece_log(shared: Path, attempt: Attempt, piece: int) -> Path:
     """The log file of an attempt's piece, counted from 0."""
     path = shared / "jobs" / attempt[0] / str(attempt[1])
-    nodes = (read_json(path / runner.ORDER) or {}).get("nodes", [])
+    order = Order.of(read_json(path / runner.ORDER, runner.LARGEST_ORDER, sure=True))
+    nodes = order.nodes if order else ()
     return PieceFiles(path / nodes[piece] if piece < len(nodes) else path).log
 
 

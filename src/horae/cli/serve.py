@@ -22,11 +22,15 @@ from horae.client.address import default_state
 if TYPE_CHECKING:
     from horae.service.server import Server
 
+#: Least bytes of `--max-log`.
+LEAST_LOG_BYTES = 10_000
+
 
 class LocalRole(StrEnum):
     """Roles of accounts of this machine that have no token."""
 
     NONE = "none"
+    MEMBER = "member"
     USER = "user"
     VIEWER = "viewer"
     ADMIN = "admin"
@@ -109,7 +113,11 @@ def command(
     ] = None,
     secrets: Annotated[
         Path | None,
-        typer.Option("--secrets", metavar="DIR", help="Folder of secrets: jobs can ask for its files by name."),
+        typer.Option(
+            "--secrets",
+            metavar="DIR",
+            help="Folder of secrets, which jobs ask for by name: users/USER/NAME, queues/QUEUE/NAME, all/NAME.",
+        ),
     ] = None,
     keep: Annotated[
         str | None,
@@ -120,6 +128,14 @@ def command(
             "after 90d, keep their files).",
         ),
     ] = None,
+    max_log: Annotated[
+        str,
+        typer.Option(
+            "--max-log",
+            metavar="SIZE",
+            help="Keep at most this much of what an attempt prints on a node: its beginning and its end, a half each.",
+        ),
+    ] = "100MB",
     backend: Annotated[
         str | None,
         typer.Option(
@@ -201,6 +217,13 @@ def command(
             "--access-log", metavar="FILE", help="Write a line on each request to this file, refused ones too."
         ),
     ] = None,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="If another service uses the same --database, answer what reads, and take over when it ends.",
+        ),
+    ] = False,
     more: Annotated[
         list[str] | None,
         typer.Option(
@@ -210,6 +233,13 @@ def command(
             "nodes or in the image; Slurm's account, qos; trust-annotations=yes to adopt its pods; repeatable.",
         ),
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Go on with what is left of a journal that is damaged or lost records; no used number is given again.",
+        ),
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Start the service, which runs jobs on this machine's GPUs or on a cluster until Ctrl-C or SIGTERM.
@@ -222,7 +252,7 @@ def command(
     """
     stop = _stop_on_signals()
     _excuse_slow_start()
-    from horae.cli.setup.duration_options import read_span
+    from horae.cli.setup.duration_options import read_size, read_span
     from horae.cli.setup.inputs import read_pairs, read_queue_file
     from horae.service.roles import Role
     from horae.service.server import ServeOptions, Server
@@ -243,6 +273,7 @@ def command(
         queues=() if queues is None else read_queue_file(queues, named_by_jobs=True),
         secrets=secrets,
         keep_s=read_span("--keep", keep) if keep is not None else None,
+        max_log_bytes=read_size("--max-log", max_log, LEAST_LOG_BYTES),
         backend=backend,
         partition=partition,
         adopt=adopt,
@@ -258,12 +289,15 @@ def command(
         socket=socket,
         local_users=None if local_users is LocalRole.NONE else Role(local_users.value),
         access_log=access_log,
+        standby=standby,
+        accept_loss=accept_loss,
     )
-    server = Server(asked)
+    server = Server(asked, note, stop)
     try:
         _announce(server, output, is_default=state is None)
-        if server.policy_note:
-            note(server.policy_note)
+        for sentence in (*server.journal_notes, server.policy_note, *server.notes):
+            if sentence:
+                note(sentence)
         server.wait(stop, note)
     finally:
         server.close()
@@ -308,6 +342,7 @@ def _announce(server: Server, output: Output, is_default: bool) -> None:
         "pid": os.getpid(),
         "state": str(server.state),
         "token_file": str(server.token_file),
+        "standby": server.stands_by,
         "policy": at.policy,
         "gpus": {kind: int(n) for kind, n in zip(at.cluster.gpu_types, at.open_by_type, strict=True)},
     }
@@ -333,6 +368,12 @@ def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[
         if is_default
         else [f"export HORAE_URL={record['url']}{ca}{plain} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
     )
+    if server.stands_by:
+        return [
+            f"Horae stands by at {record['url']}, and takes over when the active service ends.",
+            f"State: {record['state']}",
+            "Ctrl-C ends the standby; the active service goes on.",
+        ]
     jobs = server.daemon.backend.submit_with or "horae submit -- python train.py"
     steps = [*where, jobs, "horae queue", "horae token create NAME"]
     return [

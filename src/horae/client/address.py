@@ -14,6 +14,10 @@ from horae.core.errors import UserError
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
 _TOKEN = re.compile(r"[!-~]+")
+#: Begins the address of a service by its Unix socket.
+UNIX = "unix:"
+#: Files in the state folder with the address of the service, and of its standby.
+ADDRESS_FILES = ("address.json", "standby.json")
 #: If this is 1, tokens may cross the network without encryption. Jobs of a service that allows it have it.
 _PLAIN_HTTP = "HORAE_ALLOW_PLAIN_HTTP"
 
@@ -30,7 +34,7 @@ class NoToken(UserError):
 class Address:
     """Address of a service, whether it is on this machine, and the token for it.
 
-    By its Unix socket, the service knows the account that asks: the token may be empty.
+    By its Unix socket (`unix:PATH`), the service knows the account that asks: the token may be empty.
     """
 
     url: str
@@ -38,7 +42,8 @@ class Address:
     token: str
     #: Certificates of the CA that vouches for the service: a file, or their text. None: those the system trusts.
     ca: str | None = None
-    unix_socket: str | None = None
+    #: Further addresses, of its standby or of services that may have taken over. They are trusted as much as `url`.
+    others: tuple[str, ...] = ()
 
 
 def default_state() -> Path:
@@ -49,22 +54,40 @@ def default_state() -> Path:
 def find_address(url: str | None) -> Address:
     """The service at `url`, HORAE_URL or on this machine, in this order, with the first token found.
 
-    A URL may be unix:PATH, the place of the service's Unix socket.
+    Several addresses, of a service and its standby, have commas between them. A token goes to no other address. An
+    address may be unix:PATH, the place of a service's Unix socket.
     """
-    ca, named = os.environ.get("HORAE_CA"), url or os.environ.get("HORAE_URL")
-    if named and named.startswith("unix:"):
-        return Address(named, True, _own_token(), None, named.removeprefix("unix:").replace("///", "/", 1))
-    where, ca, unix_socket = (named, ca, None) if named else _own_service(ca)
-    if unix_socket:
-        return Address(where, True, _own_token(), ca, unix_socket)
-    parts = _checked(where)
-    local = not named or bool(_LOOPBACK.fullmatch(parts.hostname or ""))
-    if parts.scheme == "http" and not local and os.environ.get(_PLAIN_HTTP) != "1":
-        raise NoService(
-            f"Your token would cross the network to {where} without encryption: use https://, or, if the service "
-            f"has no TLS and you trust the network, set {_PLAIN_HTTP}=1."
-        )
-    return Address(where.rstrip("/"), local, _token(local), ca)
+    ca, named = os.environ.get("HORAE_CA"), url or _named_in_environment()
+    found, ca = (named.split(","), ca) if named else _own_services(ca)
+    places = [_place(place.strip()) for place in found if place.strip()] or [_place("")]
+    remote = [where for where in places if not _is_local(where)]
+    local = not named or not remote
+    for where in remote:
+        if where.startswith("http:") and not local and os.environ.get(_PLAIN_HTTP) != "1":
+            raise NoService(
+                f"Your token would cross the network to {where} without encryption: use https://, or, if the service "
+                f"has no TLS and you trust the network, set {_PLAIN_HTTP}=1."
+            )
+    token = _token(local, [where.startswith(UNIX) for where in places])
+    return Address(places[0], local, token, ca, tuple(places[1:]))
+
+
+def _named_in_environment() -> str:
+    """The addresses that the environment names: jobs have that of the standby in a variable of its own."""
+    names = (os.environ.get(name, "") for name in ("HORAE_URL", "HORAE_STANDBY_URL"))
+    return ",".join(filter(None, names)) if os.environ.get("HORAE_URL") else ""
+
+
+def _place(where: str) -> str:
+    """An address in its usual form; raises if it is none."""
+    if where.startswith(UNIX):
+        return where.replace("///", "/", 1)
+    _checked(where)
+    return where.rstrip("/")
+
+
+def _is_local(where: str) -> bool:
+    return where.startswith(UNIX) or bool(_LOOPBACK.fullmatch(urlsplit(where).hostname or ""))
 
 
 def _checked(url: str) -> SplitResult:
@@ -80,23 +103,31 @@ def _checked(url: str) -> SplitResult:
     return parts
 
 
-def _own_service(ca: str | None) -> tuple[str, str | None, str | None]:
-    """Address, CA (or else `ca`) and Unix socket of the service that was last started here, if it still runs."""
-    path = default_state() / "address.json"
-    try:
-        address = json.loads(path.read_text(encoding="utf-8"))
-        url, pid, ca = str(address["url"]), int(address["pid"]), address.get("ca", ca)
-        unix_socket = address.get("socket")
-    except FileNotFoundError:
+def _own_services(ca: str | None) -> tuple[list[str], str | None]:
+    """Addresses and CA (or else `ca`) of the service that was last started on this machine, and of its standby."""
+    found = [own for name in ADDRESS_FILES if (own := _own_service(default_state() / name))]
+    if not found:
         raise NoService(
             "No service was found on this machine: start one with `horae serve`, or name one with --url or HORAE_URL."
-        ) from None
+        )
+    # Another program may listen at the address of one that has ended, and must not get the token.
+    alive = [(url, own_ca) for url, own_ca, pid in found if is_alive(pid)]
+    if not alive:
+        raise NoService("The service on this machine has ended: start it again with `horae serve`.")
+    return [url for url, _ in alive], next((own_ca for _, own_ca in alive if own_ca), ca)
+
+
+def _own_service(path: Path) -> tuple[str, str | None, int] | None:
+    """Address, by its Unix socket if it has one, CA and process id in a file of a service; None if there is none."""
+    try:
+        address = json.loads(path.read_text(encoding="utf-8"))
+        url, unix_socket = str(address["url"]), address.get("socket")
+        where = f"{UNIX}{unix_socket}" if unix_socket and Path(unix_socket).is_socket() else url
+        return where, address.get("ca"), int(address["pid"])
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, KeyError, TypeError):
         raise NoService(f"{path} cannot be read: start the service again with `horae serve`, or use --url.") from None
-    # Another program may listen there now, and must not get the token.
-    if not is_alive(pid):
-        raise NoService("The service on this machine has ended: start it again with `horae serve`.")
-    return url, ca, str(unix_socket) if unix_socket and Path(unix_socket).is_socket() else None
 
 
 def is_alive(pid: int) -> bool:
@@ -110,11 +141,6 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def _own_token() -> str:
-    """The first token found, that of the state folder excepted; empty if there is none."""
-    return next(_checked_tokens(local=False), "")
-
-
 def _checked_tokens(local: bool) -> Iterator[str]:
     for source, text in _tokens(local):
         token = text.strip()
@@ -123,10 +149,15 @@ def _checked_tokens(local: bool) -> Iterator[str]:
         yield token
 
 
-def _token(local: bool) -> str:
-    """The first token found. The state folder's token is an admin's, and used only for a service on this machine."""
-    for token in _checked_tokens(local):
+def _token(local: bool, by_socket: list[bool]) -> str:
+    """The first token found. The state folder's token is an admin's, and used only for a service on this machine.
+
+    Services that are reached by a Unix socket know the account that asks, and need none.
+    """
+    for token in _checked_tokens(local and not all(by_socket)):
         return token
+    if any(by_socket):
+        return ""
     raise NoToken(
         "No token was found: set HORAE_TOKEN, or put the token into ~/.config/horae/token; "
         "an admin can make one with `horae token create USER`."

@@ -16,6 +16,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from horae.client.address import UNIX
+
 if TYPE_CHECKING:
     import ssl
 
@@ -26,6 +28,8 @@ _IDLE_S = 2.0
 _PIECE = 65536
 #: Characters of a token's SHA-256 by which the service is asked for its proof.
 _PROOF_KEY = 16
+#: Header by which a standby says that another service is active.
+_STANDBY_HEADER = "Horae-Standby"
 _NO_CA = (
     "No CA that this machine trusts has issued its certificate: set HORAE_CA to the file of its CA, from its operator."
 )
@@ -63,6 +67,8 @@ class Reply:
     body: bytes
     #: Seconds to wait before the request may be sent again, if the service says so.
     retry_after_s: float | None = None
+    #: Whether a standby refused the request: another service is active.
+    is_standby: bool = False
 
     @property
     def text(self) -> str:
@@ -75,19 +81,20 @@ class Reply:
 
 
 class HttpConnection:
-    """One connection to a service, by TCP or by the Unix socket at `unix_socket`.
+    """One connection to a service, by TCP or by a Unix socket (`unix:PATH`).
 
     Without TLS, the service must prove that it knows the token before the token is sent: another program may have
     taken the port of a service that has ended.
     """
 
-    def __init__(self, url: str, token: str, ca: str | None = None, unix_socket: str | None = None) -> None:
+    def __init__(self, url: str, token: str, ca: str | None = None) -> None:
         parts = urlsplit(url)
-        self._connection = _UnixConnection(unix_socket) if unix_socket else _connection(parts, ca)
+        is_unix = url.startswith(UNIX)
+        self._connection = _UnixConnection(url.removeprefix(UNIX)) if is_unix else _connection(parts, ca)
         # No new connection is made unasked: what listens there then has proved nothing.
         self._connection.auto_open = 0
-        self._below = "" if unix_socket else parts.path.rstrip("/")
-        self._token, self._needs_proof = token, bool(token) and (unix_socket is not None or parts.scheme == "http")
+        self._below = "" if is_unix else parts.path.rstrip("/")
+        self._token, self._needs_proof = token, bool(token) and parts.scheme != "https"
         self._headers = {"Accept": "*/*"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._asked_s = time.monotonic()
 
@@ -99,8 +106,9 @@ class HttpConnection:
         """Send a request and read the whole response."""
         with self._in_words():
             answer = self._send(method, path, params, body)
-            retry_after = answer.headers.get("Retry-After", "")
-            reply = Reply(answer.status, answer.read(), float(retry_after) if retry_after.isdecimal() else None)
+            after = answer.headers.get("Retry-After", "")
+            is_standby = answer.headers.get(_STANDBY_HEADER) is not None
+            reply = Reply(answer.status, answer.read(), float(after) if after.isdecimal() else None, is_standby)
         self._asked_s = time.monotonic()
         return reply
 

@@ -17,6 +17,8 @@ from horae.service.tls import Tls, TlsFiles, read_ca
 
 #: Seconds between two looks at the files of the certificate.
 _RENEWAL_LOOK_S = 1.0
+#: Name of the Unix socket if another service on the same state folder has the first one.
+_SECOND_SOCKET = "standby.sock"
 
 
 class CannotServe(UserError):
@@ -204,13 +206,16 @@ def _listen_unix(path: Path, is_needed: bool) -> _UnixSockets | None:
     try:
         return _UnixSockets(path, is_open=is_needed)
     except OSError as error:
-        # The folder may have too long a name for a socket, or be on a file system without sockets.
-        if not is_needed:
-            return None
-        why = error.strerror or error
-        raise CannotServe(
-            f"Cannot listen at --socket {path} ({why}): choose another place, with a short name."
-        ) from None
+        if is_needed:
+            why = error.strerror or error
+            raise CannotServe(
+                f"Cannot listen at --socket {path} ({why}): choose another place, with a short name."
+            ) from None
+    # A service and its standby may share the state folder. The folder may also have too long a name for a socket, or be
+    # on a file system without sockets.
+    with suppress(OSError):
+        return _UnixSockets(path.with_name(_SECOND_SOCKET), is_open=False)
+    return None
 
 
 def _unix_socket(path: Path, is_open: bool) -> socket.socket:

@@ -1,17 +1,17 @@
 """A service that says what a test has it say, on a real socket, and remembers what it was asked."""
 
-import hmac
 import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+
+from tests.proof import proof
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,6 @@ class FakeService:
     headers: dict[str, str] = field(default_factory=dict)
     #: Tokens that it knows, and proves that it knows.
     tokens: list[str] = field(default_factory=lambda: ["letmein"])
-
-    def proof(self, key: str, nonce: str) -> Any:
-        for digest in (sha256(token.encode()).hexdigest() for token in self.tokens):
-            if digest.startswith(key):
-                return {"proof": hmac.digest(digest.encode(), f"horae proof\n{nonce}".encode(), "sha256").hex()}
-        return 404, {"error": "This service does not know that token."}
 
     def answer_to(self, line: str) -> Any:
         said = self.answers.get(line, (404, {"error": f"nothing at {line}"}))
@@ -66,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
         said = json.loads(body) if body else None
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if parts.path == "/v1/proof":
-            answer = self.fake.proof(query["key"][0], query["nonce"][0])
+            answer = {"proof": proof(self.fake.tokens, self.path)}
         else:
             self.fake.asked.append(Asked(line, query, said, token))
             answer = self.fake.answer_to(line)

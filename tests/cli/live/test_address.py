@@ -174,3 +174,17 @@ def test_a_service_that_does_not_know_the_token_does_not_get_it(
     monkeypatch.setenv("HORAE_TOKEN", "anothers")
     assert "did not prove that it knows your token" in horae("queue").err
     assert fake.asked == []
+
+
+def test_a_standby_on_this_machine_is_found_beside_the_service_or_alone(home: Path) -> None:
+    private(home / "state" / "horae" / "token", "admin\n")
+    standby = {"url": "http://127.0.0.1:7", "pid": os.getpid()}
+    private(home / "state" / "horae" / "standby.json", json.dumps(standby))
+    own_service(home)
+    found = find_address(None)
+    assert (found.url, found.others) == ("http://127.0.0.1:9", ("http://127.0.0.1:7",))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    own_service(home, pid=ended.pid)
+    found = find_address(None)
+    assert (found.url, found.others) == ("http://127.0.0.1:7", ())

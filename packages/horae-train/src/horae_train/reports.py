@@ -24,6 +24,8 @@ PATIENCE_S = 3.0
 RETRY_S, RETRY_MOST_S = 0.2, 5.0
 #: Bytes read of an answer, at most.
 _ANSWER_BYTES = 65536
+#: Begins a place that is a Unix socket.
+_UNIX = "unix:"
 
 
 class RunProgress(NamedTuple):
@@ -46,10 +48,13 @@ class ReportAddress:
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._url = env["HORAE_URL"].rstrip("/")
+        named = f"{env['HORAE_URL']},{env.get('HORAE_STANDBY_URL', '')}".split(",")
+        urls = [url.strip().rstrip("/") for url in named if url.strip()]
+        socket = env.get("HORAE_SOCKET", "")
+        #: The service's Unix socket, and addresses of it and its standby; the one that answered last comes first.
+        self._places = ([f"{_UNIX}{socket}"] if socket else []) + urls
         self._attempt = f"{env['HORAE_JOB_ID']}/{env.get('HORAE_ATTEMPT') or 1}"
         self._token = env.get("HORAE_TOKEN", "")
-        self._socket = env.get("HORAE_SOCKET", "")
         #: Whether the service that started this attempt can prove what it knows; older ones cannot.
         self._proves = env.get("HORAE_PROOF") == "1"
         #: Certificates of the CA that vouches for the service: a text, or a file. Empty: those the system trusts.
@@ -57,20 +62,30 @@ class ReportAddress:
         self._tls: ssl.SSLContext | None = None
 
     def post(self, report: RunProgress, ready: bool) -> tuple[int, bytes]:
-        """Send a report; returns HTTP status and body.
+        """Send a report to the service that is active; returns HTTP status and body.
 
         `ready` says that this is the first report of the attempt.
         """
-        # Imported here: this module takes longer to import than the rest of this package.
-        from urllib.parse import urlsplit
+        trouble: Exception | None = None
+        refused: tuple[int, bytes] | None = None
+        for place in list(self._places):
+            try:
+                status, answer, is_standby = self._post_to(place, report, ready)
+            except (OSError, NotTheService) as why:
+                trouble = why
+                continue
+            if not is_standby:
+                self._places.remove(place)
+                self._places.insert(0, place)
+                return status, answer
+            refused = (status, answer)
+        if refused:
+            return refused
+        raise trouble or ValueError("HORAE_URL is no address of a service.")
 
-        url = urlsplit(self._url)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError(f"HORAE_URL is no address of a service: {self._url}")
-        connection, below, is_verified = self._unix_connection(), "", False
-        if connection is None:
-            connection, below = self._connection(url.scheme, url.hostname, url.port), url.path
-            is_verified = url.scheme == "https"
+    def _post_to(self, place: str, report: RunProgress, ready: bool) -> tuple[int, bytes, bool]:
+        """HTTP status, body, and whether another service is active."""
+        connection, below, is_verified = self._connection(place)
         body = {"step": report.step, "total": report.total, "loss": report.loss, "ready": ready}
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
@@ -80,7 +95,7 @@ class ReportAddress:
                 connection.auto_open = 0
             connection.request("POST", f"{below}/v1/attempts/{self._attempt}/progress", json.dumps(body), headers)
             answer = connection.getresponse()
-            return answer.status, answer.read(_ANSWER_BYTES)
+            return answer.status, answer.read(_ANSWER_BYTES), answer.getheader("Horae-Standby") is not None
         finally:
             connection.close()
 
@@ -102,30 +117,19 @@ class ReportAddress:
         if not hmac.compare_digest(given.encode(), wanted.encode()):
             raise NotTheService("what listens at the service's address did not prove that it is the service")
 
-    def _unix_connection(self) -> HTTPConnection | None:
-        """A connection by the Unix socket; None if there is none, as on other machines and within containers."""
-        if not self._socket:
-            return None
-        import socket
-        from http.client import HTTPConnection
-
-        wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        wire.settimeout(TIMEOUT_S)
-        try:
-            wire.connect(self._socket)
-        except OSError:
-            wire.close()
-            return None
-        connection = HTTPConnection("localhost", timeout=TIMEOUT_S)
-        connection.sock = wire
-        return connection
-
-    def _connection(self, scheme: str, host: str, port: int | None) -> HTTPConnection:
+    def _connection(self, place: str) -> tuple[HTTPConnection, str, bool]:
+        """A connection, the path below which the service is, and whether TLS verifies what listens there."""
         # Imported here: these modules take longer to import than the rest of this package.
         from http.client import HTTPConnection, HTTPSConnection
+        from urllib.parse import urlsplit
 
-        if scheme == "http":
-            return HTTPConnection(host, port, timeout=TIMEOUT_S)
+        if place.startswith(_UNIX):
+            return _unix_connection(place[len(_UNIX) :]), "", False
+        url = urlsplit(place)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError(f"HORAE_URL is no address of a service: {place}")
+        if url.scheme == "http":
+            return HTTPConnection(url.hostname, url.port, timeout=TIMEOUT_S), url.path, False
         if self._tls is None:
             from ssl import create_default_context
 
@@ -133,7 +137,24 @@ class ReportAddress:
             self._tls = create_default_context(
                 cafile=None if is_text else self._ca or None, cadata=self._ca if is_text else None
             )
-        return HTTPSConnection(host, port, timeout=TIMEOUT_S, context=self._tls)
+        return HTTPSConnection(url.hostname, url.port, timeout=TIMEOUT_S, context=self._tls), url.path, True
+
+
+def _unix_connection(path: str) -> HTTPConnection:
+    """A connection by a Unix socket. There is none on other machines and within containers: OSError."""
+    import socket
+    from http.client import HTTPConnection
+
+    wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    wire.settimeout(TIMEOUT_S)
+    try:
+        wire.connect(path)
+    except OSError:
+        wire.close()
+        raise
+    connection = HTTPConnection("localhost", timeout=TIMEOUT_S)
+    connection.sock = wire
+    return connection
 
 
 class Reporter:

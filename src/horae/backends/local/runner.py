@@ -8,6 +8,8 @@
 3. Run the setup, then the job's processes, in a process group of their own.
 4. Write `exit.json` when the last process is gone.
 
+What the job prints goes through a pipe into `log.txt`, and from there on into parts of which the oldest are dropped.
+
 On SIGTERM: send the stop signal to the group, after the grace period SIGTERM, then SIGKILL. If a file `stop`
 exists before the start, the job is not started.
 
@@ -23,10 +25,12 @@ sentence into the job's log: that is why annotations that it could not evaluate 
 """
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
 import signal
+import stat
 import sys
 import time
 
@@ -38,6 +42,8 @@ if TYPE_CHECKING:  # importing `typing` would cost milliseconds
 OLDEST_PYTHON = (3, 9)
 
 ORDER, RUNNER, EXIT, LOCK, STOP, LOG = "order.json", "runner.json", "exit.json", "lock", "stop", "log.txt"
+#: Most bytes of output that are kept of an attempt, unless its order says something else (`max_log_bytes`).
+LARGEST_LOG = 100_000_000
 #: Files of a piece: who began it, once and for all, and its sign of life.
 CLAIM, BEAT = "claim", "beat"
 #: The argument that says "run a piece", and the variable with the name of its node.
@@ -54,8 +60,30 @@ _TERM_TO_KILL_S, _KILL_EVERY_S = 5.0, 0.1
 #: Seconds for which to try to write the exit to a full disk, and between two tries. A piece tries for as long as the
 #: shared folder may be away.
 _DISK_S, _DISK_AGAIN_S = 60.0, 0.5
-#: Characters of `saved.json` that are read.
-_LARGEST_SAVED = 65536
+#: Errors of a read that say nothing of the file: a moment later it may be read.
+_PASSING = (
+    errno.EIO,
+    errno.ESTALE,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EINTR,
+    errno.EAGAIN,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+)
+#: Most bytes that are read of a file that a job can write; of `order.json`, which holds the whole task.
+LARGEST_FILE, LARGEST_ORDER = 64 * 1024, 32 * 1024 * 1024
+#: Seconds for which to wait for `saved.json`: the checkpoint folder may be on a file server that is dead.
+_SAVED_S = 10.0
+#: Bytes that are read of a job's output at a time, and that its pipe holds: a job that prints much does not wait.
+_BLOCK, _PIPE_BYTES = 1 << 20, 1 << 20
+#: Seconds for which to wait for the last output once all processes are gone: the disk may hang.
+_DRAIN_S = 10.0
+#: Constant of <linux/fcntl.h>.
+_F_SETPIPE_SZ = 1031
 #: Seconds between two looks for `stop`, and between two beats.
 _LOOK_EVERY_S, _BEAT_EVERY_S = 0.2, 1.0
 #: Constants of <sys/prctl.h>.
@@ -88,7 +116,7 @@ def write_atomically(folder: str, name: str, content: object, once: bool = False
         if once:
             _link(draft, path)
         else:
-            os.rename(draft, path)
+            put_in_place(draft, path)
     except FileExistsError:
         return False
     finally:
@@ -105,8 +133,56 @@ def create(path: str) -> int:
     try:
         return os.open(path, flags, 0o600)
     except FileExistsError:
-        os.unlink(path)
+        put_away(path)
         return os.open(path, flags, 0o600)
+
+
+def put_away(path: str) -> None:
+    """Remove what a job has put in the place of a file. A folder, which may be full, gets another name."""
+    try:
+        os.unlink(path)
+    except (IsADirectoryError, PermissionError):
+        os.rename(path, f"{path}.away.{os.urandom(4).hex()}")
+
+
+def put_in_place(draft: str, path: str) -> None:
+    """Put a file in the place of another, or of a folder that a job has put there."""
+    try:
+        os.rename(draft, path)
+    except IsADirectoryError:
+        put_away(path)
+        os.rename(draft, path)
+
+
+def open_plain(path: str) -> int:
+    """Open a plain file for reading. Never waits for the other end of a pipe; raises OSError if it is no plain file."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(f"{path} is not a plain file")
+    return handle
+
+
+def read_object(path: str, most: int = LARGEST_FILE, sure: bool = False) -> "dict[str, Any] | None":
+    """The object in a JSON file that a job can write; None if the file is missing, or anything is wrong with it.
+
+    With `sure`, raises OSError if the file may be readable a moment later: a file server is away, or too many files
+    are open.
+    """
+    try:
+        handle = open_plain(path)
+        try:
+            size = os.fstat(handle).st_size
+            found = json.loads(os.read(handle, size)) if size <= most else None
+        finally:
+            os.close(handle)
+    except OSError as why:
+        if sure and why.errno in _PASSING:
+            raise
+        return None
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _link(draft: str, path: str) -> None:
@@ -129,7 +205,14 @@ def _sync_folder(folder: str) -> None:
 
 def take_lock(folder: str) -> "int | None":
     """Take the lock of an attempt: an open file, closed to release it. None if another process holds the lock."""
-    handle = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    path, flags = os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags, 0o600)
+    except OSError:
+        if not os.path.lexists(path):
+            raise
+        put_away(path)  # no runner takes a lock that is not a file
+        handle = os.open(path, flags, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -175,9 +258,100 @@ def _children() -> "list[int]":
         return [pid for pid in pids if stat_of(pid)[1:2] == [str(me)]]
 
 
+#: Where lines of Horae's own go: into the log itself or, while a job runs, into the pipe, behind what the job printed.
+_notes = [2]
+
+
 def _log_line(text: str) -> None:
-    """Write a line of Horae's own into the job's log."""
-    os.write(2, f"horae: {text}\n".encode(errors="replace"))
+    """Write a line of Horae's own into the job's log. A pipe that is full, since the disk hangs, is passed by."""
+    line = f"horae: {text}\n".encode(errors="replace")
+    try:
+        os.write(_notes[0], line)
+    except OSError:
+        os.write(2, line)
+
+
+class JobOutput:
+    """The job's output on its way into the log, of which a limited number of bytes is kept.
+
+    log.txt            the first half of these bytes
+    log.txt.OFFSET     a part of what came later, by the number of bytes that were printed before it
+
+    Of the later parts the newest four are kept. A full disk leaves bytes out, too, and stops no job.
+    """
+
+    PARTS = 4
+
+    def __init__(self, folder: str, most: int) -> None:
+        self.folder, self.part_bytes = folder, max(most // (2 * self.PARTS), 1)
+        self.reading, self.writing = os.pipe()
+        try:
+            fcntl.fcntl(self.writing, _F_SETPIPE_SZ, _PIPE_BYTES)
+        except OSError:
+            pass  # the user has too many large pipes: a small one is slower
+        #: Bytes that were printed, the open file, and the bytes that go into it.
+        self.printed = os.fstat(1).st_size
+        self.file, self.room = os.dup(1), max(most // 2 - self.printed, 0)
+        self.parts: list[str] = []
+        # Not blocking, without making the job's end of the pipe so.
+        _notes[0] = os.open(f"/proc/self/fd/{self.writing}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        import _thread
+
+        self.over = _thread.allocate_lock()
+        self.over.acquire()
+        _thread.start_new_thread(self._copy, ())
+
+    def give_to_job(self) -> None:
+        """In a new process: make the pipe its standard output and error."""
+        os.dup2(self.writing, 1)
+        os.dup2(self.writing, 2)
+
+    def finish(self) -> None:
+        """Wait for the last output. A process that escaped, and has the pipe open, does not keep the runner waiting."""
+        os.close(_notes[0])
+        _notes[0] = 2
+        os.close(self.writing)
+        self.over.acquire(timeout=_DRAIN_S)
+
+    def _copy(self) -> None:
+        while True:
+            block = os.read(self.reading, _BLOCK)
+            if not block:
+                break
+            try:
+                self._keep(memoryview(block))
+            except OSError:
+                self.room = 0  # the disk is full: the rest is left out, and what comes next is another part
+                self.printed = self.end
+        self.over.release()
+
+    def _keep(self, block: "memoryview") -> None:
+        self.end = self.printed + len(block)
+        while block:
+            if not self.room:
+                self._begin_part()
+            written = os.write(self.file, block[: self.room])
+            self.printed, self.room, block = self.printed + written, self.room - written, block[written:]
+        while len(self.parts) > self.PARTS:
+            _remove(self.parts.pop(0))
+
+    def _begin_part(self) -> None:
+        if self.parts and not os.fstat(self.file).st_size:
+            _remove(self.parts.pop())  # nothing could be written into it
+        name = os.path.join(self.folder, f"{LOG}.{self.printed}")
+        file = create(name)
+        self.parts.append(name)
+        os.dup2(file, self.file, inheritable=False)
+        os.close(file)
+        self.room = self.part_bytes
+
+
+def _remove(path: str) -> None:
+    """Remove a file, unless the job has done so."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
 
 
 class CannotStart(Exception):
@@ -209,6 +383,7 @@ class Runner:
         self.beat_limit_s: float | None = self.order.get("beat_limit_s")
         self.saved_before = self._saved()
         self.last_beat_s = _running_s()
+        self.output: JobOutput | None = None
         #: Whether the service has written the end of this piece: it was out of sight for too long.
         self.given_up = False
         #: Content of the file `stop`.
@@ -228,11 +403,14 @@ class Runner:
         else:
             self._run_stages()
         self._wait_for_strays()
+        if self.output:
+            self.output.finish()
         self._write_exit()
 
     def _run_stages(self) -> None:
         """Run the setup, if any, and then the job."""
         try:
+            self.output = self._open_output()
             self._prepare()
             if self.task["setup"]:
                 self._run_to_end([["bash", "-e", "-c", self.task["setup"]]])
@@ -242,6 +420,14 @@ class Runner:
         except CannotStart as why:
             _log_line(str(why))
             self.code = self.code or _CANNOT_RUN
+
+    def _open_output(self) -> "JobOutput | None":
+        """The way of the job's output into its log; None if there is none, and the job must write the log itself."""
+        try:
+            return JobOutput(self.folder, int(self.order.get("max_log_bytes", LARGEST_LOG)))
+        except OSError as why:
+            _log_line(f"the size of this log is not limited: {why}")
+            return None
 
     def _check_setup_exit(self) -> None:
         """Set the exit code after the setup. Only the job itself may exit with "run me again"."""
@@ -301,6 +487,8 @@ class Runner:
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals; restore the default
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if self.output:
+                self.output.give_to_job()
             os.chdir(self.order["workdir"])
             os.execvpe(argv[0], argv, env)
         except FileNotFoundError:
@@ -368,7 +556,7 @@ class Runner:
         begun_s = _running_s()
         if self.beat_limit_s is not None and begun_s - self.last_beat_s >= self.beat_limit_s:
             return  # a runner that was frozen: others believe that the job is gone, and `_check_beat` kills it
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         handle = os.open(os.path.join(self.folder, BEAT), flags, 0o600)
         try:
             os.utime(handle)
@@ -379,10 +567,13 @@ class Runner:
     def _look_for_stop(self) -> bool:
         """Send this process a SIGTERM if a stop is wished for."""
         try:
-            with open(os.path.join(self.folder, STOP), encoding="utf-8") as file:
-                self.stop_wish = file.read()
+            handle = open_plain(os.path.join(self.folder, STOP))
         except FileNotFoundError:
             return False
+        try:
+            self.stop_wish = os.read(handle, LARGEST_FILE).decode(errors="replace")
+        finally:
+            os.close(handle)
         os.kill(os.getpid(), signal.SIGTERM)
         return True
 
@@ -447,17 +638,25 @@ class Runner:
         write_atomically(self.folder, RUNNER, {**me, "group": self.group, "up_at": self.up_at}, durable=False)
 
     def _saved(self) -> "Any":
-        """What the job of a piece says that its checkpoint holds; None if it says nothing that can be read.
+        """What the job of a piece says that its checkpoint holds; None if it says nothing that can be read in time.
 
         The job wrote the file, so that anything may be in it. On one machine the backend reads it.
         """
         if self.beat_limit_s is None:
             return None
-        try:
-            with open(os.path.join(self.order["checkpoint_dir"], "saved.json"), encoding="utf-8") as file:
-                return json.loads(file.read(_LARGEST_SAVED))
-        except (OSError, ValueError, RecursionError):
-            return None
+        import _thread
+
+        found: list[dict[str, Any] | None] = []
+        read = _thread.allocate_lock()
+        read.acquire()
+
+        def read_saved() -> None:
+            found.append(read_object(os.path.join(self.order["checkpoint_dir"], "saved.json")))
+            read.release()
+
+        # In a thread: a file server that is dead must not keep the runner from saying its last word.
+        _thread.start_new_thread(read_saved, ())
+        return found[0] if read.acquire(timeout=_SAVED_S) else None
 
     def _note_job_up(self) -> None:
         """Record in `runner.json` that the processes are up, since when, and their group. A full disk is no failure."""

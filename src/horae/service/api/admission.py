@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 import time
 from collections.abc import Callable, Hashable
@@ -11,11 +12,16 @@ from contextlib import AsyncExitStack
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from horae.core.errors import UserError
 from horae.service.api.access_log import AccessLog
 from horae.service.api.auth import Service, refused_token
-from horae.service.api.errors import problem
-from horae.service.api.limits import REPORT_LIMITS, CallerLimits, RequestRates, RequestSlots
+from horae.service.api.errors import problem, refusal
+from horae.service.api.limits import REPORT_LIMITS, CallerLimits, RequestRates, Turns
+from horae.service.roles import Forbidden
+from horae.service.standby import Follower
 
+#: Methods that change nothing, and what a token that is for submitting only may do.
+_READING, _SUBMIT = ("GET", "HEAD"), ("POST", "/v1/jobs")
 #: Paths that need no token.
 _OPEN = re.compile(r"/v1/proof|(?!/v1/|/metrics).*", re.DOTALL)
 _REPORT = re.compile(r"/v1/attempts/([^/]+)/(\d{1,10})/progress")
@@ -32,7 +38,7 @@ class Admission:
         self, app: ASGIApp, service: Service, is_own_name: Callable[[str], bool], log: AccessLog | None = None
     ) -> None:
         self._app, self._service, self._is_own_name, self._log = app, service, is_own_name, log
-        self._rates, self._slots = RequestRates(), RequestSlots()
+        self._rates, self._turns = RequestRates(), Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit the request and pass it on, or refuse it."""
@@ -55,11 +61,15 @@ class Admission:
                 state["ending"] = ending
                 try:
                     self._check_host(scope)
+                    self._check_active(scope)
                     if not _OPEN.fullmatch(scope["path"]):
-                        give_back = await self._take_slot(ending, *await self._identify(scope))
+                        give_back = await self._take_turn(ending, *await self._identify(scope))
                         state["give_back"] = give_back
-                except HTTPException as refusal:
-                    await problem(refusal.status_code, refusal.detail, refusal.headers)(scope, receive, send_noted)
+                except HTTPException as why:
+                    await problem(why.status_code, why.detail, why.headers)(scope, receive, send_noted)
+                    return
+                except UserError as why:
+                    await refusal(why, state.get("caller"))(scope, receive, send_noted)
                     return
                 await self._app(scope, receive, send_noted)
         finally:
@@ -84,6 +94,11 @@ class Admission:
                 "with `horae serve --server-name`.",
             )
 
+    def _check_active(self, scope: Scope) -> None:
+        """Refuse a change if this is a standby, before anything else is asked: it may not know a new token yet."""
+        if isinstance(self._service.daemon, Follower) and scope["method"] not in _READING:
+            raise self._service.daemon.refusal()
+
     async def _identify(self, scope: Scope) -> tuple[Hashable, CallerLimits]:
         """Whose request this is, for counting, and what they may; refuses who has no valid token."""
         service, state = self._service, scope["state"]
@@ -98,10 +113,14 @@ class Admission:
         if caller is None:
             raise refused_token(service, state.get("peer", ""), is_given=token is not None)
         state["caller"] = caller
-        return ("user", caller.user, caller.role), service.limits_of(caller)
+        if caller.scope.submit_only and (scope["method"], scope["path"]) != _SUBMIT:
+            raise Forbidden("This token is for submitting jobs only: use another one.")
+        return ("user", caller.user, caller.is_admin), service.limits_of(caller)
 
-    async def _take_slot(self, ending: AsyncExitStack, whose: Hashable, limits: CallerLimits) -> Callable[[], None]:
+    async def _take_turn(self, ending: AsyncExitStack, whose: Hashable, limits: CallerLimits) -> Callable[[], None]:
         wait_s = self._rates.count(whose, limits)
+        if math.isinf(wait_s):
+            raise HTTPException(429, "Your limit is no requests at all: ask an admin to raise it.")
         if wait_s > 0:
             raise HTTPException(
                 429,
@@ -109,7 +128,7 @@ class Admission:
                 "at a time.",
                 {"Retry-After": str(int(wait_s) + 1)},
             )
-        return await ending.enter_async_context(self._slots.taken(whose, limits))
+        return await ending.enter_async_context(self._turns.taken(whose, limits.at_once))
 
 
 def _is_address(name: str) -> bool:

@@ -16,7 +16,7 @@ from horae.service.api.errors import RESPONSES, handle_errors
 from horae.service.api.limits import BodyLimit
 from horae.service.daemon import Daemon
 from horae.service.local_users import LocalUsers
-from horae.service.operations import Operations
+from horae.service.standby import Follower
 from horae.service.tokens import Tokens
 
 _ABOUT = 'Submit, watch and steer training jobs on shared GPUs. Errors are `{"error": "one sentence"}`.'
@@ -33,8 +33,11 @@ class ApiOptions:
     access_log: AccessLog | None = None
 
 
-def make_app(daemon: Daemon, tokens: Tokens, options: ApiOptions | None = None) -> FastAPI:
-    """The API of a daemon; `app.state.service.leaving` ends its streams."""
+def make_app(daemon: Daemon | Follower, tokens: Tokens, options: ApiOptions | None = None) -> FastAPI:
+    """The API of a daemon, or of a standby.
+
+    `app.state.service.leaving` ends its streams, and `answer_from` there has it answer from another daemon.
+    """
     options = options or ApiOptions()
     app = FastAPI(
         title="Horae",
@@ -45,7 +48,7 @@ def make_app(daemon: Daemon, tokens: Tokens, options: ApiOptions | None = None) 
         redoc_url=None,
         responses=RESPONSES,
     )
-    app.state.service = service = Service(daemon, Operations(daemon), tokens, options.local_users)
+    app.state.service = service = Service(daemon, tokens, options.local_users)
     # The last one is the first that a request comes to.
     app.add_middleware(BodyLimit)
     app.add_middleware(Admission, service=service, is_own_name=options.is_own_name, log=options.access_log)

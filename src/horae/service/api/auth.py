@@ -13,11 +13,12 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from horae.core.states import ALIVE
-from horae.service.api.limits import CallerLimits, FailedLogins, Streams, default_limits
+from horae.service.api.limits import CallerLimits, FailedLogins, LogReads, Streams, caller_limits
 from horae.service.daemon import Daemon
 from horae.service.local_users import LocalUsers
 from horae.service.operations import Operations
 from horae.service.roles import Caller
+from horae.service.standby import Follower
 from horae.service.tokens import Tokens
 from horae.service.views.event_sentences import EventSentence, EventSentences
 from horae.service.views.views import ServiceViews
@@ -29,21 +30,27 @@ _bearer = HTTPBearer(auto_error=False, description="A token of `horae token crea
 _Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Service:
-    """The service as handlers see it."""
+    """The service as handlers see it. All of it but the daemon outlives the takeover by a standby."""
 
-    daemon: Daemon
-    operations: Operations
+    daemon: Daemon | Follower
     tokens: Tokens
     local_users: LocalUsers = field(default_factory=LocalUsers)
-    #: What each caller may ask of the service.
-    limits_of: Callable[[Caller], CallerLimits] = default_limits
     failed: FailedLogins = field(default_factory=FailedLogins)
     #: Open streams and waiting requests for offers.
     streams: Streams = field(default_factory=Streams)
+    #: Logs that are read now, by user.
+    log_reads: LogReads = field(default_factory=LogReads)
     #: Set when the service shuts down, so that streams end.
     leaving: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.answer_from(self.daemon, self.tokens)
+
+    def answer_from(self, daemon: Daemon | Follower, tokens: Tokens) -> None:
+        """Answer from this daemon from now on: a standby that takes over gets one. Streams go on."""
+        self.operations, self.daemon, self.tokens = Operations(daemon), daemon, tokens
 
     @cached_property
     def hub(self) -> EventHub:
@@ -69,18 +76,17 @@ class Service:
 
     def may_see_job(self, caller: Caller, job: str) -> bool:
         """Whether the caller may see a job."""
-        task = self.daemon.tasks.get(job)
-        return caller.sees_all or (task is not None and task.user == caller.user)
-
-    def may_see_names(self, caller: Caller, sentence: EventSentence) -> bool:
-        """Whether the caller may see the other job that a sentence names, if it names one."""
-        return not sentence.names or self.may_see_job(caller, sentence.names)
+        return caller.lists_all or self.views().sees_job(caller, job)
 
     def may_see_event(self, caller: Caller, sentence: EventSentence, at_s: float) -> bool:
         """Whether the caller may see an event of `at_s`: events of own jobs and apps, and of the cluster."""
         if sentence.job:
             return self.may_see_job(caller, sentence.job)
-        return not sentence.app or caller.sees_all or self.operations.sees_app(caller, sentence.app, at_s)
+        return not sentence.app or caller.lists_all or self.operations.sees_app(caller, sentence.app, at_s)
+
+    def limits_of(self, caller: Caller) -> CallerLimits:
+        """What the caller may ask of the service."""
+        return caller_limits(caller, self.operations.rights.limits_of(caller))
 
     @property
     def closing(self) -> bool:
@@ -140,7 +146,7 @@ async def check_attempt(
         raise refused_token(service, _peer(request), is_given=credentials is not None)
 
 
-def _is_over(daemon: Daemon, job: str, attempt: int) -> bool:
+def _is_over(daemon: Daemon | Follower, job: str, attempt: int) -> bool:
     """Whether an existing attempt has ended; also true if its job has left the service.
 
     An attempt that has just started may not be in the published status yet, but its job is.

@@ -17,13 +17,16 @@ from horae.core.errors import UserError, in_plain_words
 from horae.crash import write_report
 from horae.service.daemon import Closed
 from horae.service.job_file import error_sentence, most_helpful_error
-from horae.service.roles import Caller, Forbidden, NotFound, Role
+from horae.service.roles import Caller, Forbidden, NotFound
+from horae.service.standby import StandingBy
 from horae.service.store.connection import StoreTrouble
 
+#: Header of an answer that refuses because another service is active.
+STANDBY_HEADER = "Horae-Standby"
 #: Longest sentence in characters.
 _LONGEST = 600
 #: HTTP statuses of user errors; all others are 400.
-_STATUS: dict[type[UserError], int] = {Forbidden: 403, NotFound: 404, StoreTrouble: 503, Closed: 503}
+_STATUS: dict[type[UserError], int] = {Forbidden: 403, NotFound: 404, StoreTrouble: 503, Closed: 503, StandingBy: 503}
 
 
 _JOURNAL_TROUBLE = "The journal cannot be used now: try again in a moment, and tell an admin if that does not help."
@@ -67,12 +70,17 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
 
 
 async def _user_error(request: Request, error: Exception) -> JSONResponse:
+    return refusal(error, getattr(request.state, "caller", None))
+
+
+def refusal(error: Exception, caller: Caller | None) -> JSONResponse:
+    """A `UserError` as a response."""
     status = next((number for error_type, number in _STATUS.items() if isinstance(error, error_type)), 400)
-    caller: Caller | None = getattr(request.state, "caller", None)
-    if isinstance(error, StoreTrouble) and (caller is None or caller.role is not Role.ADMIN):
+    headers = {"Retry-After": "1"} if status == 503 else {}
+    if isinstance(error, StoreTrouble) and (caller is None or not caller.is_admin):
         # The error may name the journal's path or host, which only admins need to know.
-        return problem(status, _JOURNAL_TROUBLE, {"Retry-After": "1"})
-    return problem(status, str(error), {"Retry-After": "1"} if status == 503 else None)
+        return problem(status, _JOURNAL_TROUBLE, headers)
+    return problem(status, str(error), headers | ({STANDBY_HEADER: "1"} if isinstance(error, StandingBy) else {}))
 
 
 async def _invalid_request(request: Request, error: Exception) -> JSONResponse:

@@ -20,6 +20,7 @@ from horae.core.commands import Decided
 from horae.core.events import Event
 from horae.service.api.auth import Service
 from horae.service.roles import Caller
+from horae.service.store.connection import StoreTrouble
 from horae.service.views.event_sentences import EventSentence
 
 #: Seconds between two looks for new records.
@@ -34,13 +35,15 @@ _READERS = 2
 
 @dataclass(frozen=True, slots=True)
 class SentEvent:
-    """An event as it is sent. `unnamed`: the same for callers who may not see the other job in it."""
+    """An event as it is sent."""
 
     seq: int
     at_s: float
+    #: When it happened, as text.
+    at: str | None
     sentence: EventSentence
+    #: The whole event, for callers who may see all jobs that it names.
     text: str
-    unnamed: str
 
 
 class EventHub:
@@ -64,7 +67,7 @@ class EventHub:
                 news = self._news
                 if after < self._first:
                     async with self._reading:
-                        events, after = await run_in_threadpool(self._page, after, self._first)
+                        events, after = await self._read(after, self._first)
                 else:
                     events, after = self._kept_after(after), max(after, self._last)
                 text = "".join(self._visible(caller, events))
@@ -88,7 +91,7 @@ class EventHub:
             if upto <= self._last:
                 await asyncio.sleep(POLL_S)
                 continue
-            events, self._last = await run_in_threadpool(self._page, self._last, upto)
+            events, self._last = await self._read(self._last, upto)
             self._events.extend(events)
             while len(self._events) > _KEPT:
                 # All events of a record stay, or none.
@@ -107,10 +110,19 @@ class EventHub:
         return new[::-1]
 
     def _visible(self, caller: Caller, events: Iterable[SentEvent]) -> Iterable[str]:
-        service = self._service
+        service, views = self._service, self._service.views()
         for event in events:
             if service.may_see_event(caller, event.sentence, event.at_s):
-                yield event.text if service.may_see_names(caller, event.sentence) else event.unnamed
+                what = views.plain(caller, event.sentence.what)
+                yield event.text if what == event.sentence.what else _text(event.seq, event.at, event.sentence, what)
+
+    async def _read(self, after: int, upto: int) -> tuple[list[SentEvent], int]:
+        """A page of events. While the journal cannot be read, there are none."""
+        try:
+            return await run_in_threadpool(self._page, after, upto)
+        except StoreTrouble:
+            await asyncio.sleep(POLL_S)
+            return [], after
 
     def _page(self, after: int, upto: int) -> tuple[list[SentEvent], int]:
         """Events of at most a page of records after `after`, and the number of the last record."""
@@ -118,16 +130,17 @@ class EventHub:
         upto = min(upto, after + _PAGE)
         records = daemon.recent.after(after, upto)
         if records is None:
-            records = list(islice(daemon.store.tail(after, upto, with_memory=False), _PAGE))
+            records = list(islice(daemon.store.tail(after, upto), _PAGE))
         return [events for seq, record in records for events in self._events_of(seq, record)], upto
 
     def _events_of(self, seq: int, record: Event | Decided) -> Iterable[SentEvent]:
         at = self._service.views().timestamp(record.at_s)
         for sentence in self._service.event_sentences().sentences_of(record):
-            fields = {"seq": seq, "at": at, "kind": sentence.kind, "job": sentence.job}
-            text = sse({**fields, "what": sentence.what}, number=seq)
-            unnamed = sse({**fields, "what": sentence.unnamed}, number=seq) if sentence.names else text
-            yield SentEvent(seq, record.at_s, sentence, text, unnamed)
+            yield SentEvent(seq, record.at_s, at, sentence, _text(seq, at, sentence, sentence.what))
+
+
+def _text(seq: int, at: str | None, sentence: EventSentence, what: str) -> str:
+    return sse({"seq": seq, "at": at, "kind": sentence.kind, "job": sentence.job, "what": what}, number=seq)
 
 
 async def _wait(news: asyncio.Event) -> None:

@@ -15,6 +15,7 @@ from horae.service.api.auth import CallerGiven, ServiceGiven
 from horae.service.health import what_is_wrong
 from horae.service.metrics import exposition
 from horae.service.roles import NotFound
+from horae.service.standby import Follower
 
 router = APIRouter(tags=["health"])
 
@@ -38,7 +39,8 @@ async def _stuck_threads() -> str:
 async def healthz(service: ServiceGiven) -> JSONResponse:
     """Whether the service works. Needs no token, so it gives no details."""
     wrong = what_is_wrong(service.daemon) or await _stuck_threads()
-    return JSONResponse({"ok": not wrong, "error": wrong}, 503 if wrong else 200)
+    standby = {"standby": True} if isinstance(service.daemon, Follower) else {}
+    return JSONResponse({"ok": not wrong, "error": wrong, **standby}, 503 if wrong else 200)
 
 
 @router.get("/metrics", responses=_TEXT, response_class=Response)

@@ -1,22 +1,25 @@
-"""Limits: size and form of a request's body, requests and streams of a caller, wrong tokens of an address."""
+"""Limits: size and form of a request's body, requests, streams and log reads of a caller, wrong tokens."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from anyio import CapacityLimiter
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from horae.core.limits import Limits
 from horae.service.api.errors import problem
-from horae.service.roles import Caller, Role
+from horae.service.roles import Caller
 
 #: Most bytes of a request's body.
 BODY_LIMIT = 4 * 1024 * 1024
@@ -45,20 +48,29 @@ class CallerLimits:
     at_once: int
     #: Open streams, and waiting requests for offers.
     streams: int
+    #: Logs that are read at the same time. Further ones wait.
+    log_reads: int
 
 
-#: Limits of callers by role, unless others are handed in; the service has 40 threads for requests of all.
-USER_LIMITS = CallerLimits(requests_per_s=50.0, burst=250, at_once=8, streams=50)
-ADMIN_LIMITS = CallerLimits(requests_per_s=200.0, burst=1000, at_once=24, streams=100)
+#: Limits of callers for whom admins have set none; the service has 40 threads for requests of all.
+USER_LIMITS = CallerLimits(requests_per_s=50.0, burst=250, at_once=8, streams=50, log_reads=4)
+ADMIN_LIMITS = CallerLimits(requests_per_s=200.0, burst=1000, at_once=24, streams=100, log_reads=4)
 #: Limits of the reports of one attempt: `horae.train` sends one a second, and one for each checkpoint.
-REPORT_LIMITS = CallerLimits(requests_per_s=10.0, burst=50, at_once=2, streams=0)
+REPORT_LIMITS = CallerLimits(requests_per_s=10.0, burst=50, at_once=2, streams=0, log_reads=0)
 #: Most streams of all callers together.
 MOST_STREAMS = 500
+#: Threads that read logs, and reads of a user's logs that may wait.
+LOG_THREADS, WAITING_A_USER = 8, 100
 
 
-def default_limits(caller: Caller) -> CallerLimits:
-    """The limits of a caller by role."""
-    return ADMIN_LIMITS if caller.role is Role.ADMIN else USER_LIMITS
+def caller_limits(caller: Caller, given: Limits) -> CallerLimits:
+    """The limits of a caller: those that admins have set, else those of the role."""
+    limits = ADMIN_LIMITS if caller.is_admin else USER_LIMITS
+    if (rate := given.requests_per_s) is not None:
+        limits = replace(limits, requests_per_s=rate, burst=max(1, round(rate * limits.burst / limits.requests_per_s)))
+    if given.streams is not None:
+        limits = replace(limits, streams=given.streams)
+    return limits if given.log_reads is None else replace(limits, log_reads=given.log_reads)
 
 
 # -------------------------------------------------------------------------- bodies
@@ -188,31 +200,37 @@ class RequestRates:
         self._buckets: _Remembered[_Bucket] = _Remembered(_Bucket)
 
     def count(self, caller: Hashable, limits: CallerLimits) -> float:
-        """Count a request; returns the seconds that the caller must wait before it, 0 if it may go on."""
+        """Count a request; returns the seconds that the caller must wait before it, infinite if they may send none."""
         bucket, now_s = self._buckets.of(caller), self._clock()
         bucket.used = max(0.0, bucket.used - (now_s - bucket.at_s) * limits.requests_per_s)
         bucket.at_s = now_s
+        if not limits.requests_per_s:
+            return math.inf
         if bucket.used + 1 > limits.burst:
             return (bucket.used + 1 - limits.burst) / limits.requests_per_s
         bucket.used += 1
         return 0.0
 
 
-class RequestSlots:
-    """Works on so many requests of a caller at once; the others wait. Used by the thread of the HTTP server only."""
+class Turns:
+    """Lets some of each caller go on at once; the others wait. Used by the thread of the HTTP server only."""
 
     def __init__(self) -> None:
-        self._slots: dict[Hashable, asyncio.Semaphore] = {}
+        self._turns: dict[Hashable, asyncio.Semaphore] = {}
         self._users: Counter[Hashable] = Counter()
 
+    def count(self, caller: Hashable) -> int:
+        """How many of a caller go on, or wait."""
+        return self._users[caller]
+
     @asynccontextmanager
-    async def taken(self, caller: Hashable, limits: CallerLimits) -> AsyncIterator[Callable[[], None]]:
-        """Wait for a slot and keep it; yields what gives it back before the end."""
+    async def taken(self, caller: Hashable, at_once: int) -> AsyncIterator[Callable[[], None]]:
+        """Wait for a turn and keep it; yields what gives it back before the end."""
         self._users[caller] += 1
-        slots = self._slots.setdefault(caller, asyncio.Semaphore(limits.at_once))
+        turns = self._turns.setdefault(caller, asyncio.Semaphore(at_once))
         try:
-            await slots.acquire()
-            kept = [slots]
+            await turns.acquire()
+            kept = [turns]
 
             def give_back() -> None:
                 if kept:
@@ -225,7 +243,7 @@ class RequestSlots:
         finally:
             self._users[caller] -= 1
             if not self._users[caller]:
-                del self._users[caller], self._slots[caller]
+                del self._users[caller], self._turns[caller]
 
 
 class Streams:
@@ -271,3 +289,28 @@ class FailedLogins:
                 return FAILURES_S - (now_s - times[0])
             times.append(now_s)
             return 0.0
+
+
+class LogReads:
+    """Who may read a log now. Used by the thread of the HTTP server only."""
+
+    def __init__(self) -> None:
+        #: Made when it is first used: it belongs to an event loop.
+        self._threads: CapacityLimiter | None = None
+        self._turns = Turns()
+
+    @property
+    def threads(self) -> CapacityLimiter:
+        """The threads that read logs; not those of other requests."""
+        self._threads = self._threads or CapacityLimiter(LOG_THREADS)
+        return self._threads
+
+    @asynccontextmanager
+    async def turn_of(self, user: str, limits: CallerLimits) -> AsyncIterator[None]:
+        """Wait until a user may read a log. Too many that wait are refused."""
+        if not limits.log_reads:
+            raise HTTPException(429, "Your limit is no reads of logs: ask an admin to raise it.")
+        if self._turns.count(user) >= WAITING_A_USER:
+            raise HTTPException(429, "Too many logs are being read for you: wait until some have been read.")
+        async with self._turns.taken(user, limits.log_reads):
+            yield

@@ -6,18 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Query
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from horae.core.states import ALIVE, ENDED, State
 from horae.service.api.auth import CallerGiven, Service, ServiceGiven, StreamOpener, TokenStillValid
 from horae.service.api.event_hub import POLL_S, sse
 from horae.service.api.jobs import JobId
-from horae.service.roles import NotFound
+from horae.service.roles import Caller, Forbidden, NotFound
 from horae.service.views.job_list import STATE_NAMES
 from horae.service.views.logs import FollowedLog, masked, read_log
 
@@ -27,6 +28,8 @@ router = APIRouter(prefix="/v1", tags=["live"])
 KEEP_ALIVE_S = 15.0
 #: Seconds between two checks whether the token is still valid.
 RECHECK_S = 1.0
+
+_Answer = TypeVar("_Answer")
 
 #: A server-sent event in the API's description; `data` is JSON.
 _SENT = {"type": "object", "properties": {name: {"type": "string"} for name in ("id", "event", "data")}}
@@ -43,6 +46,7 @@ _LOG: dict[int | str, dict[str, Any]] = {
 
 @router.get("/jobs/{job}/logs", responses=_LOG, response_class=Response)
 async def logs(
+    request: Request,
     service: ServiceGiven,
     caller: CallerGiven,
     token_valid: TokenStillValid,
@@ -54,17 +58,25 @@ async def logs(
 ) -> Response:
     """The log of a job. Empty if the job was not launched yet."""
     status = service.daemon.status
-    newest = int(status.columns["attempt"][service.views().visible_row(caller, job)])
+    views = service.views()
+    row = views.visible_row(caller, job)
+    if not views.sees_details(caller, row):
+        raise Forbidden(f"The log of job {job} is for its user, admins of its queue, viewers and admins.")
+    newest = int(status.columns["attempt"][row])
     if attempt is not None and attempt > newest:
         raise NotFound(f"Job {job} has no attempt {attempt}: its newest attempt is number {newest}.")
     if follow:
         open_stream()
-        return _stream(token_valid, _follow(service, job, attempt, tail))
-    text = await run_in_threadpool(_log_text, service, job, attempt or newest, tail) if newest else ""
+        return _stream(token_valid, _follow(service, caller, job, attempt, tail))
+    # Reads of logs have threads and limits of their own, so that they need no turn of the caller's requests.
+    request.state.give_back()
+    text = await _in_log_thread(service, caller, _log_text, service, job, attempt or newest, tail) if newest else ""
     return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
 
 
-async def _follow(service: Service, job: str, only: int | None, tail: int | None) -> AsyncGenerator[str, None]:
+async def _follow(
+    service: Service, caller: Caller, job: str, only: int | None, tail: int | None
+) -> AsyncGenerator[str, None]:
     """New lines, attempt after attempt (or of attempt `only`), and the state of the job at the end."""
     number, log = only or max(_attempt_and_state(service, job)[0], 1), None
     while not service.closing:
@@ -72,8 +84,9 @@ async def _follow(service: Service, job: str, only: int | None, tail: int | None
         newest, state = _attempt_and_state(service, job)
         over = newest > number or state in ENDED or (newest == number and state not in ALIVE)
         if log is None and newest >= number:
-            log = FollowedLog(await run_in_threadpool(service.daemon.backend.log, job, number), tail)
-        for line in await run_in_threadpool(_lines, service, job, log, over) if log else ():
+            path = await _in_log_thread(service, caller, service.daemon.backend.log, job, number)
+            log = FollowedLog(path, tail, partial(_masked, service, job))
+        for line in await _in_log_thread(service, caller, _lines, service, job, log, over) if log else ():
             yield sse({"line": line, "attempt": number})
         if log and not log.at_end:
             continue
@@ -87,6 +100,12 @@ async def _follow(service: Service, job: str, only: int | None, tail: int | None
             await asyncio.sleep(POLL_S)
 
 
+async def _in_log_thread(service: Service, caller: Caller, read: Callable[..., _Answer], *words: Any) -> _Answer:
+    """Read a log in one of the threads for logs, a few at a time for each user: other requests go on meanwhile."""
+    async with service.log_reads.turn_of(caller.user, service.limits_of(caller)):
+        return await to_thread.run_sync(read, *words, limiter=service.log_reads.threads)
+
+
 def _log_text(service: Service, job: str, attempt: int, tail: int | None) -> str:
     return _masked(service, job, read_log(service.daemon.backend.log(job, attempt), tail))
 
@@ -97,7 +116,8 @@ def _lines(service: Service, job: str, log: FollowedLog, finished: bool) -> list
 
 
 def _masked(service: Service, job: str, text: str) -> str:
-    return masked(text, service.daemon.backend.secrets(service.daemon.tasks[job].secrets).values())
+    task = service.daemon.tasks[job]
+    return masked(text, service.daemon.backend.secrets(map(task.secret_file, task.secrets)).values())
 
 
 def _attempt_and_state(service: Service, job: str) -> tuple[int, State]:

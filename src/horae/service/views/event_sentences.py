@@ -38,14 +38,13 @@ from horae.core.events import (
     NodeJoined,
     NodeLost,
     NodeObserved,
+    NumbersRaised,
     SettingsChanged,
 )
+from horae.core.limits import in_words
 from horae.core.queues import Queue
 from horae.core.reasons import RULES, Reason
 from horae.core.status import ClusterStatus
-
-#: How a job is called in sentences for users who may not see it.
-_OF_ANOTHER = " by a job of another user"
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,6 @@ class EventSentence:
     what: str
     #: The app, if the event concerns an app and no single job.
     app: str = ""
-    #: Another job that `what` names, which not everybody may see, and the same sentence without it.
-    names: str = ""
-    unnamed: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class EventSentences:
         match record:
             case Decided():
                 yield from self._decision(record)
-            case JobProgressed() | NodeObserved() | JobsRetired():
+            case JobProgressed() | NodeObserved() | JobsRetired() | NumbersRaised():
                 pass
             case NodeJoined() | NodeLost() | NodeDraining() | SettingsChanged():
                 yield _cluster_news(record)
@@ -149,10 +145,7 @@ class EventSentences:
             if ask.asked_s == record.at_s:
                 yield _asked(ask)
         for stop in record.stops:
-            unnamed = self._stop(stop, _OF_ANOTHER) if stop.by else ""
-            yield EventSentence(
-                stop.why.replace(" ", "-"), stop.job, self._stop(stop, self._job(stop.by)), "", stop.by, unnamed
-            )
+            yield EventSentence(stop.why.replace(" ", "-"), stop.job, self._stop(stop))
         for job in record.withdrawn:
             yield EventSentence("withdrawn", job, "The GPUs that were set aside for it are free for other jobs again.")
         for placed in record.placed:
@@ -160,17 +153,17 @@ class EventSentences:
         for launch in record.launches:
             yield EventSentence("launched", launch.job, self._launch(launch))
 
-    def _stop(self, stop: Stop, taker: str) -> str:
-        """Why an attempt must stop, for which job (`taker`), and by which rule."""
+    def _stop(self, stop: Stop) -> str:
+        """Why an attempt must stop, for which job, and by which rule."""
         begin = f"Attempt {stop.attempt} was told to stop: "
         match stop.why:
             case StopWhy.PREEMPTED:
                 if stop.reason == Reason.OVER_QUOTA:
-                    first = f"{taker}, which goes first within the quota of their queue" if taker else ""
-                    return f"{begin}preempted{first or ', since its queue may have fewer GPUs now'}."
-                return f"{begin}preempted{_for(taker)}.{_rule(stop)}"
+                    taker = self._for(stop.by, "goes first within the quota of their queue")
+                    return f"{begin}preempted{taker or ', since its queue may have fewer GPUs now'}."
+                return f"{begin}preempted{self._for(stop.by)}.{_rule(stop)}"
             case StopWhy.MOVED:
-                return f"{begin}it moves to other GPUs{_for(taker)}."
+                return f"{begin}it moves to other GPUs{self._for(stop.by)}."
             case StopWhy.HELD | StopWhy.CANCELLED:
                 return f"{begin}the job was {stop.why}."
             case StopWhy.NODE_LOST:
@@ -188,10 +181,12 @@ class EventSentences:
             case _:
                 assert_never(stop.why)
 
-    def _job(self, job: str) -> str:
-        """The job for which another is stopped, and its user."""
+    def _for(self, job: str, why: str = "gets its GPUs") -> str:
+        """The job for which another is stopped, its user, and why that one."""
+        if not job:
+            return ""
         user = self._user(job)
-        return f" by job {job}{f' of {user}' if user else ''}" if job else ""
+        return f" by job {job}{f' of {user}' if user else ''}, which {why}"
 
     def _placed(self, placed: Placed) -> str:
         if len(placed.gpu_ids) == 1:
@@ -216,10 +211,6 @@ class EventSentences:
     def _user(self, job: str) -> str:
         task = self.tasks.get(job)
         return task.user if task else ""
-
-
-def _for(taker: str) -> str:
-    return f"{taker}, which gets its GPUs" if taker else ""
 
 
 def _by_user(who: str) -> str:
@@ -291,6 +282,9 @@ def _settings(record: SettingsChanged) -> str:
     elif pairs:
         parts.append(f"The policy's settings changed: {pairs}.")
     parts += [_queue(queue) for queue in record.queues]
+    parts += [f"The limits of {in_words(whom)} changed." for whom in record.limits]
+    if record.unknown_queues is not None:
+        parts.append(f"Queues that nobody configured: {record.unknown_queues}.")
     return " ".join(parts) or "Nothing was changed."
 
 
