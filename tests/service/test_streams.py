@@ -10,7 +10,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from horae.service.api.limits import ADMIN_LIMITS, USER_LIMITS, caller_limits
 from horae.service.recent_records import RecentRecords
 from horae.service.roles import Caller, Role, Scope
 from horae.service.views.event_sentences import EventSentences
+from tests.service.listener import Listener
 from tests.service.live import PATIENCE_S, Live, eventually, in_state, live, submit
 
 
@@ -33,33 +34,6 @@ from tests.service.live import PATIENCE_S, Live, eventually, in_state, live, sub
 def service(tmp_path: Path) -> Iterator[Live]:
     with live(tmp_path) as running:
         yield running
-
-
-class Listener:
-    """Somebody who listens to a stream in a thread of their own."""
-
-    def __init__(self, client: httpx.Client, path: str) -> None:
-        self.heard: list[tuple[str, dict[str, Any]]] = []
-        self.open, self.over = threading.Event(), threading.Event()
-        threading.Thread(target=self._listen, args=(client, path), daemon=True).start()
-        assert self.open.wait(20)
-
-    def _listen(self, client: httpx.Client, path: str) -> None:
-        with suppress(httpx.TransportError), client.stream("GET", path) as answer:
-            assert answer.headers["content-type"].startswith("text/event-stream")
-            kind = "message"
-            for line in answer.iter_lines():
-                self.open.set()
-                if line.startswith("event: "):
-                    kind = line.removeprefix("event: ")
-                elif line.startswith("data: "):
-                    self.heard.append((kind, json.loads(line.removeprefix("data: "))))
-                    kind = "message"
-        self.over.set()
-
-    @property
-    def lines(self) -> list[str]:
-        return [said["line"] for kind, said in self.heard if kind == "message"]
 
 
 def test_a_stream_tells_what_happens_to_whom_it_may_concern(service: Live) -> None:

@@ -122,8 +122,8 @@ class LocalBackend:
         self._events: list[Event] = []
         #: Stops that the disk did not allow, tried again at each `watch`, and why.
         self._noted: dict[Attempt, str] = {}
-        #: Starts for which this machine was short of something, tried again at each `watch`, and why.
-        self._unstarted: dict[Attempt, tuple[Start, str]] = {}
+        #: Starts for which this machine was short of something, why, and when they are tried again (monotonic).
+        self._unstarted: dict[Attempt, tuple[Start, str, float]] = {}
         #: Whether `watch` has told which attempts live.
         self._observed = False
         self._tracked: dict[Attempt, _TrackedAttempt] = {}
@@ -190,8 +190,8 @@ class LocalBackend:
         for attempt in list(self._noted):
             if not self._workers.is_busy(attempt):
                 self.stop(*attempt)
-        for attempt, (start, _) in self._unstarted.items():
-            if not self._workers.is_busy(attempt):
+        for attempt, (start, _, again_s) in self._unstarted.items():
+            if time.monotonic() >= again_s and not self._workers.is_busy(attempt):
                 self._submit_launch(self._tracked[attempt], start)
         if dead := self._runners.poll():
             self._reap()
@@ -291,7 +291,7 @@ class LocalBackend:
 
         def note() -> None:
             if not tracked.ended:
-                self._unstarted[tracked.attempt] = (start, why)
+                self._unstarted[tracked.attempt] = (start, why, time.monotonic() + _LOOK_AGAIN_S)
 
         return note
 
