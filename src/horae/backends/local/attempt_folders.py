@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -154,9 +154,13 @@ class AttemptFolders:
         """Remove the marker. Log and exit stay, so the attempt never runs again."""
         (self._markers / f"{attempt[0]}@{attempt[1]}").unlink(missing_ok=True)
 
-    def jobs_named_in(self, tasks: Iterable[Task]) -> set[str]:
-        """Jobs whose folders these tasks name, for example to continue from another job's checkpoint."""
-        folder = re.compile(re.escape(f"{self._jobs}/") + r"([^/\s]+)")
+    def jobs_named_in(self, tasks: Iterable[Task], job_folders: str = "") -> set[str]:
+        """Jobs whose folders these tasks name, for example to continue from another job's checkpoint.
+
+        `job_folders`: how paths to folders of jobs go on that are not in the state folder.
+        """
+        places = "|".join(re.escape(f"{place}/") for place in (self._jobs, job_folders) if place)
+        folder = re.compile(rf"(?:{places})([^/\s]+)")
         return {job for task in tasks for text in _path_texts(task) for job in folder.findall(text)}
 
     def discard(self, job: str) -> bool:
@@ -176,9 +180,15 @@ class AttemptFolders:
         """Whether the bin holds anything."""
         return bool(self._discarded())
 
-    def empty_bin(self) -> None:
-        """Delete everything in the bin. What cannot be deleted stays, and is tried again next time."""
+    def empty_bin(self, remove: Callable[[dict[str, Any]], None]) -> None:
+        """Delete everything in the bin. What cannot be deleted stays, and is tried again next time.
+
+        `remove` is given an order of each job first, to delete what is not in the state folder.
+        """
         for entry in self._discarded():
+            for order in _orders(Path(entry.path)):
+                remove(order)
+                break
             # A job may have replaced its folder by anything; links are never followed.
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
@@ -194,9 +204,29 @@ class AttemptFolders:
 
     def orders(self, job: str) -> Iterator[dict[str, Any]]:
         """All orders of a job, newest first."""
-        attempts = [int(entry.name) for entry in os.scandir(self._jobs / job) if entry.name.isdigit()]
-        found = (self.of((job, number)).order() for number in sorted(attempts, reverse=True))
-        return (order for order in found if order)
+        return _orders(self._jobs / job)
+
+    def last_saved(self, job: str) -> dict[str, Any] | None:
+        """What the last runner that read it found in `saved.json` of a job whose files belong to its user."""
+        for number in _attempt_numbers(self._jobs / job):
+            end = self.of((job, number)).exit()
+            if end and isinstance(saved := end.get("saved_after"), dict):
+                return saved
+        return None
+
+
+def _attempt_numbers(job_folder: Path) -> list[int]:
+    """Numbers of a job's attempts, the last first."""
+    try:
+        names = [entry.name for entry in os.scandir(job_folder)]
+    except OSError:
+        return []
+    return sorted((int(name) for name in names if name.isdigit()), reverse=True)
+
+
+def _orders(job_folder: Path) -> Iterator[dict[str, Any]]:
+    found = (AttemptFolder(job_folder / str(number)).order() for number in _attempt_numbers(job_folder))
+    return (order for order in found if order)
 
 
 def remove_drafts(folder: Path) -> None:
@@ -232,7 +262,11 @@ def read_if_there(path: Path) -> dict[str, Any] | None:
 
 def work_saved(task: Task, folder: Path) -> float:
     """Work in the checkpoint of a task whose attempt has this folder."""
-    saved = read_json(checkpoint_folder(task, folder) / "saved.json")
+    return work_in(task, read_json(checkpoint_folder(task, folder) / "saved.json"))
+
+
+def work_in(task: Task, saved: Mapping[str, Any] | None) -> float:
+    """Work in the checkpoint of a task whose `saved.json` has this content."""
     if not saved:
         return 0.0
     try:

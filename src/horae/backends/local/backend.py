@@ -7,6 +7,7 @@ attempts, follows them again, and starts nothing twice.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
@@ -18,9 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from horae.backends.local import runner
-from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders, work_saved
+from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders, work_in, work_saved
+from horae.backends.local.isolation.modes import Isolation, NoIsolation
 from horae.backends.local.processes import ExitWatcher, Process, leftovers, this_boot
-from horae.backends.local.runner_order import ATTEMPT_VARIABLE, BadTask, make_order, task_of
+from horae.backends.local.runner_order import ATTEMPT_VARIABLE, BadTask, driver_numbers, make_order, task_of
 from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Seen, Sight, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
@@ -58,8 +60,6 @@ class LocalBackend:
     """Runs attempts as processes of this machine. Not thread-safe, but for `log` and `secrets`."""
 
     shares_gpus = True
-    # Jobs are processes of this machine: nothing divides its CPUs and memory among them.
-    honours: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -68,8 +68,10 @@ class LocalBackend:
         secrets: Path | None = None,
         devices: Mapping[Node, tuple[int, ...]] | None = None,
         ready_s: float = READY_S,
+        isolation: Isolation | None = None,
     ) -> None:
         """Continue from the folder `state`; `devices` holds the driver's GPU numbers by node, if GPUs are real."""
+        self._isolation: Isolation = isolation or NoIsolation()
         self._sight, self._ready_s = Sight(tuple(Seen.of(node) for node in nodes)), ready_s
         self._secrets = secrets.resolve() if secrets else None
         self._devices = {node.name: numbers for node, numbers in (devices or {}).items()}
@@ -94,7 +96,16 @@ class LocalBackend:
     @property
     def trouble(self) -> str:
         """Why an attempt cannot be started or stopped now."""
-        return self._refusal
+        return self._refusal or self._isolation.trouble
+
+    @property
+    def honours(self) -> frozenset[str]:
+        """CPUs and memory, if the isolation divides them."""
+        return self._isolation.honours
+
+    def refusal(self, user: str) -> str:
+        """Why jobs of a user cannot run, in a sentence; empty if they can. Called from any thread."""
+        return self._isolation.refusal(user)
 
     def sight(self) -> Sight:
         """One node for each GPU type of this machine."""
@@ -133,7 +144,7 @@ class LocalBackend:
             return
         try:
             tracked = self._order(start)
-            tracked.child = _spawn(tracked.folder)
+            tracked.child = self._spawn(tracked.folder)
         except (OSError, UserError) as why:
             self._launch_failed(self._tracked.get(attempt) or self._track_failed(start), str(why))
             return
@@ -193,7 +204,7 @@ class LocalBackend:
 
     def discard(self, jobs: Iterable[str], kept: Iterable[Task]) -> list[str]:
         """Delete the folders of jobs: logs, working folders and checkpoints in the state folder, nothing outside it."""
-        needed = {job for job, _ in self._tracked} | self._folders.jobs_named_in(kept)
+        needed = {job for job, _ in self._tracked} | self._folders.jobs_named_in(kept, self._isolation.job_folders)
         gone = [job for job in jobs if job not in needed and self._folders.discard(job)]
         self._empty_bin()
         return gone
@@ -201,7 +212,8 @@ class LocalBackend:
     def _empty_bin(self) -> None:
         """Delete discarded folders in a thread of its own, since checkpoints are large."""
         if not self._bin_thread.is_alive() and self._folders.has_full_bin:
-            self._bin_thread = threading.Thread(target=self._folders.empty_bin, name="horae-bin", daemon=True)
+            empty, remove = self._folders.empty_bin, self._isolation.remove
+            self._bin_thread = threading.Thread(target=empty, args=(remove,), name="horae-bin", daemon=True)
             self._bin_thread.start()
 
     def log(self, job: str, attempt: int, piece: int = 0) -> Path:
@@ -223,9 +235,12 @@ class LocalBackend:
         attempt = (start.job, start.attempt)
         self._check_places(start)
         folder = self._folders.of(attempt).path
-        order = make_order(start, folder, self._devices, self._secrets)
+        job_folder = self._isolation.job_folder(start)
+        order = make_order(start, folder, self._devices, self._secrets, job_folder)
+        gpus = [number for place in start.places for number in driver_numbers(place, self._devices)]
+        order = self._isolation.adapt(order, start, gpus)
         # An attempt that adds nothing to its checkpoint must not ask to be run again.
-        order["saved"] = work_saved(start.task, folder)
+        order["saved"] = self._work_saved(start.job, start.task, folder, is_user_owned=job_folder is not None)
         self._folders.remember(attempt).write_order(order)
         return self._load(attempt)
 
@@ -296,8 +311,11 @@ class LocalBackend:
         stopped = tracked.folder.stop_requested or process.boot_id != this_boot()
         leftover_pids = leftovers(process, f"{ATTEMPT_VARIABLE}={tracked.folder.path}")
         for pid in leftover_pids:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        control_group = (tracked.folder.runner() or {}).get("control_group", "")
+        if process.boot_id == this_boot() and control_group:
+            leftover_pids += self._isolation.left(str(control_group))
         if not leftover_pids and tracked.folder.end(KILLED, time.time(), stopped, was_begun=True):
             self._report_end(tracked, KILLED, stopped)
 
@@ -368,12 +386,40 @@ class LocalBackend:
 
     def _work_done(self, tracked: _TrackedAttempt) -> float:
         """Work in the checkpoint of a job; 0 if there is none or it cannot be read."""
-        task = tracked.task or next(map(task_of, self._folders.orders(tracked.attempt[0])), None)
-        return work_saved(task, tracked.folder.path) if task else 0.0
+        job, order = tracked.attempt[0], tracked.folder.order() or next(self._folders.orders(tracked.attempt[0]), None)
+        task = tracked.task or (task_of(order) if order else None)
+        is_user_owned = bool(order and order.get("account"))
+        return self._work_saved(job, task, tracked.folder.path, is_user_owned) if task else 0.0
+
+    def _work_saved(self, job: str, task: Task, folder: Path, is_user_owned: bool) -> float:
+        """Work in the checkpoint of a job. If that belongs to its user, the last runner has read what is in it."""
+        return work_in(task, self._folders.last_saved(job)) if is_user_owned else work_saved(task, folder)
+
+    def _spawn(self, folder: AttemptFolder) -> int:
+        """Start the runner of an attempt, with what the isolation gives it; returns its process id."""
+        control = self._isolation.open(folder.order() or {})
+        try:
+            return _spawn(folder, control)
+        finally:
+            if control is not None:
+                os.close(control)
 
 
-def _spawn(folder: AttemptFolder) -> int:
-    """Start the runner of an attempt in a new session, with its output in the job's log; returns its process id."""
+def _spawn(folder: AttemptFolder, control: int | None = None) -> int:
+    """Start the runner of an attempt in a new session, with its output in the job's log; returns its process id.
+
+    The runner gets the descriptor `control` as `runner.CONTROL`.
+    """
+    # To duplicate a descriptor onto itself would not keep it open in the new process.
+    high = fcntl.fcntl(control, fcntl.F_DUPFD_CLOEXEC, runner.CONTROL + 1) if control is not None else None
+    try:
+        return _spawn_with(folder, high)
+    finally:
+        if high is not None:
+            os.close(high)
+
+
+def _spawn_with(folder: AttemptFolder, control: int | None) -> int:
     log = (1, str(folder.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     compiled = runner.__spec__.cached if runner.__spec__ else None
     program = compiled if compiled and Path(compiled).exists() else runner.__file__
@@ -385,6 +431,7 @@ def _spawn(folder: AttemptFolder) -> int:
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, *log),
             (os.POSIX_SPAWN_DUP2, 1, 2),
+            *([(os.POSIX_SPAWN_DUP2, control, runner.CONTROL)] if control is not None else []),
         ],
         setsid=True,
         # A stop signal may come before the runner can handle it.

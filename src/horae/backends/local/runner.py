@@ -319,8 +319,11 @@ class Sandbox:
             real = os.readlink(f"/proc/self/fd/{handle}")
             if real not in own and any(_within(real, hidden) for hidden in self.rules["hide"]):
                 raise CannotStart(f"the folder {path!r} belongs to the service, or to another job: name another one")
-            if real in own or not any(_within(kept, real) for kept in self.rules["keep"]):
+            installed = any(_within(real, kept) for kept in self.rules["keep"])
+            if real in own or not (installed or _within(self.rules["home"], real)):
                 self.folders[real] = handle
+            else:
+                _log_line(f"the folder {path!r} is part of the service's installation or home: it is read-only")
 
     def wrap(self, argv: "list[str]") -> "list[str]":
         """The command that runs a program in the sandbox; in the new process."""
@@ -328,35 +331,20 @@ class Sandbox:
             # The signals that the group gets are for the job: bubblewrap, in the same group, must live on.
             signal.signal(number, signal.SIG_IGN)
         own = [os.path.realpath(path) for path in self.rules["own"]]
-        outside = [word for real in self.folders if real not in own for word in self._bind(real)]
-        inside = [word for real in self.folders if real in own for word in self._bind(real)]
-        hidden = [word for path in self.rules["hide"] for word in ("--tmpfs", path)]
-        shown = [word for path in self.rules["show"] if os.path.exists(path) for word in ("--ro-bind", path, path)]
-        kept = [word for path in self.rules["keep"] if os.path.exists(path) for word in ("--ro-bind", path, path)]
-        devices = [
-            word for path in self.rules["devices"] if os.path.exists(path) for word in ("--dev-bind", path, path)
-        ]
+        outside = [real for real in self.folders if real not in own]
+        kept = [path for path in self.rules["keep"] if any(_within(path, real) for real in outside)]
+        devices, shown = _binds("--dev-bind", self.rules["devices"]), _binds("--ro-bind", self.rules["show"])
+        hidden = [word for path in self.rules["hide"] for word in _hide(path)]
         workdir = os.path.realpath(self.order["workdir"])
         return [
             *(self.rules["program"], "--unshare-user", "--unshare-pid", "--unshare-ipc", "--ro-bind", "/", "/"),
-            *(
-                "--dev",
-                "/dev",
-                *devices,
-                "--proc",
-                "/proc",
-                "--tmpfs",
-                "/tmp",
-                "--tmpfs",
-                "/var/tmp",
-                "--tmpfs",
-                "/run",
-            ),
+            *("--dev", "/dev", *devices, "--proc", "/proc"),
+            *"--tmpfs /tmp --tmpfs /var/tmp --tmpfs /run".split(),
             *shown,
-            *outside,
-            *kept,
+            *(word for real in outside for word in self._bind(real)),
+            *_binds("--ro-bind", kept),
             *hidden,
-            *inside,
+            *(word for real in self.folders if real in own for word in self._bind(real)),
             *("--chdir", workdir, "--", "env", "--default-signal", *argv),
         ]
 
@@ -369,6 +357,13 @@ class Sandbox:
 def _binds(option: str, paths: "list[str]") -> "list[str]":
     """Options of bubblewrap that show these paths, as far as they exist."""
     return [word for path in paths if os.path.exists(path) for word in (option, path, path)]
+
+
+def _hide(path: str) -> "list[str]":
+    """Options of bubblewrap that hide a folder or a file."""
+    if os.path.isdir(path):
+        return ["--tmpfs", path]
+    return ["--ro-bind", "/dev/null", path] if os.path.exists(path) else []
 
 
 def _within(path: str, folder: str) -> bool:

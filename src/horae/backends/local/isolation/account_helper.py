@@ -371,7 +371,7 @@ def systemd_owns_groups(root: str = "/sys/fs/cgroup", run: str = "/run/systemd/s
 
 
 class Requests:
-    """JSON lines that arrive over a socket, with the descriptors that came with each. Every line has one answer."""
+    """JSON lines that arrive over a socket, and descriptors, which requests take in the order in which they came."""
 
     def __init__(self, channel: socket.socket, largest: int, descriptors: int) -> None:
         self.channel, self._largest, self._descriptors = channel, largest, descriptors
@@ -393,16 +393,27 @@ class Requests:
             raise Refused("the request is too long")
         return bool(text)
 
-    def lines(self) -> Iterator[tuple[Any, list[int]]]:
-        """Complete requests, each with its descriptors, which the caller closes."""
+    def lines(self) -> Iterator[Any]:
+        """Complete requests. Descriptors that none of them took are closed."""
         while b"\n" in self._text:
             line, _, self._text = self._text.partition(b"\n")
-            handles, self._handles = self._handles, []
             try:
-                request = json.loads(line)
+                yield json.loads(line)
             except (ValueError, RecursionError):
-                request = None
-            yield request, handles
+                yield None
+            if not self._text:
+                self.drop()
+
+    @contextlib.contextmanager
+    def taken(self, count: int) -> Iterator[list[int]]:
+        """The next descriptors, closed afterwards; refused if fewer have come."""
+        taken, self._handles = self._handles[:count], self._handles[count:]
+        try:
+            if len(taken) < count:
+                raise Refused(f"{count} descriptors are needed")
+            yield taken
+        finally:
+            close_all(taken)
 
     def drop(self) -> None:
         """Forget what has come, and close the descriptors that came with it."""
@@ -462,22 +473,20 @@ class Warden:
             if channel.fileno() in ready:
                 if not self._requests.receive():
                     return
-                for request, handles in self._requests.lines():
-                    try:
-                        self._obey(request, handles)
-                    finally:
-                        close_all(handles)
+                for request in self._requests.lines():
+                    self._obey(request)
 
-    def _obey(self, request: Any, handles: list[int]) -> None:
+    def _obey(self, request: Any) -> None:
         match request:
-            case {"start": {"argv": [*argv], "env": dict(env), "cwd": str(cwd)}} if len(handles) == 3:
+            case {"start": {"argv": [*argv], "env": dict(env), "cwd": str(cwd)}}:
                 texts = [*argv, *env, *env.values()]
                 if not argv or not all(isinstance(text, str) and "\0" not in text for text in texts):
                     raise Refused("a command is a list of texts")
-                self._requests.answer({"pid": self._start(argv, env, cwd, handles)})
-            case {"signal": int(number), "all": bool(to_all)} if 0 < number < signal.NSIG and not handles:
+                with self._requests.taken(3) as handles:
+                    self._requests.answer({"pid": self._start(argv, env, cwd, handles)})
+            case {"signal": int(number), "all": bool(to_all)} if 0 < number < signal.NSIG:
                 self._group.send(number, None if to_all else self._process_group)
-            case {"new_group": True} if not handles:
+            case {"new_group": True}:
                 self._process_group = 0
             case _:
                 raise Refused("no such request")
@@ -602,8 +611,8 @@ class Helper:
         try:
             self._requests.answer({"limits_devices": self._groups.limits_devices})
             while self._receive():
-                for request, handles in self._requests.lines():
-                    self._requests.answer(self._answer(request, handles))
+                for request in self._requests.lines():
+                    self._requests.answer(self._answer(request))
         except OSError:
             pass  # the service has gone
 
@@ -615,12 +624,13 @@ class Helper:
             self._requests.answer({"refused": str(why)})
             return True
 
-    def _answer(self, request: Any, handles: list[int]) -> dict[str, Any]:
+    def _answer(self, request: Any) -> dict[str, Any]:
         try:
             match request:
                 case {"open": {"account": str(name), "attempt": str(attempt), "limits": limits}}:
-                    return {"cgroup": self._open(name, attempt, limits, handles)}
-                case {"kill": str(name)} if not handles:
+                    with self._requests.taken(1) as (handle,):
+                        return {"cgroup": self._open(name, attempt, limits, handle)}
+                case {"kill": str(name)}:
                     return {"left": self._kill(name)}
                 case _:
                     raise Refused("no such request")
@@ -628,16 +638,12 @@ class Helper:
             return {"refused": str(why)}
         except OSError as why:
             return {"refused": f"the system says: {why}"}
-        finally:
-            close_all(handles)
 
-    def _open(self, name: str, attempt: str, given: Any, handles: list[int]) -> str:
+    def _open(self, name: str, attempt: str, given: Any, handle: int) -> str:
         """Fork a warden for an attempt; returns the name of its control group."""
-        if len(handles) != 1:
-            raise Refused("a warden needs one socket")
         if not _NAME.fullmatch(attempt):
             raise Refused("that is no name of an attempt")
-        if not stat.S_ISSOCK(os.fstat(handles[0]).st_mode):
+        if not stat.S_ISSOCK(os.fstat(handle).st_mode):
             raise Refused("the descriptor is no socket")
         account = self._find(name)
         check_account(account, self._settings)
@@ -645,9 +651,9 @@ class Helper:
         self._count += 1
         group_name = f"{attempt}.{os.getpid()}.{self._count}"
         if isinstance(self._groups, ScopeGroups):
-            self._fork_in_scope(self._groups.unit(group_name), account, limits, handles[0])
+            self._fork_in_scope(self._groups.unit(group_name), account, limits, handle)
         else:
-            self._fork(account, self._groups.make(group_name, limits), handles[0])
+            self._fork(account, self._groups.make(group_name, limits), handle)
         return group_name
 
     def _fork(self, account: Account, group: ControlGroup, handle: int) -> None:

@@ -1,0 +1,96 @@
+"""Accounts for tests that need root: made up, without an entry in /etc/passwd, with homes in a folder of the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from horae.backends.local.isolation.account_helper import Account, ControlGroups, Helper, HelperSettings, Refused
+from horae.backends.local.isolation.accounts import AccountHelper
+from tests.backends.real import until
+
+#: A group of this machine that stands for the group of job accounts.
+GROUP, GROUP_ID = "users", 100
+#: User ids that nobody has.
+FIRST_UID = 54321
+
+
+def why_not() -> str:
+    """Why jobs cannot run under accounts here; empty if they can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    try:
+        ControlGroups.find("try")
+    except Refused as why:
+        return str(why)
+    return ""
+
+
+class MadeUpAccounts:
+    """Accounts ann and bob with homes, and others that the helper must refuse."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.accounts = {
+            name: Account(
+                name, FIRST_UID + k, FIRST_UID + k, (FIRST_UID + k, GROUP_ID), str(folder / name), "/bin/bash"
+            )
+            for k, name in enumerate(("ann", "bob"))
+        }
+        for account in self.accounts.values():
+            Path(account.home).mkdir(mode=0o755)
+            os.chown(account.home, account.uid, account.gid)
+
+    def add(self, name: str, uid: int, groups: tuple[int, ...] = (GROUP_ID,), shell: str = "/bin/sh") -> None:
+        self.accounts[name] = Account(name, uid, groups[0], groups, str(self.folder), shell)
+
+    def find(self, name: str) -> Account:
+        if name not in self.accounts:
+            raise Refused(f"this machine has no account {name!r}")
+        return self.accounts[name]
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that every account can reach; those of pytest are the tester's alone."""
+    folder = Path(tempfile.mkdtemp(prefix="horae-accounts-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def forked_helper(accounts: MadeUpAccounts, **more: object) -> Iterator[tuple[AccountHelper, int]]:
+    """A root helper that knows made-up accounts, and its process id."""
+    settings = HelperSettings(**{"service_uid": 1, "job_group": GROUP, "service": f"test-{os.getpid()}", **more})  # type: ignore[arg-type]
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            Helper(theirs, settings, accounts.find).run()
+        finally:
+            os._exit(0)
+    theirs.close()
+    helper = AccountHelper(ours, settings)
+    try:
+        yield helper, pid
+    finally:
+        helper.close()
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        until(lambda: not groups_left(), "for control groups to be removed")
+
+
+def groups_left() -> list[Path]:
+    """Control groups that this test process has made and that are still there."""
+    return [path for path in Path("/sys/fs/cgroup").glob(f"*/horae/test-{os.getpid()}/*") if path.is_dir()]
