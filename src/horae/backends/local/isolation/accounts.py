@@ -209,7 +209,7 @@ class AccountIsolation:
     def left(self, control_group: str) -> list[int]:
         """Processes that are left of an attempt. Its warden kills them; the helper does, in case the warden died."""
         found = processes_in(control_group)
-        if found:
+        if Path(control_group).exists():
             with suppress(JobRefused):
                 self._helper.kill(Path(control_group).name)
         return found
