@@ -17,6 +17,7 @@ from horae.plugins.installed import BACKENDS_GROUP, add_installed
 _LOG = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from horae.backends.local.isolation.modes import Isolation
     from horae.backends.protocol import Backend
 
 
@@ -46,6 +47,8 @@ class BackendOptions:
     namespace: str = ""
     image: str = ""
     volume: str = ""
+    #: What keeps jobs apart on this machine; None: nothing does.
+    isolation: Isolation | None = None
     #: Further settings of the backend, by name (`horae serve --with`).
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -79,7 +82,7 @@ def _local(options: BackendOptions) -> Backend:
     from horae.backends.local.backend import LocalBackend
 
     options.check_settings(())
-    return LocalBackend(options.state, options.nodes, options.secrets, options.devices)
+    return LocalBackend(options.state, options.nodes, options.secrets, options.devices, isolation=options.isolation)
 
 
 class CannotUseSlurm(UserError):

@@ -72,6 +72,8 @@ class Operations:
             caller.require_admin("give a job a weight above 1")
         if how := self._daemon.backend.submit_with:
             raise BadJobFile(f"This service orders the jobs that users give to the cluster itself: use `{how}`.")
+        if why := self._daemon.backend.refusal(caller.user):
+            raise BadJobFile(why)
         check_secrets(jobs, self._daemon.backend)
         check_images(jobs, self._daemon.backend)
 

@@ -32,6 +32,7 @@ from horae.service.failing_backends import SteadyBackend
 from horae.service.failing_policies import MissingPolicy
 from horae.service.health import HealthNotes, what_is_wrong
 from horae.service.initial_settings import InitialSettings, OwnSettings
+from horae.service.job_isolation import alone, check_alone, chosen_isolation, make_isolation, moved_folders
 from horae.service.job_taker import JobTaker
 from horae.service.listening import CannotServe, Listening, ListenOptions
 from horae.service.operations import Operations, check_sharing, speeds_ignored
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
+    from horae.backends.local.isolation.accounts import AccountHelper
     from horae.backends.protocol import Backend
     from horae.service.tls import Tls
 
@@ -100,6 +102,11 @@ class ServeOptions:
     backend_settings: Mapping[str, str] = field(default_factory=dict)
     #: URL at which jobs reach the service, if it is not the address that the service listens at.
     url: str | None = None
+    #: What keeps jobs apart on this machine: account, sandbox or none.
+    isolation: str | None = None
+    #: For the isolation `account`: the root helper, and accounts by user where their names differ.
+    helper: AccountHelper | None = None
+    account_names: Mapping[str, str] = field(default_factory=dict)
 
 
 class Server:
@@ -125,6 +132,13 @@ class Server:
         stored, change = self.store.initial_settings(), what_loses_jobs(asked, before, chosen, cluster, self.state)
         if stored and change and recover(self.store, OwnSettings.from_dict(stored))[0].gpus.occupied:
             raise CannotServe(change)
+        self.isolation = chosen_isolation(asked, before, chosen)
+        moved = moved_folders(self.isolation, before)
+        if stored and moved and len(recover(self.store, OwnSettings.from_dict(stored))[0].jobs.active):
+            raise CannotServe(moved)
+        self._helper = asked.helper
+        if self._helper:
+            self._ending.callback(self._helper.close)
         self._listening = listening = Listening(_listen_options(asked, before.get("port", 0), cluster.get("url")))
         self._ending.callback(listening.socket.close)
         #: Where this machine reaches the service, and the file of the CA by which to verify it.
@@ -139,12 +153,14 @@ class Server:
         if chosen == DEFAULT_BACKEND and not options.nodes:
             raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
+        options = replace(options, isolation=make_isolation(self.isolation, asked, self.state, options.nodes))
         backend = open_backend(chosen, options)
         self._ending.callback(backend.close)
         asked = _with_placement(asked, self.store, backend)
         beginning = beginning or _begin(asked, self.store, _nodes_in_sight(SteadyBackend(backend)), backend.shares_gpus)
         clock = _clock(self.store)
-        tokens = Tokens(self.store, load_secret(self.state / "secret"), clock)
+        tokens = Tokens(self.store, load_secret(self.state / "secret"), clock, alone(self.isolation, operator()))
+        check_alone(self.isolation, operator(), tokens.submitters())
         self.token_file = self.state / "token"
         make_admin(tokens, self.token_file)
         first = _first_day(self.store, beginning)
@@ -167,6 +183,7 @@ class Server:
         now: dict[str, Any] = {"port": listening.port, "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= cluster | ({} if chosen == DEFAULT_BACKEND else {"backend": chosen})
         now |= {"backend_settings": more} if more else {}
+        now |= {"isolation": self.isolation} if chosen == DEFAULT_BACKEND and self.isolation else {}
         if now != before:
             self.store.save_serve_options(now)
 
@@ -194,6 +211,8 @@ class Server:
                     tell(note)
             if self.daemon.crashed is not None:
                 raise self.daemon.crashed
+            if self._helper and not self._helper.is_there():
+                raise CannotServe(f"{self._helper.trouble} Running jobs go on, and the next service follows them.")
             if not self._http.alive:
                 raise CannotServe("The HTTP server ended unexpectedly: start the service again.")
 

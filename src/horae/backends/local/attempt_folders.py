@@ -180,7 +180,7 @@ class AttemptFolders:
         """Whether the bin holds anything."""
         return bool(self._discarded())
 
-    def empty_bin(self, remove: Callable[[dict[str, Any]], None]) -> None:
+    def empty_bin(self, remove: Callable[[dict[str, Any]], None] = lambda order: None) -> None:
         """Delete everything in the bin. What cannot be deleted stays, and is tried again next time.
 
         `remove` is given an order of each job first, to delete what is not in the state folder.
