@@ -421,8 +421,7 @@ def _spawn(folder: AttemptFolder, control: int | None = None) -> int:
 
 def _spawn_with(folder: AttemptFolder, control: int | None) -> int:
     log = (1, str(folder.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    compiled = runner.__spec__.cached if runner.__spec__ else None
-    program = compiled if compiled and Path(compiled).exists() else runner.__file__
+    program = _runner_program()
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", "-S", program, str(folder.path)],
@@ -438,6 +437,15 @@ def _spawn_with(folder: AttemptFolder, control: int | None) -> int:
         setsigmask=runner.SIGNALS,
         setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE),
     )
+
+
+def _runner_program() -> str:
+    """The runner's compiled file if it is there and not older than its source, which is then not compiled again."""
+    source, compiled = Path(runner.__file__), Path(runner.__spec__.cached or "") if runner.__spec__ else Path()
+    with suppress(OSError):
+        if compiled.suffix and compiled.stat().st_mtime >= source.stat().st_mtime:
+            return str(compiled)
+    return str(source)
 
 
 def _attempt_of(event: Event) -> Attempt | None:

@@ -337,7 +337,8 @@ class Sandbox:
         hidden = [word for path in self.rules["hide"] for word in _hide(path)]
         workdir = os.path.realpath(self.order["workdir"])
         return [
-            *(self.rules["program"], "--unshare-user", "--unshare-pid", "--unshare-ipc", "--ro-bind", "/", "/"),
+            *(self.rules["program"], "--unshare-user", "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"),
+            *("--ro-bind", "/", "/"),
             *("--dev", "/dev", *devices, "--proc", "/proc"),
             *"--tmpfs /tmp --tmpfs /var/tmp --tmpfs /run".split(),
             *shown,

@@ -64,9 +64,8 @@ def find_bubblewrap(program: str = "bwrap") -> str:
             "--isolation sandbox needs bubblewrap, which was not found: install it (`apt-get install bubblewrap`), or "
             "choose --isolation account or none."
         )
-    words = (
-        "--unshare-user --unshare-pid --unshare-ipc --ro-bind / / --dev /dev --proc /proc -- env --default-signal true"
-    )
+    words = "--unshare-user --unshare-pid --unshare-ipc --cap-drop ALL --ro-bind / / --dev /dev --proc /proc"
+    words += " -- env --default-signal true"
     try:
         tried = subprocess.run([path, *words.split()], capture_output=True, text=True, timeout=_TRY_S, check=False)
         why = "" if tried.returncode == 0 else tried.stderr.strip() or f"exit code {tried.returncode}"
