@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from horae.backends.local.isolation.account_helper import Account, Helper, HelperSettings, Refused
+from horae.backends.local.isolation.account_helper import Account, Helper, HelperSettings, RequestRefused
 from horae.backends.local.isolation.accounts import AccountHelper
 from tests.backends.real import until
 
@@ -50,7 +50,7 @@ class MadeUpAccounts:
 
     def find(self, name: str) -> Account:
         if name not in self.accounts:
-            raise Refused(f"this machine has no account {name!r}")
+            raise RequestRefused(f"this machine has no account {name!r}")
         return self.accounts[name]
 
 

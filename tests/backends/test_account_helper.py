@@ -18,7 +18,7 @@ from horae.backends.local.isolation.account_helper import (
     ControlGroups,
     HelperSettings,
     Limits,
-    Refused,
+    RequestRefused,
     check_account,
     find_account,
     least_user_id,
@@ -72,21 +72,21 @@ def account(uid: int = 1001, gid: int = 1001, groups: tuple[int, ...] = (1001, G
     ],
 )
 def test_accounts_that_no_job_may_have_are_refused(refused: Account, why: str) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(RequestRefused, match=why):
         check_account(refused, SETTINGS)
     check_account(account(), SETTINGS)
 
 
 def test_the_service_runs_no_job_under_its_own_account_and_a_missing_group_allows_nobody() -> None:
-    with pytest.raises(Refused, match="the service itself"):
+    with pytest.raises(RequestRefused, match="the service itself"):
         check_account(account(uid=1500), HelperSettings(service_uid=1500, job_group=GROUP))
-    with pytest.raises(Refused, match="no group 'no-such-group'"):
+    with pytest.raises(RequestRefused, match="no group 'no-such-group'"):
         check_account(account(), HelperSettings(service_uid=990, job_group="no-such-group"))
 
 
 def test_accounts_are_those_of_the_machine(tmp_path: Path) -> None:
     assert find_account("root").uid == 0
-    with pytest.raises(Refused, match="no account"):
+    with pytest.raises(RequestRefused, match="no account"):
         find_account("no-such-account")
     (tmp_path / "login.defs").write_text("# UID_MIN 5\nUID_MIN\t\t2000\n")
     assert least_user_id(str(tmp_path / "login.defs")) == 2000
@@ -112,7 +112,7 @@ def test_accounts_are_those_of_the_machine(tmp_path: Path) -> None:
     ],
 )
 def test_limits_that_make_no_sense_are_refused(limits: Any) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         read_limits(limits, "/dev/nvidia")
 
 
@@ -229,7 +229,7 @@ def test_a_scope_of_systemd_has_the_same_limits() -> None:
 
 
 def test_the_version_of_control_groups_is_found_by_their_files(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no control groups"):
+    with pytest.raises(RequestRefused, match="no control groups"):
         ControlGroups.find("s", str(tmp_path / "none"))
     second = tmp_path / "v2"
     second.mkdir()

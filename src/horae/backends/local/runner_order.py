@@ -1,7 +1,7 @@
 """The order of an attempt (`order.json`): commands, folders and the environment of every process.
 
 A job gets an allow-list of the daemon's environment, so that the daemon's secrets do not leak into it.
-`CUDA_VISIBLE_DEVICES` tells a job which GPUs it may use. This is a convention, not isolation: a job that
+`CUDA_VISIBLE_DEVICES` tells a job which GPUs it may use. Without isolation this is a convention: a job that
 ignores it can use the other GPUs. Stored: change by addition.
 """
 

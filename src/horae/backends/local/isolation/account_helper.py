@@ -51,7 +51,7 @@ _COMMON_DEVICES = ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:2", "136:*")
 _PERIOD_US = 100_000
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that the helper does not carry out; the text says why."""
 
 
@@ -91,7 +91,7 @@ def find_account(name: str) -> Account:
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
-        raise Refused(f"this machine has no account {name!r}") from None
+        raise RequestRefused(f"this machine has no account {name!r}") from None
     groups = tuple(os.getgrouplist(name, entry.pw_gid))
     return Account(name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, entry.pw_shell)
 
@@ -99,19 +99,19 @@ def find_account(name: str) -> Account:
 def check_account(account: Account, settings: HelperSettings) -> None:
     """Refuse an account under which no job may run."""
     if account.uid == 0 or account.gid == 0 or 0 in account.groups:
-        raise Refused(f"jobs never run with root's rights, and {account.name!r} has some of them")
+        raise RequestRefused(f"jobs never run with root's rights, and {account.name!r} has some of them")
     if account.uid < settings.least_uid:
-        raise Refused(f"{account.name!r} is a system account (its user id is below {settings.least_uid})")
+        raise RequestRefused(f"{account.name!r} is a system account (its user id is below {settings.least_uid})")
     if account.uid == settings.service_uid:
-        raise Refused(f"{account.name!r} is the account of the service itself")
+        raise RequestRefused(f"{account.name!r} is the account of the service itself")
     if os.path.basename(account.shell) in _NO_SHELLS:
-        raise Refused(f"nobody may work under the account {account.name!r} (its shell is {account.shell})")
+        raise RequestRefused(f"nobody may work under the account {account.name!r} (its shell is {account.shell})")
     try:
         allowed = grp.getgrnam(settings.job_group).gr_gid
     except KeyError:
-        raise Refused(f"this machine has no group {settings.job_group!r} of accounts for jobs") from None
+        raise RequestRefused(f"this machine has no group {settings.job_group!r} of accounts for jobs") from None
     if allowed not in account.groups:
-        raise Refused(f"the account {account.name!r} is not in the group {settings.job_group!r}")
+        raise RequestRefused(f"the account {account.name!r} is not in the group {settings.job_group!r}")
 
 
 def least_user_id(path: str = "/etc/login.defs") -> int:
@@ -144,17 +144,17 @@ class Limits:
 def read_limits(given: Any, device_prefix: str) -> Limits:
     """Limits as a request names them, checked."""
     if not isinstance(given, dict):
-        raise Refused("limits are an object")
+        raise RequestRefused("limits are an object")
     numbers = {name: given.get(name) for name in ("memory_mb", "cpus", "cpu_weight", "tasks")}
     for name, value in numbers.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9):
-            raise Refused(f"{name} is no number between 0 and 1e9")
+            raise RequestRefused(f"{name} is no number between 0 and 1e9")
     devices = given.get("devices")
     if devices is not None and not (isinstance(devices, list) and all(isinstance(path, str) for path in devices)):
-        raise Refused("devices are a list of paths")
+        raise RequestRefused("devices are a list of paths")
     for path in devices or ():
         if not path.startswith(device_prefix) or "/.." in path:
-            raise Refused(f"{path!r} is no GPU: jobs get devices that begin with {device_prefix}")
+            raise RequestRefused(f"{path!r} is no GPU: jobs get devices that begin with {device_prefix}")
     return Limits(
         None if numbers["memory_mb"] is None else int(numbers["memory_mb"]),
         None if numbers["cpus"] is None else float(numbers["cpus"]),
@@ -194,7 +194,7 @@ class ControlGroups:
             names = [name for name in ("pids", "memory", "cpu", "devices") if os.path.isdir(f"{root}/{name}")]
             found = cls({name: f"{root}/{name}/horae/{service}" for name in names}, 1)
             if not {"pids", "memory"} <= set(names):
-                raise Refused("this machine has no control groups for processes and memory")
+                raise RequestRefused("this machine has no control groups for processes and memory")
         try:
             for folder in found.parents.values():
                 os.makedirs(folder, mode=0o755, exist_ok=True)
@@ -202,7 +202,7 @@ class ControlGroups:
                 for folder in (root, f"{root}/horae", f"{root}/horae/{service}"):
                     _write(folder, "cgroup.subtree_control", "+memory +pids +cpu")
         except OSError as why:
-            raise Refused(f"control groups cannot be made here: {why}") from None
+            raise RequestRefused(f"control groups cannot be made here: {why}") from None
         return found
 
     def make(self, name: str, limits: Limits) -> "ControlGroup":
@@ -214,7 +214,7 @@ class ControlGroups:
                 (_limit_v2 if self.version == 2 else _limit_v1)(controller, path, limits)
         except OSError as why:
             group.remove()
-            raise Refused(f"the control group of the attempt cannot be made: {why}") from None
+            raise RequestRefused(f"the control group of the attempt cannot be made: {why}") from None
         return group
 
     def existing(self, name: str) -> "ControlGroup":
@@ -356,7 +356,7 @@ def own_group(root: str = "/sys/fs/cgroup") -> ControlGroup:
     with open("/proc/self/cgroup", encoding="ascii") as file:
         found = re.search(r"^0::(.*)$", file.read(), re.MULTILINE)
     if not found:
-        raise Refused("this process is in no control group")
+        raise RequestRefused("this process is in no control group")
     path = f"{root}{found[1].rstrip('/')}/job"
     os.makedirs(path, mode=0o755, exist_ok=True)
     return ControlGroup([path])
@@ -388,9 +388,9 @@ class Requests:
                 self._handles += [int.from_bytes(data[k : k + 4], sys.byteorder) for k in range(0, whole, 4)]
         self._text += text
         if flags & socket.MSG_CTRUNC or len(self._handles) > self._descriptors:
-            raise Refused("too many descriptors")
+            raise RequestRefused("too many descriptors")
         if len(self._text) > self._largest:
-            raise Refused("the request is too long")
+            raise RequestRefused("the request is too long")
         return bool(text)
 
     def lines(self) -> Iterator[Any]:
@@ -410,7 +410,7 @@ class Requests:
         taken, self._handles = self._handles[:count], self._handles[count:]
         try:
             if len(taken) < count:
-                raise Refused(f"{count} descriptors are needed")
+                raise RequestRefused(f"{count} descriptors are needed")
             yield taken
         finally:
             close_all(taken)
@@ -458,7 +458,7 @@ class Warden:
         try:
             self._requests.answer({"cgroup": self._group.folders[0]})
             self._serve(alarm)
-        except (OSError, Refused):
+        except (OSError, RequestRefused):
             pass  # the runner has gone, or speaks nonsense: its job ends
         finally:
             self._end()
@@ -481,7 +481,7 @@ class Warden:
             case {"start": {"argv": [*argv], "env": dict(env), "cwd": str(cwd)}}:
                 texts = [*argv, *env, *env.values()]
                 if not argv or not all(isinstance(text, str) and "\0" not in text for text in texts):
-                    raise Refused("a command is a list of texts")
+                    raise RequestRefused("a command is a list of texts")
                 with self._requests.taken(3) as handles:
                     self._requests.answer({"pid": self._start(argv, env, cwd, handles)})
             case {"signal": int(number), "all": bool(to_all)} if 0 < number < signal.NSIG:
@@ -489,7 +489,7 @@ class Warden:
             case {"new_group": True}:
                 self._process_group = 0
             case _:
-                raise Refused("no such request")
+                raise RequestRefused("no such request")
 
     def _start(self, argv: list[str], env: dict[str, str], cwd: str, handles: list[int]) -> int:
         """Start a process under the account, in the control group and the process group; returns its id."""
@@ -537,12 +537,12 @@ class Warden:
         """Give up root's rights for good, and die with the warden."""
         account = self._account
         if self._libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-            raise Refused("the kernel does not know no_new_privs")
+            raise RequestRefused("the kernel does not know no_new_privs")
         os.setgroups(account.groups)
         os.setresgid(account.gid, account.gid, account.gid)
         os.setresuid(account.uid, account.uid, account.uid)
         if 0 in (*os.getresuid(), *os.getresgid(), *os.getgroups()):
-            raise Refused("root's rights were not given up")
+            raise RequestRefused("root's rights were not given up")
         # Only now: the kernel forgets it when the user changes.
         self._libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
         if os.getppid() != warden:
@@ -619,7 +619,7 @@ class Helper:
     def _receive(self) -> bool:
         try:
             return self._requests.receive()
-        except Refused as why:
+        except RequestRefused as why:
             self._requests.drop()
             self._requests.answer({"refused": str(why)})
             return True
@@ -633,8 +633,8 @@ class Helper:
                 case {"kill": str(name)}:
                     return {"left": self._kill(name)}
                 case _:
-                    raise Refused("no such request")
-        except Refused as why:
+                    raise RequestRefused("no such request")
+        except RequestRefused as why:
             return {"refused": str(why)}
         except OSError as why:
             return {"refused": f"the system says: {why}"}
@@ -642,9 +642,9 @@ class Helper:
     def _open(self, name: str, attempt: str, given: Any, handle: int) -> str:
         """Fork a warden for an attempt; returns the name of its control group."""
         if not _NAME.fullmatch(attempt):
-            raise Refused("that is no name of an attempt")
+            raise RequestRefused("that is no name of an attempt")
         if not stat.S_ISSOCK(os.fstat(handle).st_mode):
-            raise Refused("the descriptor is no socket")
+            raise RequestRefused("the descriptor is no socket")
         account = self._find(name)
         check_account(account, self._settings)
         limits = read_limits(given, self._settings.device_prefix)
@@ -678,7 +678,7 @@ class Helper:
     def _kill(self, name: str) -> int:
         """Kill what is left of an attempt; returns the number of processes that are still there."""
         if not _NAME.fullmatch(name) or isinstance(self._groups, ScopeGroups):
-            raise Refused("that is no name of a control group")
+            raise RequestRefused("that is no name of a control group")
         group = self._groups.existing(name)
         group.send(signal.SIGKILL)
         left = len(group.processes())
@@ -709,7 +709,7 @@ def main(argv: list[str]) -> int:
     channel = socket.socket(fileno=int(argv[0]))
     try:
         Helper(channel, HelperSettings(**json.loads(argv[1]))).run()
-    except Refused as why:
+    except RequestRefused as why:
         with contextlib.suppress(OSError):
             channel.sendall(json.dumps({"refused": str(why)}).encode() + b"\n")
         return 1

@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from horae.backends.local.isolation import account_helper
-from horae.backends.local.isolation.account_helper import Account, HelperSettings, Refused, check_account, find_account
+from horae.backends.local.isolation.account_helper import (
+    Account,
+    HelperSettings,
+    RequestRefused,
+    check_account,
+    find_account,
+)
 from horae.backends.local.isolation.modes import ACCOUNT, CannotIsolate, DeviceFiles, nvidia_devices, processes_in
 from horae.backends.protocol import Start
 from horae.core.cluster import Node
@@ -145,7 +151,7 @@ class AccountIsolation:
         try:
             account = self._find(name)
             check_account(account, self._helper.settings)
-        except Refused as why:
+        except RequestRefused as why:
             raise JobRefused(
                 f"Jobs of {user} cannot run here: {why}. Ask the operator for an account in the group {group} "
                 f"(useradd -m {name}; usermod -a -G {group} {name})."
