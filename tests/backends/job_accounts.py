@@ -1,4 +1,4 @@
-"""Accounts for tests that need root: made up, without an entry in /etc/passwd, with homes in a folder of the test."""
+"""What tests of isolation need: whether this machine has it, and made-up accounts without an entry in /etc/passwd."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from horae.backends.local.isolation.account_helper import Account, Helper, HelperSettings, RequestRefused
 from horae.backends.local.isolation.accounts import AccountHelper
+from horae.backends.local.isolation.modes import CannotIsolate
+from horae.backends.local.isolation.sandbox import find_bubblewrap
 from tests.backends.real import until
 
 #: A group of this machine that stands for the group of job accounts.
@@ -28,6 +32,19 @@ def why_not() -> str:
     if not all(os.access(f"/sys/fs/cgroup/{name}", os.W_OK) for name in ("pids", "memory", "devices", "cpu")):
         return "needs control groups (version 1) that root can write"
     return ""
+
+
+def why_no_sandbox() -> str:
+    """Why bubblewrap cannot be used here; empty if it can."""
+    try:
+        find_bubblewrap()
+    except CannotIsolate as why:
+        return str(why)
+    return ""
+
+
+needs_root = pytest.mark.skipif(bool(why_not()), reason=f"jobs under accounts: {why_not()}")
+needs_bubblewrap = pytest.mark.skipif(bool(why_no_sandbox()), reason=why_no_sandbox())
 
 
 class MadeUpAccounts:

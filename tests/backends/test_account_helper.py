@@ -33,12 +33,11 @@ from tests.backends.job_accounts import (
     MadeUpAccounts,
     forked_helper,
     groups_left,
+    needs_root,
     open_folder,
-    why_not,
 )
 from tests.backends.real import lives, until
 
-needs_root = pytest.mark.skipif(bool(why_not()), reason=f"jobs under accounts: {why_not()}")
 SETTINGS = HelperSettings(service_uid=990, job_group=GROUP)
 
 

@@ -21,10 +21,10 @@ from horae.backends.local.processes import process_ids
 from horae.backends.local.runner import stat_of
 from horae.backends.protocol import Place
 from horae.core.events import Event, JobFailed, JobFinished, JobStopped, LaunchFailed
-from tests.backends.job_accounts import FIRST_UID, MadeUpAccounts, forked_helper, groups_left, open_folder, why_not
+from tests.backends.job_accounts import FIRST_UID, MadeUpAccounts, forked_helper, groups_left, needs_root, open_folder
 from tests.backends.real import NODES, bash, folder, next_events, opened, start, text_of, until
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"jobs under accounts: {why_not()}")
+pytestmark = needs_root
 
 #: Counts up, and saves when it is told to stop.
 COUNTS = r"""

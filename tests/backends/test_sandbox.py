@@ -18,21 +18,11 @@ from horae.backends.local.isolation.modes import CannotIsolate, nvidia_devices
 from horae.backends.local.isolation.sandbox import SandboxIsolation, find_bubblewrap
 from horae.backends.protocol import Place
 from horae.core.events import JobFailed, JobFinished, JobStopped
+from tests.backends.job_accounts import needs_bubblewrap
 from tests.backends.real import bash, folder, lives, next_events, opened, start, text_of, until
 
 #: Character devices of this machine that stand for GPUs; a sandbox has none of them by itself.
 DEVICES = [path for path in (Path("/dev/kmsg"), Path("/dev/loop-control"), Path("/dev/rtc0")) if path.exists()]
-
-
-def why_no_sandbox() -> str:
-    try:
-        find_bubblewrap()
-    except CannotIsolate as why:
-        return str(why)
-    return ""
-
-
-needs_bubblewrap = pytest.mark.skipif(bool(why_no_sandbox()), reason=why_no_sandbox())
 
 
 class SandboxedBackend:
