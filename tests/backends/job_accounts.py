@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from horae.backends.local.isolation.account_helper import Account, Helper, HelperSettings, RequestRefused
+from horae.backends.local.isolation.account_helper import Account, ControlGroups, Helper, HelperSettings, RequestRefused
 from horae.backends.local.isolation.accounts import AccountHelper
 from horae.backends.local.isolation.modes import CannotIsolate
 from horae.backends.local.isolation.sandbox import find_bubblewrap
@@ -83,15 +83,17 @@ def open_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def forked_helper(accounts: MadeUpAccounts, **more: object) -> Iterator[tuple[AccountHelper, int]]:
-    """A root helper that knows made-up accounts, and its process id."""
+def forked_helper(accounts: MadeUpAccounts, without: str = "", **more: object) -> Iterator[tuple[AccountHelper, int]]:
+    """A root helper that knows made-up accounts, and its process id; `without` one controller of control groups."""
     settings = HelperSettings(**{"service_uid": 1, "job_group": GROUP, "service": f"test-{os.getpid()}", **more})  # type: ignore[arg-type]
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         try:
             ours.close()
-            Helper(theirs, settings, accounts.find).run()
+            groups = ControlGroups.find(settings.service)
+            groups.parents.pop(without, None)
+            Helper(theirs, settings, accounts.find, groups).run()
         finally:
             os._exit(0)
     theirs.close()

@@ -137,13 +137,17 @@ def test_a_job_reads_and_changes_nothing_of_the_service_or_of_others(machine: Ma
     assert isinstance(machine.next_event(), JobStopped)
 
 
-def test_a_job_uses_the_devices_that_it_was_given_and_no_other(machine: Machine) -> None:
+def make_devices(machine: Machine) -> None:
     for number in range(2):
         # No driver has these numbers: an open that is allowed finds no device.
         path = machine.root / f"gpu{number}"
         os.mknod(path, 0o020666, os.makedev(195, 240 + number))
         path.chmod(0o666)
         machine.given[number] = str(path)
+
+
+def test_a_job_uses_the_devices_that_it_was_given_and_no_other(machine: Machine) -> None:
+    make_devices(machine)
     text = (
         f"for n in 0 1; do echo gpu$n; cat {machine.root}/gpu$n; done; head -c 1 /dev/urandom > /dev/null && echo fine"
     )
@@ -151,6 +155,20 @@ def test_a_job_uses_the_devices_that_it_was_given_and_no_other(machine: Machine)
     assert "not permitted" in machine.log().split("gpu1\n")[0]
     assert "No such device" in machine.log().split("gpu1\n")[1]
     assert log[-1].endswith("fine\n")
+
+
+def test_devices_are_hidden_where_control_groups_do_not_keep_jobs_from_them(machine: Machine) -> None:
+    make_devices(machine)
+    prefix = f"{machine.root}/gpu"
+    machine.helper, _ = machine.stack.enter_context(
+        forked_helper(machine.accounts, without="devices", device_prefix=prefix)
+    )
+    machine.backend = machine.opened()
+    undo = f"umount {prefix}0; unshare --user --map-root-user --mount umount {prefix}0"
+    log = machine.run(f"stat -c %t:%T {prefix}0 {prefix}1; {undo}; cat {prefix}0", places=(Place("v100", (1,)),))
+    assert log.splitlines()[:2] == ["1:3", "c3:f1"], "/dev/null, and the device itself"
+    assert log.count("umount: ") == 2
+    assert "No such device" not in log
 
 
 def test_a_job_that_uses_too_much_memory_is_killed_and_told_so(machine: Machine) -> None:

@@ -18,6 +18,7 @@ accounts, must not be root's or a system account, and processes run with no more
 
 import contextlib
 import ctypes
+import glob
 import grp
 import json
 import os
@@ -47,6 +48,8 @@ _NO_SHELLS = ("nologin", "false")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 #: Character devices that every job may use: null, zero, full, random, urandom, tty, ptmx and pseudo-terminals.
 _COMMON_DEVICES = ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:2", "136:*")
+#: Constants of <sched.h> and <sys/mount.h>.
+_CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_SLAVE = 0x20000, 0x1000, 0x4000, 0x80000
 #: Length of a period of the processor limit in microseconds.
 _PERIOD_US = 100_000
 
@@ -182,7 +185,7 @@ class ControlGroups:
 
     @property
     def limits_devices(self) -> bool:
-        """Whether jobs can be kept from devices."""
+        """Whether the kernel keeps jobs from devices by their control group; version 2 needs systemd for that."""
         return "devices" in self.parents
 
     @classmethod
@@ -440,9 +443,11 @@ def close_all(handles: list[int]) -> None:
 class Warden:
     """Starts the processes of one attempt, passes on signals, tells how they end, and leaves none behind."""
 
-    def __init__(self, channel: socket.socket, account: Account, group: ControlGroup) -> None:
+    def __init__(
+        self, channel: socket.socket, account: Account, group: ControlGroup, hidden_devices: tuple[str, ...] = ()
+    ) -> None:
         self._requests = Requests(channel, _LARGEST_START, descriptors=3)
-        self._account, self._group = account, group
+        self._account, self._group, self._hidden_devices = account, group, hidden_devices
         self._process_group = 0
         self._memory_kills = 0
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -513,6 +518,7 @@ class Warden:
             for place, handle in enumerate(handles):
                 os.dup2(handle, place)
             os.closerange(3, 65536)
+            self._hide_devices()
             self.become_user(warden)
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
                 with contextlib.suppress(OSError, ValueError):
@@ -532,6 +538,20 @@ class Warden:
             _tell(f"the program {argv[0]!r} cannot be run: {why}")
         finally:
             os._exit(code)
+
+    def _hide_devices(self) -> None:
+        """Put /dev/null over devices that the job was not given, where no control group keeps it from them.
+
+        The mounts are the job's own, and only root could take them away.
+        """
+        if not self._hidden_devices:
+            return
+        mounts = [(b"none", b"/", _MS_REC | _MS_SLAVE)]
+        mounts += [(b"/dev/null", os.fsencode(path), _MS_BIND) for path in self._hidden_devices]
+        if self._libc.unshare(_CLONE_NEWNS) or any(
+            self._libc.mount(source, target, None, ctypes.c_ulong(flags), None) for source, target, flags in mounts
+        ):
+            raise RequestRefused(f"devices cannot be hidden: {os.strerror(ctypes.get_errno())}")
 
     def become_user(self, warden: int) -> None:
         """Give up root's rights for good, and die with the warden."""
@@ -609,7 +629,7 @@ class Helper:
         # Wardens are reaped by the kernel.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         try:
-            self._requests.answer({"limits_devices": self._groups.limits_devices})
+            self._requests.answer({"ready": True})
             while self._receive():
                 for request in self._requests.lines():
                     self._requests.answer(self._answer(request))
@@ -653,10 +673,17 @@ class Helper:
         if isinstance(self._groups, ScopeGroups):
             self._fork_in_scope(self._groups.unit(group_name), account, limits, handle)
         else:
-            self._fork(account, self._groups.make(group_name, limits), handle)
+            self._fork(account, self._groups.make(group_name, limits), self._hidden_devices(limits), handle)
         return group_name
 
-    def _fork(self, account: Account, group: ControlGroup, handle: int) -> None:
+    def _hidden_devices(self, limits: Limits) -> tuple[str, ...]:
+        """Numbered devices that must be hidden from a job, because no control group keeps it from them."""
+        if limits.devices is None or self._groups.limits_devices:
+            return ()
+        found = glob.glob(f"{glob.escape(self._settings.device_prefix)}[0-9]*")
+        return tuple(path for path in sorted(found) if path not in limits.devices and _device_number(path))
+
+    def _fork(self, account: Account, group: ControlGroup, hidden_devices: tuple[str, ...], handle: int) -> None:
         try:
             pid = os.fork()
         except OSError:
@@ -666,7 +693,7 @@ class Helper:
             return
         try:
             self._requests.channel.close()
-            run_warden(os.dup(handle), account, group)
+            run_warden(os.dup(handle), account, group, hidden_devices)
         finally:
             os._exit(0)
 
@@ -687,13 +714,13 @@ class Helper:
         return left
 
 
-def run_warden(handle: int, account: Account, group: ControlGroup) -> None:
+def run_warden(handle: int, account: Account, group: ControlGroup, hidden_devices: tuple[str, ...] = ()) -> None:
     """Be the warden of an attempt, from now on until it has ended."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with contextlib.suppress(OSError):  # the kernel kills the job for want of memory, not its warden
         _write("/proc/self", "oom_score_adj", "-900")
-    Warden(socket.socket(fileno=handle), account, group).run()
+    Warden(socket.socket(fileno=handle), account, group, hidden_devices).run()
 
 
 def main(argv: list[str]) -> int:

@@ -63,8 +63,6 @@ class AccountHelper:
         first = self._answer()
         if "refused" in first:
             raise CannotIsolate(f"Jobs cannot run under accounts of their own here: {first['refused']}.")
-        #: Whether jobs are kept from devices that they were not given.
-        self.limits_devices = bool(first.get("limits_devices"))
 
     def open(self, account: str, attempt: str, limits: Mapping[str, Any]) -> int:
         """Start the warden of an attempt; returns the runner's end of the socket to it."""
