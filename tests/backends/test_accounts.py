@@ -180,6 +180,7 @@ def test_a_job_that_uses_too_much_memory_is_killed_and_told_so(machine: Machine)
     assert "more than 32 MiB" in log
 
 
+@pytest.mark.long
 def test_a_job_gets_the_processors_it_asked_for_and_its_share_of_memory(machine: Machine) -> None:
     machine.begin("echo up; sleep 60", cpus_per_gpu=2, places=(Place("v100", (0, 1)),))
     group = Path((folder(machine.state).runner() or {})["control_group"])
@@ -204,6 +205,7 @@ def test_a_preempted_job_saves_as_its_user_and_its_work_counts(machine: Machine)
     assert "40" in machine.log(attempt=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "trick",
     [
@@ -234,12 +236,14 @@ def test_a_cancelled_job_leaves_nothing_behind_whatever_it_does(machine: Machine
     until(all_gone, "for all processes to be gone")
 
 
+@pytest.mark.long
 def test_processes_that_outlive_the_job_are_ended(machine: Machine) -> None:
     machine.run("(setsid sleep 600 &); echo done")
     assert isinstance(machine.end, JobFinished)
     until(all_gone, "for all processes to be gone")
 
 
+@pytest.mark.long
 def test_a_job_that_forks_without_end_is_limited_and_killed(machine: Machine) -> None:
     machine.begin("echo up; f() { f & f; }; while :; do (sleep 600 &) ; done", grace_s=0.1)
     until(lambda: len(processes_of(FIRST_UID)) > 50, "for processes")
@@ -248,6 +252,7 @@ def test_a_job_that_forks_without_end_is_limited_and_killed(machine: Machine) ->
     until(all_gone, "for all processes to be gone")
 
 
+@pytest.mark.long
 def test_a_job_outlives_the_backend_and_is_found_again(machine: Machine) -> None:
     machine.begin("echo up; sleep 1; echo once >> $HORAE_CHECKPOINT_DIR/ran")
     machine.backend.close()
@@ -287,6 +292,7 @@ def _is_ours(warden: int) -> bool:
     return any(stat_of(pid)[1:2] == [str(warden)] for pid in processes_of(FIRST_UID))
 
 
+@pytest.mark.long
 def test_jobs_outlive_the_helper_and_no_other_can_start_without_it(machine: Machine) -> None:
     machine.begin("echo up; sleep 1; echo $((6 * 7))")
     assert machine.helper.is_there()
@@ -307,6 +313,7 @@ def test_jobs_outlive_the_helper_and_no_other_can_start_without_it(machine: Mach
     assert "fine" in machine.run("echo fine", job="a-3")
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_an_attempt_whose_service_died_before_its_runner_began(machine: Machine) -> None:
     handle = machine.helper.open("ann", "a-9.1", {"memory_mb": 64})
     until(groups_left, "for the control group")
@@ -325,6 +332,7 @@ def test_users_without_an_account_are_refused_in_a_sentence(machine: Machine) ->
     assert "no account 'eve'" in event.why
 
 
+@pytest.mark.long
 def test_folders_of_discarded_jobs_are_deleted_in_the_homes_of_their_users(machine: Machine) -> None:
     machine.run("touch $HORAE_CHECKPOINT_DIR/model")
     order = folder(machine.state).order()
@@ -336,6 +344,7 @@ def test_folders_of_discarded_jobs_are_deleted_in_the_homes_of_their_users(machi
     until(lambda: not job_folder.exists(), "for the folder to be deleted")
 
 
+@pytest.mark.long
 def test_a_working_folder_that_the_user_may_not_enter_is_told(machine: Machine) -> None:
     private = machine.root / "private"
     private.mkdir(mode=0o700)

@@ -129,6 +129,7 @@ def test_a_preempted_job_hears_the_stop_signal_and_saves(sandboxed: SandboxedBac
     assert event.work_done == 40.0
 
 
+@pytest.mark.long
 @needs_bubblewrap
 def test_a_process_that_saves_after_its_shell_died_of_the_stop_signal_keeps_the_grace_period(
     sandboxed: SandboxedBackend,
@@ -141,6 +142,7 @@ def test_a_process_that_saves_after_its_shell_died_of_the_stop_signal_keeps_the_
     assert (sandboxed.state / "jobs/a-1/checkpoint/saved").exists()
 
 
+@pytest.mark.long
 @needs_bubblewrap
 @pytest.mark.parametrize(("text", "code"), [("exit 3", 3), ("kill -9 $$", 137), ("no-such-program", 127)])
 def test_exit_codes_come_through(sandboxed: SandboxedBackend, text: str, code: int) -> None:
@@ -185,6 +187,7 @@ def text_of_process(path: Path) -> str:
         return ""
 
 
+@pytest.mark.long
 @needs_bubblewrap
 def test_a_working_folder_outside_may_be_written_and_the_services_own_may_not(
     sandboxed: SandboxedBackend, tmp_path: Path
@@ -211,6 +214,7 @@ def test_a_checkpoint_folder_that_is_a_link_to_anothers_is_refused(sandboxed: Sa
     assert "treasure" not in log
 
 
+@pytest.mark.long
 @needs_bubblewrap
 def test_the_home_and_the_installation_of_the_service_stay_read_only(
     sandboxed: SandboxedBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
