@@ -18,7 +18,12 @@ from typing import Any
 import httpx
 import pytest
 
-from horae.backends.local.isolation.accounts import CannotIsolate, check_only_root_writes, service_account
+from horae.backends.local.isolation.accounts import (
+    CannotIsolate,
+    check_only_root_writes,
+    service_account,
+    service_name,
+)
 from horae.core.errors import UserError
 from horae.service.job_isolation import chosen_isolation, moved_folders
 from horae.service.roles import Role
@@ -63,6 +68,9 @@ class AccountService:
         for name in (self.user, self.ann):
             patiently(lambda name=name: subprocess.run(["userdel", name], capture_output=True).returncode in (0, 6))
         subprocess.run(["groupdel", self.group], check=False, capture_output=True)
+        for parent in Path("/sys/fs/cgroup").glob(f"*/horae/{service_name(self.state)}"):
+            patiently(lambda parent=parent: not any(path.is_dir() for path in parent.iterdir()))
+            parent.rmdir()
 
     def serve(self) -> None:
         words = ["--isolation", "account", "--user", self.user, "--job-group", self.group, "--state", str(self.state)]
