@@ -92,11 +92,13 @@ kubernetes: $(INSTALLED)
 		$$($(BIN)/python -c 'from horae.testing.kubernetes_build import INSTALL; print(INSTALL)') && \
 		$(BIN)/python -m horae.testing.kubernetes_cluster build; }
 
-## 2,000 seeds of random workloads with every fault, new cases for all property tests, and 100 kills of a real service; `make test` and `make test-long` run a slice of it.
+## 2,000 seeds of random workloads with every fault, new cases for all property tests, 100 kills of a real service, and 20 of one with a standby; `make test` and `make test-long` run a slice of it.
 soak: $(INSTALLED)
 	HORAE_NEW_CASES=1 $(BIN)/pytest -n $(TEST_WORKERS) -q -m "not long" $$(grep -rl "^from hypothesis" tests)
 	HORAE_SEEDS=2000 $(BIN)/pytest -n $(TEST_WORKERS) -q tests/simulation
 	HORAE_KILLS=100 $(BIN)/pytest -q tests/service/test_crashes.py
+	HORAE_DAMAGES=5000 $(BIN)/pytest -q -m long tests/service/test_damage.py
+	HORAE_TAKE_OVERS=20 $(BIN)/pytest -q -s tests/service/test_standby.py -k replaced
 
 ## Style, format and types; and that horae-train and the runner stay within Python 3.9. mypy knows methods that vermin does not, from 3.10 on.
 lint: $(INSTALLED)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from horae.policies import POLICIES
 from horae.workload.traces import FORMATS
+
+if TYPE_CHECKING:
+    from tests.contracts.postgres import Server
 
 # Property tests try the same cases each time, so that a change is judged by itself; `make soak` tries new ones.
 settings.register_profile("same", derandomize=True)
@@ -27,6 +31,18 @@ def registries() -> Iterator[None]:
         if registry.keys() != entries.keys():
             registry.clear()
             registry.update(entries)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server of our own."""
+    from tests.contracts.postgres import Server, program
+
+    if not program("initdb") or not program("postgres"):
+        pytest.skip("needs PostgreSQL: neither on the path nor under /usr/lib/postgresql are initdb and postgres")
+    server = Server()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

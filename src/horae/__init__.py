@@ -127,8 +127,9 @@ def __dir__() -> list[str]:
 
 #: Modules with compiled functions, and those that they import: compiled code has the values of their constants in it.
 _COMPILED_IN = {
-    "core": "arrays cluster declared errors gpu_moves jit queues reasons states straight_lines",
-    "placement": "choose gpu_numbers heap holders kernel_args marks quotas reservation turns waiting_reasons walk",
+    "core": "arrays cluster declared errors gpu_moves jit limits queues quotas reasons states straight_lines",
+    "placement": "choose gpu_numbers gpu_room heap holders kernel_args marks quotas reservation turns waiting_reasons "
+    "walk",
     "policies.tiresias": "queue_columns",
     "solve.allocation": "cheapest_mix demands equal_jobs floors hierarchy lexicographic packing price_search problem "
     "time_division time_lp units",

@@ -60,6 +60,20 @@ def test_a_copy_of_the_state_folder_on_another_machine_is_another_service(
 
 
 @pytest.mark.usefixtures("no_container")
+def test_a_standby_on_another_machine_owns_the_folder_of_its_journal_and_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_folder(tmp_path / "shared", tmp_path / "state", "j1")
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    own_folder(tmp_path / "shared", tmp_path / "state", "j1")
+    with pytest.raises(FolderTaken):
+        own_folder(tmp_path / "shared", tmp_path / "other", "j1")
+    monkeypatch.setattr(socket, "gethostname", lambda: "third")
+    with pytest.raises(FolderTaken):
+        own_folder(tmp_path / "shared", tmp_path / "state", "j2")
+
+
+@pytest.mark.usefixtures("no_container")
 def test_claims_of_earlier_versions_are_renewed(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     old = {"host": socket.gethostname(), "state": str(tmp_path / "state")}

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from horae.backends.local import processes, runner
-from horae.backends.local.backend import LocalBackend
+from horae.backends.local.backend import LocalBackend, RunnerDeadlines
 from horae.backends.local.processes import ExitWatcher, Process
 from horae.backends.protocol import Place
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
@@ -89,7 +89,7 @@ def test_a_job_that_is_killed_fails_with_the_signal(backend: LocalBackend, state
     assert failure(backend).exit_code == 137
     end = folder(state).exit()
     assert end is not None
-    assert (end["code"], end["signal"], end["stopped"]) == (137, 9, False)
+    assert (end.code, end.stopped) == (137, False)
 
 
 def test_a_missing_program_fails_and_says_why(backend: LocalBackend) -> None:
@@ -269,7 +269,7 @@ time.sleep(60)
     assert time.monotonic() - asked >= 0.75, "the grace, and then the time from SIGTERM to SIGKILL"
     end = folder(state).exit()
     assert end is not None
-    assert (end["code"], end["stopped"]) == (137, True)
+    assert (end.code, end.stopped) == (137, True)
 
 
 def test_a_second_stop_does_not_shorten_the_grace(backend: LocalBackend) -> None:
@@ -415,7 +415,7 @@ def test_the_token_is_readable_by_its_owner_alone_and_goes_when_forgotten(backen
     assert order.parent.stat().st_mode & 0o077 == 0
     assert "sesame" not in printed(backend)
     backend.forget("a-1", 1)
-    assert "sesame" not in order.read_text()
+    until(lambda: "sesame" not in order.read_text())
 
 
 def test_a_job_name_cannot_lead_out_of_the_folder(backend: LocalBackend) -> None:
@@ -500,6 +500,7 @@ def run_daemon(state: Path, body: str) -> subprocess.Popen[str]:
         f"b = LocalBackend(Path({str(state)!r}), NODES)",
         "sys.stdin.readline()",
         body,
+        "assert b._workers.wait(30)",
         "print('done', flush=True)",
         "time.sleep(60)",
     ]
@@ -587,15 +588,27 @@ def test_an_order_without_a_runner_is_begun_when_ordered_again(backend: LocalBac
     assert printed(backend) == "ran\n"
 
 
-def test_when_the_runner_is_killed_the_job_dies_and_has_failed(backend: LocalBackend, state: Path) -> None:
+def test_when_the_runner_is_killed_the_job_dies_and_runs_again(backend: LocalBackend, state: Path) -> None:
     work = folder(state).path / "work"
     script = "sleep 61 & echo $! > child; setsid sleep 62 & echo $! > escaped; echo $$ > main; wait"
     backend.start(start(bash(script)))
     pids = [pid_in(work / name) for name in ("child", "escaped", "main")]
     os.kill(runner_pid(state), signal.SIGKILL)
-    assert failure(backend).exit_code == 137
+    assert next_events(backend) == [JobStopped(7.0, "a-1", 1, 0.0)], "it is no fault of the job"
     assert not any(lives(pid) for pid in pids)
     assert alive(backend)["v100"] == ()
+
+
+def test_a_job_that_kills_its_runner_each_time_fails_at_the_third_time_without_progress(backend: LocalBackend) -> None:
+    saves = """echo "{\\"step\\": 9}" > $HORAE_CHECKPOINT_DIR/saved.json"""
+    scripts = ["kill -9 $PPID", f"{saves}; kill -9 $PPID", "kill -9 $PPID", "kill -9 $PPID"]
+    ends = []
+    for attempt, script in enumerate(scripts, 1):
+        backend.start(start(bash(script), attempt))
+        ends += next_events(backend)
+        backend.forget("a-1", attempt)
+    assert [type(end) for end in ends] == [JobStopped, JobStopped, JobStopped, JobFailed], "the second made progress"
+    assert ends[-1] == JobFailed(7.0, "a-1", 4, 137, 9.0)
 
 
 def test_when_the_runner_is_killed_without_a_daemon_the_next_one_clears_up(state: Path) -> None:
@@ -604,7 +617,7 @@ def test_when_the_runner_is_killed_without_a_daemon_the_next_one_clears_up(state
     child = pid_in(folder(state).path / "work" / "child")
     os.kill(runner_pid(state), signal.SIGKILL)
     with opened(state) as backend:
-        assert failure(backend).exit_code == 137
+        assert isinstance(next_events(backend)[0], JobStopped)
         assert not lives(child)
 
 
@@ -631,28 +644,46 @@ def test_a_number_used_again_is_not_taken_for_the_runner(state: Path, fields: di
     forge_runner(state, **fields)
     backend = LocalBackend(state, NODES)
     backend.stop("a-1", 1)  # would end this test if it believed the number
-    assert failure(backend).exit_code == 137
+    assert isinstance(next_events(backend)[0], JobStopped)
     backend.close()
 
 
-def test_an_attempt_that_a_later_release_began_is_taken_up(state: Path) -> None:
-    forge_runner(state)
+def test_a_process_that_is_not_the_attempts_runner_is_neither_followed_nor_killed(state: Path) -> None:
+    """A job may write into its runner.json what it likes, such as the daemon's own number or session."""
+    forge_runner(state, pid=os.getsid(0), start_time=runner.start_time(os.getsid(0)))
+    backend = LocalBackend(state, NODES, deadlines=RunnerDeadlines(stop_s=0.0))
+    backend.stop("a-1", 1)
+    assert isinstance(next_events(backend)[0], JobStopped)
+    backend.close()
+
+
+@pytest.fixture
+def foreign_runner(state: Path) -> Iterator[dict[str, object]]:
+    """A process that could be the runner of an attempt, as its runner.json names it."""
+    argv = [sys.executable, "-c", "import sys; sys.stdin.read()", str(folder(state).path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
+        me = until(lambda: Process.of(process.pid).has_argument(argv[-1]) and Process.of(process.pid))
+        yield {"pid": me.pid, "start_time": me.start_time}
+
+
+def test_an_attempt_that_a_later_release_began_is_taken_up(state: Path, foreign_runner: dict[str, object]) -> None:
+    forge_runner(state, **foreign_runner)
     path = folder(state).path / "order.json"
     order = json.loads(path.read_text())
     path.write_text(json.dumps({**order, "colour": "red", "task": {**order["task"], "colour": "red"}}))
     backend = LocalBackend(state, NODES)
     assert alive(backend)["v100"] == (("a-1", 1),)
-    assert backend._tracked["a-1", 1].task == start().task
+    order = backend._tracked["a-1", 1].order
+    assert order
+    assert order.task == start().task
     backend.close()
-    (folder(state).path / "runner.json").unlink()
 
 
-def test_a_runner_that_is_what_it_says_lives(state: Path) -> None:
-    forge_runner(state)
+def test_a_runner_that_is_what_it_says_lives(state: Path, foreign_runner: dict[str, object]) -> None:
+    forge_runner(state, **foreign_runner)
     backend = LocalBackend(state, NODES)
     assert alive(backend)["v100"] == (("a-1", 1),)
     backend.close()
-    (folder(state).path / "runner.json").unlink()  # so that nobody ends this process for it
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]"])
@@ -690,7 +721,7 @@ def went_down_with_the_machine(state: Path) -> None:
 def test_a_machine_that_cannot_start_a_runner_says_so(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     backend.start(start())
-    (event,) = watched(backend, 3.0)
+    (event,) = next_events(backend)
     assert isinstance(event, LaunchFailed)
     assert "/no/such/python" in event.why
 
@@ -729,17 +760,17 @@ def test_runners_are_followed_without_pidfds_too(state: Path, monkeypatch: pytes
     with opened(state) as backend:
         backend.start(start(bash("trap 'exit 75' USR1; echo up; sleep 60 & wait")))
         up(backend)
-        assert backend._runners._without_handle
+        until(lambda: backend.watch(7.0) is not None and backend._runners._without_handle)
         backend.stop("a-1", 1)
         assert isinstance(next_events(backend)[0], JobStopped)
 
 
 def test_no_child_is_left_a_zombie(backend: LocalBackend) -> None:
     backend.start(start(bash("true")))
-    child = backend._tracked["a-1", 1].child
+    child = until(lambda: backend._tracked["a-1", 1].child, "for the runner")
     next_events(backend)
     with pytest.raises(ChildProcessError):
-        os.waitpid(child, os.WNOHANG)
+        os.waitpid(child.pid, os.WNOHANG)
 
 
 def test_watching_many_costs_little(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from horae.backends.local.attempt_folders import AttemptFolders, read_json
 from horae.backends.protocol import Place
 from horae.backends.reconcile import Reconciler
 from horae.backends.shared_folder import master_port
+from horae.backends.terms import Term
 from horae.core.cluster import Node
 from horae.core.events import (
     Event,
@@ -396,6 +397,31 @@ def test_a_piece_of_an_attempt_that_is_over_is_killed(site: Site) -> None:
     assert late.wait(10) == -9
 
 
+def test_a_service_that_was_replaced_kills_nothing_that_it_does_not_know(site: Site, tmp_path: Path) -> None:
+    """Frozen for a while, and overtaken: the pieces of the new service are strange to it."""
+    old, new = Term(tmp_path, "journal", 1), Term(tmp_path, "journal", 2)
+    old.claim()
+    site.backend.act_under(old)
+    site.rounds()
+    new.claim()
+    replaced = site.backend
+    site.open()
+    site.backend.act_under(new)
+    site.start()
+    site.up()
+    try:
+        site.rounds(20)
+        assert "Another service has taken over" in replaced.trouble
+        assert replaced.sight() is None
+        assert not ends(site.watch())
+        assert all(process.poll() is None for runners in site.cluster.runners.values() for process in runners)
+        replaced.start(start(bash("echo twice"), job="b-1", places=(Place("v2", (0,)),)))
+        site.rounds(20)
+        assert not (site.shared / "jobs" / "b-1").exists()
+    finally:
+        replaced.close()
+
+
 def test_a_driver_that_fails_in_any_way_is_trouble_and_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ValueError("/secret/path")
@@ -675,3 +701,32 @@ def test_discarding_does_not_wait_for_the_file_server(site: Site, monkeypatch: p
     answers.set()
     until(lambda: site.backend.discard(["a-1"], []) == ["a-1"], "for the job to be gone")
     assert not (site.shared / "jobs" / "a-1").exists()
+
+
+@pytest.mark.parametrize("content", [b"{}", b"\xff", b'{"nodes": ["../../b-2/1/v1"], "task": {}}'])
+def test_an_attempt_whose_order_a_job_has_broken_is_killed_and_has_failed(site: Site, content: bytes) -> None:
+    site.start()
+    site.told(JobStarted)
+    site.up()
+    site.backend.close()
+    (site.shared / "jobs" / "a-1" / "1" / runner.ORDER).write_bytes(content)
+    site.reopen()
+    assert isinstance(site.told(JobFailed), JobFailed)
+    assert site.backend.sight()
+    site.start("echo begun", job="b-2")
+    assert site.told(JobFinished).job == "b-2"
+
+
+def test_a_launch_into_the_folder_of_another_attempt_fails(site: Site) -> None:
+    site.start("true")
+    site.told(JobFinished)
+    site.backend.forget("a-1", 1)
+    site.start("true")
+    assert site.told(LaunchFailed).why == "its folder was used by another attempt"
+
+
+def test_a_piece_whose_sign_of_life_is_a_pipe_holds_up_nobody(site: Site) -> None:
+    site.start("cd $HORAE_ATTEMPT_DIR/v1; rm -f beat; mkfifo beat; rm -f stop; mkfifo stop; echo begun; sleep 60")
+    site.up()
+    site.start("echo begun", job="b-2")
+    assert site.told(JobFinished).job == "b-2"

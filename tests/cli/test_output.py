@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from horae.cli.output import note_unfinished, print_csv, print_rich, table
+from horae.cli.output import note_unfinished, print_csv, print_json, print_rich, table
 from tests.cli.conftest import Horae
 
 Captured = pytest.CaptureFixture[str]
@@ -83,3 +84,15 @@ def test_nothing_is_told_where_no_speed_is_ignored(
 ) -> None:
     ran = horae("simulate", *gavel, "--cluster", machines, "--policy", policy)
     assert (ran.code, ran.err) == (0, "")
+
+
+def test_control_characters_in_records_cannot_control_a_terminal(capsys: Captured) -> None:
+    record = {"name": "a\x1b[2J\x9b\r", "lines": "one\ntwo\tthree"}
+    print_csv([record])
+    (line,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert line == {"name": "a\\x1b[2J\\x9b\\x0d", "lines": "one\ntwo\tthree"}
+    print_json(record)
+    printed = capsys.readouterr().out
+    assert "\x9b" not in printed
+    assert "\x1b" not in printed
+    assert json.loads(printed) == record

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contracts.postgres import Server, program
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Server]:
-    """A PostgreSQL server of our own."""
-    if not program("initdb") or not program("postgres"):
-        pytest.skip("needs PostgreSQL: neither on the path nor under /usr/lib/postgresql are initdb and postgres")
-    server = Server()
-    yield server
-    server.close()
+from tests.contracts.postgres import Server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -9,10 +9,14 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from horae.service.store.connection import OWNER_LOCK
 
 
 def program(name: str) -> str | None:
@@ -69,6 +73,21 @@ class Server:
             self._process.wait(timeout=60)
         self._process = None
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop all processes of the server where they are: sockets stay open, and nobody answers."""
+        assert self._process
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        os.kill(self._process.pid, signal.SIGSTOP)
+        pids = [self._process.pid, *(int(pid) for pid in children.read_text().split())]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
     def close(self) -> None:
         # Without the tidying up: nobody needs the data any more.
         self.stop(signal.SIGQUIT)
@@ -86,3 +105,10 @@ class Server:
         name = f"store_{next(self._numbers)}"
         self.do(f"CREATE DATABASE {name} {options}")
         return self.url(name)
+
+
+def owners(postgres: Server) -> int:
+    """How many sessions have the lock of an owner."""
+    with psycopg.connect(postgres.url("postgres")) as connection:
+        rows = connection.execute("SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND granted").fetchall()
+    return sum(row[0] == OWNER_LOCK & 0xFFFFFFFF for row in rows)

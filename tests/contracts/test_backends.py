@@ -15,7 +15,7 @@ from horae.backends.fake import FakeBackend, FakeJob, FakeWorld
 from horae.backends.protocol import Place, Seen, Start
 from horae.backends.task import Task
 from horae.core.cluster import Node
-from horae.core.events import NodeObserved
+from horae.core.events import NodeObserved, NumbersRaised
 from horae.policies import POLICIES
 from horae.service.health import what_is_wrong
 from horae.service.job_file import BadJobFile
@@ -154,7 +154,7 @@ def test_what_is_asked_for_while_the_backend_is_blind_is_done_later(tmp_path: Pa
     assert (cell.state(runs), cell.state(late), cell.world.started) == ("cancelled", "running", [(runs, 1), (late, 1)])
 
 
-def test_attempts_that_the_journal_does_not_know_are_stopped(tmp_path: Path) -> None:
+def test_attempts_that_the_journal_does_not_know_go_on_and_their_node_waits(tmp_path: Path) -> None:
     cell = SteppedService(tmp_path, nodes=(Node("v1", "v100", 2),))
     ghost = Start("ghost-9", 3, Task("ghost-9", "ann", "ghost", ("true",), 1.0), "v100", (Place("v2", (0,)),))
     cell.backend.start(ghost)
@@ -162,7 +162,35 @@ def test_attempts_that_the_journal_does_not_know_are_stopped(tmp_path: Path) -> 
     assert list(cell.world.running) == [("ghost-9", 3)], "its node is not there"
     cell.backend.join(Node("v2", "v100", 2))
     cell.to(2)
-    assert not cell.world.running
+    assert list(cell.world.running) == [("ghost-9", 3)], "nobody asked for its end"
+    waits = cell.submit(resources={"gpus": 2})
+    also = cell.submit(resources={"gpus": 2})
+    cell.to(5)
+    assert (cell.state(waits), cell.state(also)) == ("running", "waiting")
+    cell.to(13)
+    assert (cell.state(also), cell.daemon.orphans.attempts) == ("running", {})
+
+
+def test_a_job_is_held_while_a_later_attempt_of_it_still_runs(tmp_path: Path) -> None:
+    """The journal is older than the launch of its second attempt."""
+    cell = SteppedService(tmp_path, nodes=(Node("v1", "v100", 2),))
+    known = cell.submit(resources={"gpus": 2})
+    cell.to(1)
+    cell.crash()
+    cell.reopen()
+    cell.world.running.clear()
+    cell.store.append([NumbersRaised(cell.now_s, 7, 5)])
+    cell.crash()
+    cell.reopen(blind=True)
+    later = Start(known, 2, cell.daemon.tasks[known], "v100", (Place("v1", (0, 1)),))
+    cell.backend.start(later)
+    cell.backend.blind = False
+    cell.to(3)
+    assert list(cell.world.running) == [(known, 2)]
+    assert cell.state(known) == "held"
+    cell.to(20)
+    assert cell.world.started[-1] == (known, 6), "numbers that may have been used are not given again"
+    assert cell.submit() == "job-8"
 
 
 # ------------------------------------------------------------- changing nodes
@@ -359,10 +387,11 @@ def test_a_full_disk_is_trouble_of_the_local_backend_and_no_error(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(rig.backend._folders, "remember", full)
+            rig.backend.watch(0.0)
             rig.backend.stop("new-1", 1)
+            until(lambda: rig.backend.watch(1.0) or rig.backend.trouble)
             assert rig.backend.trouble == "A job cannot be stopped: No space left on device."
-            assert not [event for event in rig.backend.watch(1.0) if not isinstance(event, NodeObserved)]
-        assert [event.job for event in rig.backend.watch(2.0)] == ["new-1"]
+        assert [event.job for event in until(lambda: rig.backend.watch(2.0))] == ["new-1"]
         assert rig.backend.trouble == ""
     finally:
         rig.close()

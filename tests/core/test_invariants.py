@@ -74,7 +74,7 @@ def over_quota(cell: Cell) -> None:
         (forget_that_it_is_active, "is wrongly"),
         (end_with_gpus, r"row 0 \(FINISHED\)"),
         (use_a_type_it_cannot, "which it cannot use"),
-        (over_quota, r"queues \['team'\] hold"),
+        (over_quota, "more GPUs than they may: {'queue team'"),
     ],
 )
 def test_an_invariant_that_does_not_hold_is_told_with_its_values(break_it: Callable, complaint: str) -> None:

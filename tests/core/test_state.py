@@ -17,6 +17,7 @@ from horae.core.commands import Stop, StopWhy
 from horae.core.declared import Column, Rows, codes, floats, ints
 from horae.core.engine import Engine
 from horae.core.events import JobFinished, JobHeld, JobsRetired, NodeJoined, NodeObserved
+from horae.core.queues import UnknownQueues
 from horae.core.state import EngineState, part
 from tests.builders import Cell, job
 
@@ -138,9 +139,10 @@ def test_every_plain_field_comes_back_as_it_was(copied: Copy) -> None:
     held = original._state
     held.wake_s, held.must_plan, held.wake_on_start, held.vacated = 77.0, True, True, True
     held.dropped_reports, held.backoff[2] = 5, 99.0
+    held.job_number_floor, held.attempt_floors[2] = 8, 3
     held.stopped[1] = Stop("b", 1, StopWhy.MOVED)
     held.pending[2] = held.launched[0].span
-    held.policy = (held.policy[0], {"reserve": "off"})
+    held.policy, held.unknown_queues = (held.policy[0], {"reserve": "off"}), UnknownQueues.REFUSE
     start, copy = fresh(original)._state, copied(original)._state
     for field in fields(EngineState):
         if field.metadata:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from horae.placement.kernel_args import USED
+from horae.placement.kernel_args import COUNTER, MINIMUM, USED
 from horae.placement.quotas import affordable, charge, use, within_maximum, within_minimum
 from tests.placement.plain import plain
 
@@ -14,8 +14,8 @@ QUEUE = np.array([1, 1, 2])
 
 def tree(used: tuple[int, int, int] = (0, 0, 0)) -> np.ndarray:
     """A root with at most 8 GPUs; below it a queue with 2 to 4 GPUs, and one without quotas."""
-    parent, minimum, maximum = (-1, 0, 0), (0, 2, 0), (8, 4, 1000)
-    return np.array([parent, minimum, maximum, used])
+    parent, counter, minimum, maximum = (-1, 0, 0), (0, 1, 2), (0, 2, 0), (8, 4, 1000)
+    return np.array([parent, counter, minimum, maximum, used])
 
 
 def test_a_queue_may_have_its_maximum_and_no_more() -> None:
@@ -37,7 +37,7 @@ def test_a_queue_is_within_its_minimum_up_to_the_last_gpu_of_it() -> None:
 
 def test_the_minimum_of_a_queue_above_counts_as_well() -> None:
     quotas = tree()
-    quotas[1, 0] = 5
+    quotas[MINIMUM, 0] = 5
     assert plain(within_minimum)(2, 5, quotas)
 
 
@@ -67,3 +67,11 @@ def test_asking_what_is_affordable_leaves_nothing_counted() -> None:
     quotas = tree((2, 1, 1))
     plain(affordable)(0, 2, 2, QUEUE, quotas)
     assert quotas[USED].tolist() == [2, 1, 1]
+
+
+def test_two_nodes_that_share_a_counter_are_limited_together() -> None:
+    quotas = tree()
+    quotas[COUNTER, 2] = 1
+    plain(use)(1, 3, quotas)
+    assert plain(within_maximum)(2, 1, quotas)
+    assert not plain(within_maximum)(2, 2, quotas)

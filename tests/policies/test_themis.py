@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from horae.core.commands import Decided
 from horae.core.engine import Engine
 from horae.core.events import Event, JobFinished, JobSubmitted
-from horae.core.queues import Queue, QueueUse
+from horae.core.queues import Queue
+from horae.core.quotas import QuotaUse
 from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.rules import make_placement
@@ -195,8 +196,8 @@ class Watcher:
         could_have = ledger.gpu_open & ((ledger.holders[0] < 0) | np.isin(ledger.holders[0], others))
         by_type = np.bincount(ledger.cluster.gpu_type[could_have], minlength=len(ledger.cluster.gpu_types))
         for row in jobs.active.tolist():
-            queue, gpus = int(jobs.queue[row]), int(jobs.gpus[row])
-            if State(int(jobs.state[row])) == State.WAITING and use.guarantees(queue, gpus):
+            quota, gpus = int(jobs.quota[row]), int(jobs.gpus[row])
+            if State(int(jobs.state[row])) == State.WAITING and use.guarantees(quota, gpus):
                 assert gpus > max(by_type[t] for t in range(len(by_type)) if jobs.types[row] >> t & 1)
 
     def _nobody_idles(self, engine: Engine) -> None:
@@ -209,12 +210,12 @@ class Watcher:
                 assert not able or Reason(int(engine.jobs.reason[row])) is Reason.OVER_QUOTA or self._full(engine, row)
 
     def _full(self, engine: Engine, row: int) -> bool:
-        return not self._use(engine).allows(int(engine.jobs.queue[row]), int(engine.jobs.gpus[row]))
+        return not self._use(engine).allows(int(engine.jobs.quota[row]), int(engine.jobs.gpus[row]))
 
-    def _use(self, engine: Engine) -> QueueUse:
-        use = QueueUse(engine.queues)
+    def _use(self, engine: Engine) -> QuotaUse:
+        use = QuotaUse(engine.queues)
         for holder, gpu_ids in engine.gpus.held.items():
-            use.add(int(engine.jobs.queue[holder]), len(gpu_ids))
+            use.add(int(engine.jobs.quota[holder]), len(gpu_ids))
         return use
 
 

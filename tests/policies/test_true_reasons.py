@@ -21,7 +21,8 @@ from horae.core.events import (
 )
 from horae.core.explain import explain
 from horae.core.gpu_moves import NOBODY
-from horae.core.queues import Queue, path_up
+from horae.core.queues import Queue
+from horae.core.quotas import QuotaUse
 from horae.core.reasons import RULES, Reason
 from horae.core.states import ALIVE, ENDED, HELD, PLACED, STATES, STOPPING, WAITING
 from horae.policies import POLICIES
@@ -130,13 +131,10 @@ class Doubter:
 
     def is_over_quota(self, engine: Engine, row: int) -> bool:
         """Whether the job would exceed a maximum, of its queue or one above."""
-        parent, _, maximum = engine.queues.columns()
-        used = np.zeros(len(parent), np.int64)
+        use = QuotaUse(engine.queues)
         for other, gpu_ids in engine.gpus.held.items():
-            for queue in path_up(int(engine.jobs.queue[other]), parent):
-                used[queue] += len(gpu_ids)
-        path = path_up(int(engine.jobs.queue[row]), parent)
-        return any(used[queue] + engine.jobs.gpus_min[row] > maximum[queue] for queue in path)
+            use.add(int(engine.jobs.quota[other]), len(gpu_ids))
+        return not use.allows(int(engine.jobs.quota[row]), int(engine.jobs.gpus_min[row]))
 
     def runs_alone(self, engine: Engine, row: int) -> bool:
         """Whether the job gets GPUs, at once or when the policy next looks, if no other job is there."""

@@ -166,6 +166,17 @@ def _(folder: Path) -> None:
     assert starts(at, first)
 
 
+@where(Reason.LACKS_CPUS_OR_MEMORY)
+def _(folder: Path) -> None:
+    at = cell(folder, "fifo-backfill", nodes=(Node("n0", "v100", 4, cpus=8),))
+    greedy, waits = together(at, *({"resources": {"gpus": 1, "cpus_per_gpu": cpus}} for cpus in (7, 2)))
+    told = why(at, waits, "LacksCpusOrMemory")
+    assert told["sentence"].startswith("It waits for CPUs or memory on nodes with free GPUs (3 of a type it accepts)")
+    assert (told["numbers"]["cpus_per_gpu"], told["numbers"]["most_cpus"]) == (2, 1)
+    cancel(at, greedy)
+    assert starts(at, waits)
+
+
 @where(Reason.FRAGMENTED)
 def _(folder: Path) -> None:
     at = cell(folder, "fifo-backfill", nodes=TWO_NODES, placement="consolidated")

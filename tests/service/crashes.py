@@ -89,7 +89,7 @@ class Service:
         self.folder, self.state, self.cluster = folder, folder / "state", cluster or Cluster(folder / "state")
         self._words = [*self.cluster.words, "--policy", policy]
         self._words += [word for setting in settings for word in ("--set", setting)]
-        self.port = _quiet_port()
+        self.port = quiet_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._began, self._answered = 0.0, False
         #: Seconds from each start that came so far to the first answer.
@@ -163,9 +163,9 @@ class Service:
         return {job["id"]: job["state"] for job in answer.json()["jobs"]}
 
 
-def _quiet_port() -> int:
+def quiet_port(first: int = 0) -> int:
     """A free port below those that the system gives to clients, so that it stays free while nobody listens."""
-    for port in range(21000 + os.getpid() % 9000, 32000):
+    for port in range(first or 21000 + os.getpid() % 9000, 32000):
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return port
@@ -508,31 +508,31 @@ def check_journal(service: Service, where: str) -> Store:
     store = Store(f"sqlite:///{journal}")
     newest = store.newest_checkpoint()
     assert newest is not None
-    live = _beginning(store).engine()
+    live = beginning(store).engine()
     checkpoint.load(live, newest[1])
     with closing(Store(f"sqlite:///{copy}")) as before:
-        folded, seq = _fold(before)
-    for _, record in store.tail(seq):
+        folded, seq = fold(before)
+    for _, record in store.tail(seq, whole=True):
         folded.apply(record)
     assert same(live.contents(), folded.contents()), f"{where}: {difference(live.contents(), folded.contents())}"
     return store
 
 
-def _beginning(store: Store) -> InitialSettings:
+def beginning(store: Store) -> InitialSettings:
     said = store.initial_settings()
     assert said is not None
     return InitialSettings.from_dict(said)
 
 
-def _fold(store: Store) -> tuple[Engine, int]:
+def fold(store: Store) -> tuple[Engine, int]:
     """The engine from the oldest checkpoint there is, or from the first record if there is none."""
-    engine, seq = _beginning(store).engine(), 0
+    engine, seq = beginning(store).engine(), 0
     newest = store.newest_checkpoint()
     base = (store.newest_checkpoint(before=newest[0]) or newest) if newest else None
     if base:
         seq, body = base
         checkpoint.load(engine, body)
-    for number, record in store.tail(seq):
+    for number, record in store.tail(seq, whole=True):
         engine.apply(record)
         seq = number
     return engine, seq

@@ -1,6 +1,7 @@
 """`horae serve` that kills itself at a chosen point, writes checkpoints often, and waits long for jobs to be ready.
 
     python mortal.py POINT:CALL:before|after serve ...
+    python mortal.py POINT:CALL:freezes-before|freezes-after serve ...
 
 The points are those between which something is half done: written and not performed, performed and not noted.
 """
@@ -60,17 +61,19 @@ POINTS = LOCAL_POINTS | KUBERNETES_POINTS
 
 
 def mortal(function: Callable[..., Any], call: int, when: str) -> Callable[..., Any]:
-    """The same function, but for the call at which the process dies."""
+    """The same function, but for the call at which the process dies, or is frozen."""
     calls = 0
+
+    number = signal.SIGSTOP if when.startswith("freezes") else signal.SIGKILL
 
     def last(*words: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == call and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if calls == call and when.endswith("before"):
+            os.kill(os.getpid(), number)
         answer = function(*words, **named)
-        if calls == call:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if calls == call and when.endswith("after"):
+            os.kill(os.getpid(), number)
         return answer
 
     return last

@@ -16,6 +16,7 @@ from horae.service.initial_settings import InitialSettings
 from horae.service.job_file import read_job
 from horae.service.operations import Operations
 from horae.service.roles import Caller, Role
+from horae.service.store.opening import open_store
 from horae.service.store.store import Store
 from horae.service.views.views import ServiceViews
 
@@ -40,19 +41,24 @@ class SteppedService:
         url: str = "",
         keep_s: float | None = None,
         local: Path | None = None,
+        marked: bool = False,
         **settings: str,
     ) -> None:
         self.folder, self.world, self.now_s = folder, FakeWorld(default=FakeJob(lasts_s=10.0)), 0.0
         self.nodes = (Node("v100", "v100", gpus),) if nodes is None else tuple(nodes)
         folder.mkdir(exist_ok=True)
-        self._local = local
+        self._local, self._marked = local, marked
         self._keep_s, self._url = keep_s, url or f"sqlite:///{folder / 'journal.db'}"
         self._beginning = InitialSettings(self.nodes, policy, settings, placement, tuple(queues))
         self.reopen()
 
     def reopen(self, blind: bool = False) -> None:
         """Begin, or come back after a crash; the backend may be blind."""
-        self.store = Store(self._url, own=True, timeout_s=1.0)
+        self.store = (
+            open_store(self._url, self.folder, timeout_s=1.0).store
+            if self._marked
+            else Store(self._url, own=True, timeout_s=1.0)
+        )
         self.backend = FakeBackend(self.nodes, self.world, blind)
         backend = LocalBackend(self._local, self.nodes, ready_s=0.0) if self._local else self.backend
         self.daemon = Daemon(

@@ -149,7 +149,9 @@ def test_what_is_wrong_with_a_job_is_told_with_a_hint(alice: httpx.Client) -> No
 
 def test_a_secret_that_nobody_keeps_is_refused_at_once(alone: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     alice = alone.person("alice")
-    monkeypatch.setattr(alone.backend, "secrets", lambda names: {name: "x" for name in names if name == "KEPT"})
+    monkeypatch.setattr(
+        alone.backend, "secrets", lambda names: {name: "x" for name in names if name == "users/alice/KEPT"}
+    )
     submit(alice, {"secrets": ["KEPT"]})
     for params in ({}, {"dry_run": True}):
         answer = alice.post("/v1/jobs", json=[{"run": "x"}, {"run": "x", "secrets": ["KEPT", "LOST"]}], params=params)
@@ -220,9 +222,12 @@ def test_events_tell_who_preempted_whom_and_why(tmp_path: Path) -> None:
         in_state(bob, taker, "running")
         told = {one["kind"]: one["what"] for one in alice.get(f"/v1/jobs/{victim}/events").json()["events"]}
         assert told["preempted"] == (
-            f"Attempt 1 was told to stop: preempted by job {taker} of bob, which gets its GPUs. "
+            "Attempt 1 was told to stop: preempted by another user's job, which gets its GPUs. "
             "Jobs with less work left go first."
-        )
+        ), "who may not see a job is not told its name"
+        member = running.person("carol", Role.MEMBER)
+        told = {one["kind"]: one["what"] for one in member.get(f"/v1/jobs/{victim}/events").json()["events"]}
+        assert f"preempted by job {taker} of bob, which gets its GPUs." in told["preempted"]
         (attempt,) = alice.get(f"/v1/jobs/{victim}").json()["attempts"]
         assert (attempt["stopped_because"], attempt["end"]) == ("preempted", "stopped")
 
@@ -498,9 +503,10 @@ def test_a_new_policy_that_ignores_speeds_of_the_jobs_is_told(alone: Live) -> No
 
 def test_the_policy_and_the_queues_are_changed(alone: Live) -> None:
     admin = alone.person("root", Role.ADMIN)
-    queue = {"path": "team/a", "weight": 2.0, "rule": "fairness", "gpus_min": 0, "gpus_max": 2}
+    queue: dict[str, Any] = {"path": "team/a", "weight": 2.0, "rule": "fairness", "gpus_min": 0, "gpus_max": 2}
+    queue |= {"members": [], "admins": []}
     changed = admin.put("/v1/settings", json={"policy": "las", "queues": [queue]})
-    assert changed.json() == {"policy": "las", "settings": {}, "queues": [queue]}
+    assert changed.json() == {"policy": "las", "settings": {}, "queues": [queue], "unknown_queues": "open"}
     assert admin.get("/v1/settings").json() == changed.json()
     assert "Did you mean" in error_of(admin.put("/v1/settings", json={"policy": "fifa"}), 400)
     error_of(admin.put("/v1/settings", json={"settings": {"nonsense": "1"}}), 400)

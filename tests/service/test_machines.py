@@ -166,3 +166,15 @@ def test_the_engine_follows_whatever_happens(steps: list[Sight | str]) -> None:
             assert closed_by == ("ann" if seen.name in drained else None if seen.open else BACKEND)
         up = [node for node, there in zip(hosts.ledger.cluster.nodes, hosts.ledger.node_up, strict=True) if there]
         assert len(up) == len({node.host for node in up}), "a host has one node at a time"
+
+
+def test_other_cpus_or_memory_are_the_same_node_joined_again_as_closed_as_it_was() -> None:
+    hosts = Hosts()
+    counted = Node("v1", "v100", 4, cpus=16, memory_mb=1000)
+    assert hosts.see(Seen.of(counted)) == [NodeJoined(0.0, counted)]
+    assert hosts.see(Seen.of(counted)) == []
+    hosts.drain()
+    fewer = Node("v1", "v100", 4, cpus=8, memory_mb=1000)
+    assert hosts.see(Seen.of(fewer)) == [NodeJoined(0.0, fewer), NodeDraining(0.0, "v1", by="ann")]
+    assert hosts.state() == ("v1", 4, "ann")
+    assert hosts.ledger.nodes()[0] == fewer

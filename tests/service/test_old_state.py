@@ -140,7 +140,7 @@ def people(server: Server, old: Old) -> Iterator[list[httpx.Client]]:
 
 
 def test_every_acknowledged_job_is_recovered_with_its_state_and_its_reason(old: Old) -> None:
-    with closing(Store(old.url)) as store:
+    with closing(Store(old.url, own=True)) as store:
         beginning = InitialSettings.from_dict(store.initial_settings() or {})
         engine, seq = recover(store, beginning)
         assert seq == store.last_seq() > 100

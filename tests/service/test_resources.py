@@ -133,3 +133,34 @@ def test_a_policy_that_chooses_nodes_itself_refuses_a_number_of_nodes(tmp_path: 
         refused = admin.put("/v1/settings", json={"policy": "themis"})
         assert refused.status_code == 400
         assert f"Job {gang} asks for 1 node, alike, and the policy themis chooses nodes itself" in refused.text
+
+
+COUNTED = (Node("n0", "v100", 4, cpus=8, memory_mb=4096),)
+
+
+def test_jobs_are_placed_by_their_cpus_and_nodes_show_them(tmp_path: Path) -> None:
+    with live(tmp_path, nodes=COUNTED) as service:
+        ana = service.person("ana")
+        first, second = submit(ana, *[{"resources": {"gpus": 1, "cpus_per_gpu": 5, "memory_per_gpu": "1GiB"}}] * 2)
+        in_state(ana, first, "running")
+        told = eventually(
+            lambda: (told := ana.get(f"/v1/jobs/{second}/why").json())["reason"] == "LacksCpusOrMemory" and told
+        )
+        assert "it takes 5 CPUs and 1,024 MiB with each of its 1 GPU" in told["sentence"]
+        (node,) = ana.get("/v1/nodes").json()["nodes"]
+        shown = [node[key] for key in ("cpus", "used_cpus", "memory_mb", "used_memory_mb")]
+        assert shown == [8, 5, 4096, 1024]
+
+
+def test_cpus_that_no_node_has_are_refused_with_the_most_there_is(tmp_path: Path) -> None:
+    with live(tmp_path, nodes=COUNTED) as service:
+        ana = service.person("ana")
+        job = {"name": "big", "run": "true", "resources": {"gpus": 1, "cpus_per_gpu": 9}}
+        refused = ana.post("/v1/jobs", json=[job])
+        assert refused.status_code == 400
+        said = "Job 'big' asks for 9 CPUs with each GPU, and the largest node it could use has 8 CPUs: ask for less"
+        assert said in refused.json()["error"]
+        job["resources"] = {"gpus": 1, "cpus_per_gpu": 2}
+        assert ana.post("/v1/jobs", json=[job]).json()["notes"] == [
+            "Jobs are placed by resources.cpus_per_gpu, but nothing keeps a job from using more."
+        ]

@@ -26,6 +26,7 @@ from horae import prepare_compilation
 from horae.backends import BACKENDS, BackendOptions
 from horae.backends.local.gpu_detection import BadGpus
 from horae.backends.reconcile import Reconciler
+from horae.backends.task import Task
 from horae.cli.main import main
 from horae.cli.serve import _excuse_slow_start
 from horae.core.commands import Decided
@@ -239,7 +240,9 @@ def test_a_service_comes_back_without_the_files_of_a_policy_it_left(tmp_path: Pa
     by_file = SettingsChanged(0.0, "tiresias-gittins", {"samples": str(samples)})
     with served(state, policy="las") as server:
         server.daemon.ask(lambda engine, now_s: (Change((replace(by_file, at_s=now_s),)), None))
-        server.daemon.ask(lambda engine, now_s: (Change((JobSubmitted(now_s, JobSpec("a", now_s, 8, 1.0)),)), None))
+        task = Task("a", "ann", "a", ("true",), 1.0)
+        submitted = JobSpec("a", 0.0, 8, 1.0)
+        server.daemon.ask(lambda engine, now_s: (Change((JobSubmitted(now_s, submitted),), (task,)), None))
     with served(state) as server:
         assert server.daemon.status.settings == {"samples": str(samples)}
     samples.unlink()
@@ -372,8 +375,8 @@ def test_a_crash_of_the_loop_ends_the_service(
     started: list[Server] = []
     start = Server._start
 
-    def watch(server: Server, asked: ServeOptions) -> None:
-        start(server, asked)
+    def watch(server: Server, *words: Any) -> None:
+        start(server, *words)
         started.append(server)
 
     monkeypatch.setattr(Server, "_start", watch)
@@ -431,7 +434,7 @@ def test_the_journal_is_where_the_environment_says_unless_an_option_says_otherwi
         (job,) = submit(service.client)
         in_state(service.client, job, "finished")
     assert not (tmp_path / "state" / "journal.db").exists()
-    with serving(tmp_path / "state", "--database", f"sqlite:///{here}") as service:
+    with serving(tmp_path / "another", "--database", f"sqlite:///{here}") as service:
         assert service.client.get("/v1/jobs", params={"all": True}).json()["total"] == 0
     assert there.exists()
     assert here.exists()

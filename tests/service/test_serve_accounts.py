@@ -199,9 +199,10 @@ def test_a_second_user_gets_no_token_before_an_isolation_is_chosen(tmp_path: Pat
     try:
         headers = {"Authorization": f"Bearer {made.token_file.read_text().strip()}"}
         with httpx.Client(base_url=made.url, headers=headers, trust_env=False) as admin:
-            refused = admin.post("/v1/tokens", json={"user": "ann", "role": "user"})
-            assert refused.status_code == 400
-            assert "choose --isolation account" in refused.text
+            for role in ("admin", "member", "user"):
+                refused = admin.post("/v1/tokens", json={"user": "ann", "role": role})
+                assert refused.status_code == 400
+                assert "choose --isolation account" in refused.text
             for body in ({"user": operator(), "role": "user"}, {"user": "ann", "role": "viewer"}):
                 assert admin.post("/v1/tokens", json=body).status_code == 200
     finally:
@@ -220,7 +221,7 @@ def test_a_service_with_several_users_does_not_start_without_a_choice(tmp_path: 
     server(tmp_path, isolation="none").close()
     store = Store(f"sqlite:///{tmp_path}/journal.db", own=True)
     tokens = Tokens(store, b"s" * 32, lambda: 0.0)
-    tokens.add(tokens.draft("ann", Role.USER, None)[1])
+    tokens.add(tokens.draft("ann", Role.MEMBER, None)[1])
     store.save_serve_options({name: value for name, value in store.serve_options().items() if name != "isolation"})
     store.close()
     with pytest.raises(UserError, match=r"ann can submit jobs.*choose --isolation account"):

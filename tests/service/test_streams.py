@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from horae.backends.fake import FakeJob
+from horae.service.api import limits
 from horae.service.api.auth import MOST_STREAMS
 from horae.service.roles import Role
 from tests.service.live import PATIENCE_S, Live, eventually, in_state, live, submit
@@ -216,3 +217,39 @@ def test_nobody_waits_while_a_log_is_fetched(
     fetched.set()
     reader.join(PATIENCE_S)
     assert "from afar" in found[0]
+
+
+def test_many_slow_reads_of_logs_hold_up_neither_other_requests_nor_other_users(
+    service: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As many as took all threads of the API; more than a user may have waiting are refused."""
+    alice, bob = service.person("alice"), service.person("bob")
+    (job,), (other,) = submit(alice), submit(bob)
+    in_state(alice, job, "running")
+    in_state(bob, other, "running")
+    answers = threading.Event()
+
+    def fetch(of: str, attempt: int, piece: int = 0) -> Path:
+        assert of == other or answers.wait(PATIENCE_S)
+        return tmp_path / "log.txt"
+
+    (tmp_path / "log.txt").write_text("here\n")
+    monkeypatch.setattr(service.backend, "log", fetch)
+    codes: list[int] = []
+
+    def read(client: httpx.Client) -> None:
+        codes.append(client.get(f"/v1/jobs/{job}/logs").status_code)
+
+    clients = [service.person("alice") for _ in range(9)]
+    readers = [threading.Thread(target=read, args=(client,), daemon=True) for client in clients for _ in range(5)]
+    monkeypatch.setattr(limits, "WAITING_A_USER", 40)
+    for reader in readers:
+        reader.start()
+    eventually(lambda: codes == [429] * 5)
+    assert bob.get(f"/v1/jobs/{other}/logs").text == "here\n"
+    assert alice.get("/v1/jobs").status_code == 200
+    assert alice.get("/healthz").status_code == 200
+    answers.set()
+    for reader in readers:
+        reader.join(PATIENCE_S)
+    assert sorted(codes) == [200] * 40 + [429] * 5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from horae.service.roles import Caller, Role
+from horae.service.roles import BadScope, Caller, Role, Scope
 from horae.service.store.store import Store
 from horae.service.tokens import BadToken, Tokens, digest_of, load_secret, make_admin
 
@@ -17,7 +17,7 @@ class Hand:
     """A clock that is set by hand."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s = self.day_s = 0.0
 
     def __call__(self) -> float:
         return self.now_s
@@ -37,7 +37,7 @@ def clock() -> Hand:
 
 @pytest.fixture
 def tokens(store: Store, clock: Hand) -> Tokens:
-    return Tokens(store, b"k" * 32, clock)
+    return Tokens(store, b"k" * 32, clock, lambda: store.epoch + clock.day_s)
 
 
 def test_a_token_lets_its_bearer_in_until_it_expires(tokens: Tokens, clock: Hand) -> None:
@@ -48,7 +48,33 @@ def test_a_token_lets_its_bearer_in_until_it_expires(tokens: Tokens, clock: Hand
     assert tokens.caller(token[:-1]) is None
     assert tokens.caller("") is None
     clock.now_s = 10.0
+    assert tokens.caller(token), "the service's own clock may run ahead, and does not end it"
+    clock.day_s = 10.0
     assert tokens.caller(token) is None
+
+
+def test_a_token_ends_by_the_days_clock_even_if_the_services_clock_stands_still(tokens: Tokens, clock: Hand) -> None:
+    clock.now_s = 5000.0
+    token, record = tokens.draft("alice", Role.USER, 60.0)
+    tokens.add(record)
+    clock.day_s = 61.0
+    assert tokens.caller(token) is None
+
+
+def test_a_scope_narrows_a_token_and_outlives_the_process(tokens: Tokens, store: Store, clock: Hand) -> None:
+    token, record = tokens.draft("alice", Role.ADMIN, None, Scope.read("queue=org/a, submit-only"))
+    tokens.add(record)
+    again = Tokens(store, b"k" * 32, clock).caller(token)
+    assert again == Caller("alice", Role.ADMIN, Scope(queue="org/a", submit_only=True))
+    assert not again.is_admin, "a token with a scope is no admin's"
+
+
+@pytest.mark.parametrize(
+    "text", ["queue", "queue=", "queue=a//b", "everything", "app=x,app=y", "submit-only=yes", "app"]
+)
+def test_a_scope_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(BadScope, match="is not a scope"):
+        Scope.read(text)
 
 
 def test_only_the_hash_is_kept_and_it_outlives_the_process(tokens: Tokens, store: Store, clock: Hand) -> None:

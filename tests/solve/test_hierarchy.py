@@ -108,7 +108,7 @@ def _hand_down(p: AllocationProblem, queue: int, weight: float, frozen: np.ndarr
 
 
 def _queues_in(p: AllocationProblem, queue: int) -> list[int]:
-    parents = p.queues.columns()[0]
+    parents = p.queues.parents()
     return [n for n in range(1, len(parents)) if parents[n] == queue and len(_below(p, n))]
 
 

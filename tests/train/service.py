@@ -37,6 +37,8 @@ class Service:
     #: Sent as it is, instead of a proper answer.
     nonsense: bytes | None = None
     refused: int = 0
+    #: Whether another service is active.
+    standby: bool = False
 
     def steps(self) -> list[int]:
         return [report["step"] for report in self.reports]
@@ -45,6 +47,9 @@ class Service:
         if token != f"Bearer {TOKEN}":
             self.refused += 1
             return 401, b"{}"
+        if self.standby:
+            self.refused += 1
+            return 503, b"{}"
         if self.failures:
             self.failures -= 1
             return 503, b"{}"
@@ -67,6 +72,8 @@ def serving() -> Iterator[Service]:
             # Who asked may have lost patience.
             try:
                 self.send_response(status)
+                if service.standby:
+                    self.send_header("Horae-Standby", "1")
                 self.end_headers()
                 self.wfile.write(body)
             except ConnectionError:

@@ -312,6 +312,16 @@ def test_reports_begin_with_ready_and_end_with_the_last_step(tmp_path: Path, ser
     assert len(service.reports) < 20
 
 
+def test_reports_go_to_the_service_that_has_taken_over(tmp_path: Path, service: Service) -> None:
+    """The first address is dead, the second that of a standby, the third that of the active service."""
+    with serving() as standby:
+        standby.standby = True
+        urls = {"HORAE_STANDBY_URL": f"{standby.url},{service.url}"}
+        ended(count("--steps", 30, "--step-s", 0.05, env=inside_horae(tmp_path, "http://127.0.0.1:9", **urls)), 0)
+        assert standby.refused == 1, "the active service is asked first from then on"
+    assert service.reports[-1] == {"step": 30, "total": 30, "loss": 1 / 30, "ready": False}
+
+
 def test_ready_comes_after_loading_and_says_where_it_begins(tmp_path: Path, service: Service) -> None:
     ended(count("--steps", 40, env=inside_horae(tmp_path)), 0)
     ended(count("--steps", 40, env=inside_horae(tmp_path, service.url)), 0)

@@ -259,7 +259,10 @@ def test_a_cluster_manager_is_asked_for_its_nodes(monkeypatch: pytest.MonkeyPatc
         SeenNode("n2/k80", "10.0.0.2", "k80", 2, 8, 8000, is_open=False),
         SeenNode("n3", "10.0.0.3", "v100", 4, 8, 8000, is_lost=True),
     )
-    assert parse_cluster("slurm:gpu").nodes == (Node("n1", "v100", 4, "row-1"), Node("n2/k80", "k80", 2, "rack-0"))
+    assert parse_cluster("slurm:gpu").nodes == (
+        Node("n1", "v100", 4, "row-1", 8, 8000),
+        Node("n2/k80", "k80", 2, "rack-0", 8, 8000),
+    )
     assert cluster_queues("slurm:gpu") == ()
     assert parse_cluster("slurm:2x4").gpu_types == ("slurm",), "the short form goes first"
 
@@ -278,3 +281,15 @@ def test_a_cluster_manager_that_shows_nothing_is_told_so(
     shown(monkeypatch, SeenNode("n3", "10.0.0.3", "v100", 4, 8, 8000, is_lost=True), silent=silent)
     with pytest.raises(BadCluster, match=re.escape(says)):
         parse_cluster(spec)
+
+
+def test_a_file_may_say_how_many_cpus_and_how_much_memory_nodes_have(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("nodes: [{type: v100, count: 2, gpus: 4, cpus: 64, memory_mb: 1000}, {type: k80, gpus: 1}]")
+    cluster = parse_cluster(str(path))
+    assert [(node.cpus, node.memory_mb) for node in cluster.nodes] == [(64, 1000), (64, 1000), (0, 0)]
+    path.write_text(cluster_as_yaml(cluster))
+    assert parse_cluster(str(path)) == cluster
+    path.write_text("nodes: [{gpus: 4, cpus: many}]")
+    with pytest.raises(BadCluster, match="cpus is 'many'; it must be a whole number"):
+        parse_cluster(str(path))

@@ -33,6 +33,8 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         unit=draw(st.sampled_from(["seconds", "steps"])),
         gpus_min=low,
         gpus_max=high,
+        cpus_per_gpu=draw(st.integers(0, 64)),
+        memory_mb_per_gpu=draw(st.just(0) | st.integers(1, 2**30)),
         job_class=draw(st.just("") | names),
         gpu_types=tuple(draw(st.lists(names, max_size=3))),
         throughput=draw(st.dictionaries(names, speeds, max_size=3)),

@@ -49,6 +49,12 @@ class BackendOptions:
     volume: str = ""
     #: What keeps jobs apart on this machine; None: nothing does.
     isolation: Isolation | None = None
+    #: Id of the service's journal; and the term, which each service that takes that journal over has higher than the
+    #: one before. 0 if no other can.
+    journal: str = ""
+    term: int = 0
+    #: Most bytes that are kept of what an attempt prints on one node; backends of users' own jobs keep no output.
+    max_log_bytes: int = 100_000_000
     #: Further settings of the backend, by name (`horae serve --with`).
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,7 +88,14 @@ def _local(options: BackendOptions) -> Backend:
     from horae.backends.local.backend import LocalBackend
 
     options.check_settings(())
-    return LocalBackend(options.state, options.nodes, options.secrets, options.devices, isolation=options.isolation)
+    return LocalBackend(
+        options.state,
+        options.nodes,
+        options.secrets,
+        options.devices,
+        options.max_log_bytes,
+        isolation=options.isolation,
+    )
 
 
 class CannotUseSlurm(UserError):
@@ -104,7 +117,7 @@ def _slurm(options: BackendOptions) -> Backend:
         raise CannotUseSlurm("The backend slurm needs a partition and a shared folder: --partition gpu --shared DIR.")
     options.check_settings((*CLUSTER_SETTINGS, "account", "python", "qos"))
     shared, more = options.shared.resolve(), options.settings
-    service = own_folder(shared, options.state)
+    service = own_folder(shared, options.state, options.journal)
     settings = SlurmSettings(service, options.partition, shared, more.get("account", ""), more.get("qos", ""))
     commands = SlurmCommands()
     flag = PartitionFlag(commands, options.partition, settings.service, settings.account, settings.qos)
@@ -159,7 +172,7 @@ def _ray(options: BackendOptions) -> Backend:
         )
     options.check_settings(CLUSTER_SETTINGS)
     shared, dashboard = options.shared.resolve(), Dashboard(options.address)
-    driver = RayDriver(RaySettings(own_folder(shared, options.state), shared), dashboard)
+    driver = RayDriver(RaySettings(own_folder(shared, options.state, options.journal), shared), dashboard)
     # Nodes need not have the service's Python at the same path.
     return reconciler(driver, shared, options, python="python3")
 
@@ -197,7 +210,7 @@ def _kubernetes(options: BackendOptions) -> Backend:
             raise CannotUseKubernetes(report.errors[0])
         for sentence in report.warnings:
             _LOG.warning(sentence)
-    service = own_folder(shared, options.state)
+    service = own_folder(shared, options.state, options.journal)
     driver = KubernetesDriver(settings_of_this_process(service, options.image, volume), api)
     return reconciler(driver, shared, options, options.settings.get("python", "python3"))
 
@@ -250,7 +263,15 @@ def open_backend(name: str, options: BackendOptions) -> Backend:
     if name not in BACKENDS:
         names = ", ".join(BACKENDS)
         raise UnknownBackend(f"No backend is called {name!r}.{did_you_mean(name, BACKENDS)} There are: {names}.")
-    return BACKENDS[name](options)
+    from horae.backends.terms import Term
+
+    term = Term(options.state, options.journal, options.term)
+    term.claim()
+    backend = BACKENDS[name](options)
+    # Backends from outside may do without.
+    if act_under := getattr(backend, "act_under", None):
+        act_under(term)
+    return backend
 
 
 def _checked(name: str, factory: Any) -> BackendFactory:

@@ -113,7 +113,7 @@ class JobRecords(Generic[Job]):
         """`prefix` is how the keys of this cluster manager begin, and so its files; `load` makes a job of a record."""
         self._folder = state / "adopted"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = [read_json(path) for path in sorted(self._folder.glob(f"{prefix}*.json"))]
+        found = [read_json(path, runner.LARGEST_ORDER) for path in sorted(self._folder.glob(f"{prefix}*.json"))]
         self.jobs: dict[str, Job] = {record["key"]: load(record) for record in found if record}
         self._written = {key: job.stored() for key, job in self.jobs.items()}
         for log in set(self._folder.glob(f"{prefix}*.json.txt")).difference(map(self._log, self.jobs)):

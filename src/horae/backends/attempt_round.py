@@ -53,6 +53,8 @@ class ReconcilerSettings:
         assert self.beat_limit_s < self.fence_s, "a job must be dead before others believe it"
 
 
+#: Exit code of an attempt whose order cannot be understood.
+_BROKEN = 1
 #: In place of a round's number: no round has seen to the attempt, or the next one must do so first.
 NEVER_SEEN, SEE_TO_FIRST = 0, -1
 
@@ -87,31 +89,6 @@ class FollowedAttempt:
     def nodes(self) -> tuple[str, ...]:
         """The nodes of the attempt's pieces."""
         return self.ordered.nodes
-
-
-class SilentEnds:
-    """Attempts in a row that ended without a word and without progress: a job may kill its own runner."""
-
-    #: So many, and the job has failed.
-    LIMIT = 3
-
-    def __init__(self) -> None:
-        #: By job: how many there are, the work done at the last one, and its number.
-        self._ends: dict[str, tuple[int, float, int]] = {}
-
-    def add(self, attempt: Attempt, done: float) -> bool:
-        """Note such an end; whether the job has failed by it."""
-        job, number = attempt
-        ends, before, _ = self._ends.get(job, (0, done, 0))
-        ends = 1 if done > before else ends + 1
-        self._ends[job] = (ends, done, number)
-        return ends >= self.LIMIT
-
-    def note_end(self, attempt: Attempt, end: Event) -> None:
-        """Begin anew if the attempt ended in another way, or for good."""
-        job, number = attempt
-        if job in self._ends and (self._ends[job][2] != number or not isinstance(end, JobStopped)):
-            del self._ends[job]
 
 
 class RoundActions(Protocol):
@@ -158,6 +135,9 @@ class AttemptRound:
 
     def see_to(self) -> None:
         """Do for the attempt what is missing, and tell what became of it."""
+        if self._ordered.is_broken:
+            self._end_broken()
+            return
         if not self._ordered.order:
             self._end_without_order()
             return
@@ -306,6 +286,21 @@ class AttemptRound:
             self._conclude(LaunchFailed(0.0, *self._ordered.id, why))
         else:
             self._conclude(JobStopped(0.0, *self._ordered.id, self._folder.work_done(self._ordered)))
+
+    def _end_broken(self) -> None:
+        """End the pieces of an attempt whose order cannot be understood, and tell its end when all are gone."""
+        left = [node for node in self._ordered.nodes if not self._last_word(node)]
+        for node in left:
+            self._ordered.piece(node).ask_to_stop(runner.STOP_NOW)
+        pieces = self._look.pieces.items()
+        held = [each for each, state in pieces if (each.job, each.attempt) == self._ordered.id and is_held(state)]
+        if not left and not held:
+            self._conclude(JobFailed(0.0, *self._ordered.id, _BROKEN, self._folder.work_done(self._ordered)))
+        elif self._followed.told_s is None:
+            self._followed.told_s = time.monotonic()
+        elif time.monotonic() - self._followed.told_s > self._settings.overdue_s:
+            for piece in held:
+                self._hands.kill(piece)
 
     def _conclude(self, end: Event) -> None:
         self._hands.conclude(self._followed, end)

@@ -35,7 +35,8 @@ def reconciler(
         settings = replace(settings, beat_limit_s=limit_s, fence_s=FENCE_MARGIN * limit_s)
     if "launch-limit" in options.settings:
         settings = replace(settings, launch_limit_s=span_s("launch-limit", options.settings))
-    return Reconciler(driver, shared, options.secrets, settings, python, options.settings.get("fence", ""))
+    fence = options.settings.get("fence", "")
+    return Reconciler(driver, shared, options.secrets, settings, python, fence, options.max_log_bytes)
 
 
 def span_s(name: str, settings: Mapping[str, str]) -> float:

@@ -219,8 +219,8 @@ class FakeBackend:
         return Path("/dev/null")
 
     def secrets(self, names: Iterable[str]) -> dict[str, str]:
-        """Fake secrets: the value of a secret is its name."""
-        return {name: name for name in names}
+        """Fake secrets: the value of a secret is its name, without the folders above it."""
+        return {name: name.rpartition("/")[2] for name in names}
 
     def close(self) -> None:
         """Nothing to release; the world stays."""

@@ -28,10 +28,13 @@ class FolderAway(UserError):
     """The shared folder is not the one that the service has used before."""
 
 
-def own_folder(shared: Path, state: Path) -> str:
-    """Make a shared folder this service's own; returns its id. Raises if it is another's, or is not mounted."""
+def own_folder(shared: Path, state: Path, journal: str = "") -> str:
+    """Make a shared folder this service's own; returns its id. Raises if it is another's, or is not mounted.
+
+    `journal` is the id of a journal that a standby on another machine may take over, one at a time.
+    """
     service = _known_service_id(shared, state)
-    _claim(shared, state)
+    _claim(shared, state, journal)
     return service
 
 
@@ -56,13 +59,14 @@ def _known_service_id(shared: Path, state: Path) -> str:
     return made
 
 
-def _claim(shared: Path, state: Path) -> None:
+def _claim(shared: Path, state: Path, journal: str) -> None:
     """Make a shared folder this service's own: the service with this state folder, on this machine.
 
     Raises `FolderTaken` if it is another's.
     """
     shared.mkdir(mode=0o700, parents=True, exist_ok=True)
     claim = {"host": _machine(), "state": str(state.resolve()), "id": service_id(state)}
+    claim |= {"journal": journal} if journal else {}
     runner.write_atomically(str(shared), OWNER, claim, once=True)
     owner = read_json(shared / OWNER)
     if owner is None or not _is_same(owner, claim):
@@ -79,8 +83,10 @@ def _is_same(owner: Mapping[str, Any], claim: Mapping[str, str]) -> bool:
     """Whether two claims are one service's.
 
     Claims of earlier versions have no id, and a name also in containers. A state folder that was copied to another
-    machine would be a second service with the same id.
+    machine would be a second service with the same id, unless both have one journal, which one of them owns.
     """
+    if "journal" in claim and all(owner.get(name) == claim[name] for name in ("journal", "id")):
+        return True
     hosts = (claim["host"],) if "id" in owner else (claim["host"], socket.gethostname())
     name = "id" if "id" in owner else "state"
     return bool(owner.get("host") in hosts and owner.get(name) == claim[name])

@@ -46,7 +46,7 @@ def read_nodes(engine: str, part: str) -> tuple[Node, ...]:
     except OutOfSight as why:
         raise BadCluster(f"The cluster {engine}:{part} cannot be read. {why}") from None
     nodes = tuple(
-        Node(seen.name, seen.gpu_type, seen.gpus, seen.rack or "rack-0")
+        Node(seen.name, seen.gpu_type, seen.gpus, seen.rack or "rack-0", seen.cpus, seen.memory_mb)
         for seen in look.nodes.values()
         if not seen.is_lost
     )

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from horae.backends.driver import OutOfSight
 from horae.backends.protocol import Attempt, Backend, Sight
+from horae.backends.terms import Overtaken, Term
 from horae.core.events import Event, NodeObserved
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +39,17 @@ class LookingBackend(Backend):
         #: Faults that the log has, by their place in the code.
         self._logged: set[str] = set()
         self._wake, self._closing = threading.Event(), False
+        self._term: Term | None = None
         self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
+
+    def act_under(self, term: Term) -> None:
+        """Do nothing more once another service has a higher term."""
+        self._term = term
+
+    def check_term(self) -> None:
+        """Raise `Overtaken` if another service has a higher term."""
+        if self._term:
+            self._term.check()
 
     def _begin(self) -> None:
         self._thread.start()
@@ -77,7 +88,10 @@ class LookingBackend(Backend):
             self._wake.wait(self._pause_s())
             self._wake.clear()
             try:
+                self.check_term()
                 self._turn()
+            except Overtaken as why:
+                self._lose_sight(str(why))
             except Exception as why:
                 self._log_fault(why)
                 self._lose_sight(self._why_blind(why))

@@ -7,7 +7,7 @@ server, which are the same for all machines. Stored: change by addition.
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ from horae.backends.protocol import KILLED, RUN_AGAIN
 _SERVICE = "horae"
 #: Exit code of a piece that could not be started, and of one whose last word cannot be understood; as in shells.
 CANNOT_RUN, _UNREADABLE = 126, 1
+#: No runner waits for so long without a beat, in seconds: an order that says so was not written by the service.
+LONGEST_BEAT_LIMIT_S = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,11 @@ class LastWord:
     def of(content: Mapping[str, Any]) -> LastWord:
         """The last word in a file. A runner wrote it, on the account of the job, so that anything may be in it."""
         try:
-            up_s = content.get("up_s")
+            up_s, code = content.get("up_s"), int(content["code"])
+            if not 0 <= code <= 255 or not math.isfinite(up_s or 0.0):
+                return LastWord(_UNREADABLE, stopped=False)
             return LastWord(
-                int(content["code"]),
+                code,
                 bool(content["stopped"]),
                 None if up_s is None else float(up_s),
                 str(content.get("why", "")),
@@ -68,19 +72,12 @@ class PieceFiles:
     @property
     def begun(self) -> bool:
         """Whether the piece was begun, or was cancelled before."""
-        return (self.path / runner.CLAIM).exists()
+        return is_there(self.path / runner.CLAIM)
 
     def last_word(self) -> LastWord | None:
         """How the piece ended; None if it has not said so."""
-        try:
-            text = (self.path / runner.EXIT).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError):
-            content = None
-        return LastWord.of(content if isinstance(content, dict) else {})
+        path = self.path / runner.EXIT
+        return LastWord.of(read_json(path) or {}) if is_there(path) else None
 
     def ended_s(self) -> float:
         """When the piece said its last word."""
@@ -98,7 +95,8 @@ class PieceFiles:
 
     def beat_limit_s(self) -> float:
         """After how many seconds without a beat the runner kills its job; 0 if there is no order."""
-        return float((read_json(self.path / runner.ORDER) or {}).get("beat_limit_s", 0.0))
+        limit_s = (read_json(self.path / runner.ORDER, runner.LARGEST_ORDER) or {}).get("beat_limit_s")
+        return float(limit_s) if isinstance(limit_s, int | float) and 0.0 <= limit_s < LONGEST_BEAT_LIMIT_S else 0.0
 
     def write_order(self, order: Mapping[str, Any]) -> None:
         """Write what the runner has to know. An existing order is kept."""
@@ -108,22 +106,22 @@ class PieceFiles:
     @property
     def ordered(self) -> bool:
         """Whether the order is written."""
-        return (self.path / runner.ORDER).exists()
+        return os.path.lexists(self.path / runner.ORDER)
 
     def remove_environment(self) -> None:
         """Remove the environment, with token and secrets, from the order."""
         remove_drafts(self.path)
-        if order := read_json(self.path / runner.ORDER):
+        if order := read_json(self.path / runner.ORDER, runner.LARGEST_ORDER):
             runner.write_atomically(str(self.path), runner.ORDER, {**order, "env": {}}, durable=False)
 
     def ask_to_stop(self, how: str) -> None:
         """Ask the runner to end the piece; `how` is one of the runner's `STOP_...`. An earlier request is kept."""
-        if (self.path / runner.STOP).exists():
+        if (self.path / runner.STOP).is_file():
             return
         draft = self.path / f".stop.{os.getpid()}"
         with os.fdopen(runner.create(str(draft)), "w", encoding="utf-8") as file:
             file.write(how)
-        draft.rename(self.path / runner.STOP)
+        runner.put_in_place(str(draft), str(self.path / runner.STOP))
 
     def cancel(self, code: int = RUN_AGAIN, why: str = "") -> bool:
         """Write the end of a piece that never began, and now never can; False if it did begin.
@@ -151,10 +149,27 @@ class PieceFiles:
         runner.write_atomically(str(self.path), runner.EXIT, end, once=True)
 
 
-def _changed_s(path: Path) -> float:
-    """When a file was last changed; 0 if there is none. Opened, since network file systems keep old times."""
+def is_there(path: Path) -> bool:
+    """Whether a file, or anything else, has this name. Raises OSError if nobody can tell."""
     try:
-        with path.open("rb") as file:
-            return os.fstat(file.fileno()).st_mtime
-    except FileNotFoundError:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _changed_s(path: Path) -> float:
+    """When a file was last changed; 0 if there is none. Opened, since network file systems keep old times.
+
+    Of anything that is not a plain file the time of its name is taken: a job has put it there.
+    """
+    try:
+        handle = runner.open_plain(str(path))
+    except (FileNotFoundError, NotADirectoryError):
         return 0.0
+    except OSError:
+        return path.lstat().st_mtime
+    try:
+        return os.fstat(handle).st_mtime
+    finally:
+        os.close(handle)

@@ -46,6 +46,8 @@ class Start:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Steps at which the job must report its progress at once.
     report_at: tuple[float, ...] = ()
+    #: Term of the service that starts it; 0 if unknown.
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,9 @@ class Seen:
     open: bool = True
     #: Why the node is closed, in the words of who closed it; empty if it is open, or nobody said.
     why: str = ""
+    #: CPUs and MiB of memory for the jobs on these GPUs; 0 means that they are not counted.
+    cpus: int = 0
+    memory_mb: int = 0
 
     def __post_init__(self) -> None:
         if host_of(self.as_node(self.name).name) != self.name:
@@ -68,11 +73,11 @@ class Seen:
     @staticmethod
     def of(node: Node, is_open: bool = True) -> Seen:
         """A node of the engine as a backend sees it."""
-        return Seen(node.name, node.gpu_type, node.gpus, node.rack, is_open)
+        return Seen(node.name, node.gpu_type, node.gpus, node.rack, is_open, "", node.cpus, node.memory_mb)
 
     def as_node(self, name: str) -> Node:
         """The same machine as a node of the engine, under this name."""
-        return Node(name, self.gpu_type, self.gpus, self.rack)
+        return Node(name, self.gpu_type, self.gpus, self.rack, self.cpus, self.memory_mb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,8 @@ class Backend(Protocol):
     def start(self, start: Start) -> None:
         """Note an attempt to start; `watch` tells what became of it, `LaunchFailed` if it cannot be started.
 
-        Does nothing if the attempt was started before, even if it has ended.
+        Starts nothing if the attempt was started before, even if it has ended. Of one that has ended and was forgotten
+        it may tell `LaunchFailed`: another attempt had the same id.
         """
 
     def stop(self, job: str, attempt: int) -> None:
@@ -156,7 +162,7 @@ class Backend(Protocol):
         """
 
     def secrets(self, names: Iterable[str]) -> dict[str, str]:
-        """Values of the secrets of these names; secrets that cannot be read are left out. Called from any thread."""
+        """Values of these files below the folder of secrets; those that cannot be read are left out. For any thread."""
 
     def close(self) -> None:
         """Release all resources. Running attempts go on."""

@@ -30,7 +30,6 @@ from horae.backends.attempt_round import (
     AttemptRound,
     FollowedAttempt,
     ReconcilerSettings,
-    SilentEnds,
     is_held,
 )
 from horae.backends.driver import ClusterDriver, Look, OutOfSight, Piece, PieceId, PieceRunning, host_of
@@ -39,6 +38,7 @@ from horae.backends.local import runner
 from horae.backends.looking_backend import LookingBackend
 from horae.backends.protocol import Attempt, Seen, Sight, Start
 from horae.backends.shared_folder import OrderedAttempt, SharedFolder, piece_log, read_secrets
+from horae.backends.silent_ends import SilentEnds
 from horae.backends.task import Task
 from horae.core.cluster import BadCluster
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
@@ -97,14 +97,18 @@ class Reconciler(LookingBackend):
         settings: ReconcilerSettings | None = None,
         python: str = sys.executable,
         fence: str = "",
+        max_log_bytes: int = runner.LARGEST_LOG,
     ) -> None:
         self._settings, self._python = settings or ReconcilerSettings(), python
         super().__init__("horae-reconciler", self._settings.silence_s)
         self._driver, self._shared, self._secrets = driver, shared.resolve(), secrets
+        self._max_log_bytes = max_log_bytes
         self._folder: SharedFolder | None = None
         # Shared with the daemon's thread, under the lock.
         self._notes: list[_Note] = []
         self._followed: dict[Attempt, FollowedAttempt] = {}
+        #: Attempts that cannot start, since others had their ids.
+        self._used: set[Attempt] = set()
         # Of the thread alone.
         #: The nodes of the last look, by name. They are kept while the cluster is out of sight.
         self._last_seen: dict[str, Seen] = {}
@@ -148,12 +152,14 @@ class Reconciler(LookingBackend):
         with self._lock:
             events, self._events = self._events[:_EVENTS], self._events[_EVENTS:]
             # What was told of forgotten attempts is known.
-            news = [event for event in events if (of := _attempt_of(event)) is None or of in self._followed]
+            attempts = self._followed.keys() | self._used
+            news = [event for event in events if (of := _attempt_of(event)) is None or of in attempts]
         return [replace(event, at_s=now_s) for event in news]
 
     def forget(self, job: str, attempt: int) -> None:
         """Drop the records of an ended attempt. Its logs stay, and it never runs again."""
         with self._lock:
+            self._used.discard((job, attempt))
             followed = self._followed.get((job, attempt))
             if followed and followed.ended:
                 del self._followed[job, attempt]
@@ -208,7 +214,7 @@ class Reconciler(LookingBackend):
 
     def _open(self) -> SharedFolder:
         """Read the attempts of the reconciler before this one."""
-        folder = SharedFolder(self._shared, self._secrets)
+        folder = SharedFolder(self._shared, self._secrets, self._max_log_bytes)
         found = {ordered.id: FollowedAttempt(ordered, ordered.stop_requested) for ordered in folder.tracked()}
         if all(each.ordered.piece(node).begun for each in found.values() for node in each.nodes):
             folder.remove_old_runners()
@@ -255,8 +261,12 @@ class Reconciler(LookingBackend):
         match note:
             case Start():
                 attempt = (note.job, note.attempt)
-                if attempt not in self._followed and (folder.order(note) or folder.is_tracked(attempt)):
+                if attempt in self._followed:
+                    return
+                if folder.order(note) or folder.is_tracked(attempt):
                     self._follow(folder.attempt(attempt))
+                else:
+                    self._tell_used(attempt)
             case _Stop():
                 self._take_stop(folder, (note.job, note.attempt))
             case _Forget():
@@ -276,6 +286,12 @@ class Reconciler(LookingBackend):
     def _follow(self, ordered: OrderedAttempt) -> None:
         with self._lock:
             self._followed[ordered.id] = FollowedAttempt(ordered, ordered.stop_requested)
+
+    def _tell_used(self, attempt: Attempt) -> None:
+        """Tell that an attempt cannot start: its folder has the end of another one, which was forgotten."""
+        with self._lock:
+            self._used.add(attempt)
+            self._events.append(LaunchFailed(0.0, *attempt, "its folder was used by another attempt"))
 
     # --- 2. to 4.: look, act, tell
 
@@ -357,7 +373,8 @@ class Reconciler(LookingBackend):
             is_open = node.is_open and not node.is_lost and not look.foreign.get(node.name)
             why = "" if is_open else "; ".join(look.foreign.get(node.name, ())) or node.why
             try:
-                seen.append(Seen(node.name, node.gpu_type, node.gpus, node.rack or "rack-0", is_open, why))
+                rack, room = node.rack or "rack-0", (node.cpus, node.memory_mb)
+                seen.append(Seen(node.name, node.gpu_type, node.gpus, rack, is_open, why, *room))
             except BadCluster:
                 misnamed.append(node.name)
         seen += self._missing_nodes(living - look.nodes.keys())
@@ -421,6 +438,7 @@ class Reconciler(LookingBackend):
     def submit(self, ordered: OrderedAttempt, nodes: Sequence[str]) -> None:
         """Submit the pieces on these nodes."""
         assert self._folder
+        self.check_term()
         # The runner forks beside its beating thread, which newer Pythons warn of in the job's log.
         python = (self._python, "-I", "-S", "-W", "ignore")
         command = (*python, self._folder.program, str(ordered.path), runner.PIECE)
@@ -435,11 +453,13 @@ class Reconciler(LookingBackend):
         now_s = time.monotonic()
         due_s, wait_s = self._kills.get(piece, (0.0, _KILL_AGAIN_S))
         if now_s >= due_s:
+            self.check_term()
             self._kills[piece] = (now_s + wait_s, min(2 * wait_s, _KILL_RARELY_S))
             self._driver.kill(piece)
 
     def fence_off(self, node: str) -> None:
         """Let the site's fence make sure that nothing runs on a node's machine."""
+        self.check_term()
         self._fence.use_on(host_of(node))
 
     def look_again(self) -> None:

@@ -26,10 +26,11 @@ from urllib.parse import quote
 
 from horae.backends.driver import NODE_VARIABLE, PieceId, SeenNode, host_of
 from horae.backends.local import runner
-from horae.backends.local.attempt_folders import AttemptFolders, read_if_there, read_json, work_saved
-from horae.backends.local.runner_order import make_order, master_variables, task_of
-from horae.backends.piece_files import CANNOT_RUN, PieceFiles
+from horae.backends.local.attempt_folders import AttemptFolders, Order, read_json
+from horae.backends.local.runner_order import make_order, master_variables
+from horae.backends.piece_files import CANNOT_RUN, PieceFiles, is_there
 from horae.backends.protocol import Attempt, Start
+from horae.backends.saved_work import work_saved
 from horae.backends.task import Task
 from horae.core.errors import UserError
 
@@ -50,6 +51,8 @@ class OrderedAttempt:
     task: Task | None
     nodes: tuple[str, ...]
     stop_requested: bool
+    #: Whether its order is there, and cannot be understood. Its nodes are then those that have files.
+    is_broken: bool = False
 
     def piece(self, node: str) -> PieceFiles:
         """The files of the piece on a node."""
@@ -74,8 +77,8 @@ class OrderedAttempt:
 class SharedFolder:
     """Orders, stops and pieces of all attempts on the shared folder. Raises OSError while it cannot be used."""
 
-    def __init__(self, path: Path, secrets: Path | None) -> None:
-        self.path, self._secrets = path, secrets
+    def __init__(self, path: Path, secrets: Path | None, max_log_bytes: int = runner.LARGEST_LOG) -> None:
+        self.path, self._secrets, self._max_log_bytes = path, secrets, max_log_bytes
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._attempts = AttemptFolders(path)
         self._clock = path / "clock"
@@ -120,23 +123,26 @@ class SharedFolder:
     def attempt(self, attempt: Attempt) -> OrderedAttempt:
         """An attempt as it was ordered. Raises OSError if that cannot be read now."""
         folder = self._attempts.of(attempt)
-        order = read_if_there(folder.path / runner.ORDER)
-        nodes = tuple(order["nodes"]) if order else ()
-        return OrderedAttempt(
-            attempt, folder.path, order, task_of(order) if order else None, nodes, folder.stop_requested
-        )
+        path = folder.path / runner.ORDER
+        is_ordered = is_there(path)
+        order = Order.of(read_json(path, runner.LARGEST_ORDER)) if is_ordered else None
+        if order and _can_be_submitted(order):
+            return OrderedAttempt(attempt, folder.path, order.content, order.task, order.nodes, folder.stop_requested)
+        nodes = folder.claimed_pieces() if is_ordered else ()
+        return OrderedAttempt(attempt, folder.path, None, None, nodes, folder.stop_requested, is_ordered)
 
     def order(self, start: Start) -> bool:
         """Write the order of an attempt down; False if the attempt was ordered, or stopped, before."""
         attempt = (start.job, start.attempt)
         folder = self._attempts.of(attempt)
-        if folder.order() or folder.exit() or folder.stop_requested:
+        if folder.was_ordered or folder.exit() or folder.stop_requested:
             return False
         self._attempts.remember(attempt)
         try:
             order = make_order(start, folder.path, {}, self._secrets)
             seats = [list(place.gpus) for place in start.places]
-            folder.write_order({**order, "saved": work_saved(start.task, folder.path), "seats": seats}, durable=False)
+            order |= {"saved": work_saved(start.task, folder.path), "max_log_bytes": self._max_log_bytes}
+            folder.write_order({**order, "seats": seats}, durable=False)
         except UserError as why:
             end = {"code": CANNOT_RUN, "stopped": False, "why": str(why)}
             runner.write_atomically(str(folder.path), runner.EXIT, end, once=True)
@@ -150,17 +156,18 @@ class SharedFolder:
         """Write down that an attempt must stop; False if it has ended and is forgotten."""
         folder = self._attempts.of(attempt)
         if not followed:
-            if folder.order() or folder.exit() or folder.stop_requested:
+            if folder.was_ordered or folder.exit() or folder.stop_requested:
                 return False
             self._attempts.remember(attempt)
-        (folder.path / runner.STOP).touch(mode=0o600)
+        if not folder.stop_requested:
+            os.close(runner.create(str(folder.path / runner.STOP)))
         return True
 
     def forget(self, attempt: Attempt) -> tuple[PieceId, ...]:
         """Remove the marker, and token and secrets from all orders; returns the pieces. Logs and ends stay."""
         folder, ordered = self._attempts.of(attempt), self.attempt(attempt)
         with suppress(OSError):  # the job may be discarded already
-            folder.scrub(durable=False)
+            folder.scrub()
             for node in ordered.nodes:
                 ordered.piece(node).remove_environment()
         self._attempts.forget(attempt)
@@ -168,7 +175,7 @@ class SharedFolder:
 
     def work_done(self, ordered: OrderedAttempt) -> float:
         """Work in the checkpoint of a job, which any order of the job leads to."""
-        task = ordered.task or next(map(task_of, self._attempts.orders(ordered.id[0])), None)
+        task = ordered.task or next((order.task for order in self._attempts.orders(ordered.id[0])), None)
         return work_saved(task, ordered.path) if task else 0.0
 
     # --- pieces
@@ -187,7 +194,8 @@ class SharedFolder:
         ranks = [dict(rank) for rank in order["ranks"] if rank["GROUP_RANK"] == str(group)]
         for rank in ranks:
             rank.pop("CUDA_VISIBLE_DEVICES")
-        secrets = {name: value.rstrip("\r\n") for name, value in self.secrets(order["secrets"]).items()}
+        found = read_secrets(self._secrets, order["secrets"].values())
+        secrets = {name: found[path].rstrip("\r\n") for name, path in order["secrets"].items() if path in found}
         env = {
             **order["env"],
             **secrets,
@@ -260,6 +268,13 @@ class SharedFolder:
         self._attempts.empty_bin()
 
 
+def _can_be_submitted(order: Order) -> bool:
+    """Whether an order has what its pieces need: a job may have written it anew."""
+    parts = {"seats": list, "ranks": list, "env": dict, "secrets": dict}
+    whole = all(isinstance(order.content.get(name), part) for name, part in parts.items())
+    return whole and len(order.content["seats"]) == len(order.nodes)
+
+
 def service_id(shared: Path) -> str:
     """The id of the service that owns a shared folder, made on its first day: services must not mix up their jobs."""
     shared.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -270,7 +285,8 @@ def service_id(shared: Path) -> str:
 def piece_log(shared: Path, attempt: Attempt, piece: int) -> Path:
     """The log file of an attempt's piece, counted from 0."""
     path = shared / "jobs" / attempt[0] / str(attempt[1])
-    nodes = (read_json(path / runner.ORDER) or {}).get("nodes", [])
+    order = Order.of(read_json(path / runner.ORDER, runner.LARGEST_ORDER))
+    nodes = order.nodes if order else ()
     return PieceFiles(path / nodes[piece] if piece < len(nodes) else path).log
 
 

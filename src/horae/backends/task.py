@@ -44,6 +44,12 @@ class Task:
     image: str = ""
     #: Key of the job in the cluster manager that its user gave it to; empty if it was submitted to the service.
     found_as: str = ""
+    #: File of each secret, below the folder of secrets; a secret without one is a file right in it.
+    secret_files: Mapping[str, str] = field(default_factory=dict)
+
+    def secret_file(self, name: str) -> str:
+        """The file of a secret, below the folder of secrets."""
+        return self.secret_files.get(name, name)
 
     def work_done(self, step: float, total: float | None) -> float:
         """Work done in the engine's unit: `work` times the share of steps done, or `step` if the total is unknown."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,7 +98,7 @@ def command(
     write_viewer_file(perfetto, audited.history)
     if html is not None:
         _write_page(html, audited.history, audited.verdicts)
-    _print_verdicts(policy, audited.history.settings, audited.verdicts, output)
+    _print_verdicts(policy, audited.history, audited.verdicts, output)
     note_unfinished(policy, [audited.history.waiting])
     note_ignored_speeds([(policy, scenario.ignored_speeds)])
 
@@ -112,12 +113,17 @@ def _write_page(html: Path, history: History, verdicts: Sequence[Verdict]) -> No
     note(f"page: {html}")
 
 
-def _print_verdicts(policy: str, settings: dict[str, str], verdicts: Sequence[Verdict], output: Output) -> None:
+def _print_verdicts(policy: str, history: History, verdicts: Sequence[Verdict], output: Output) -> None:
+    from horae.report.audit.user_shares import user_shares
+
+    settings, shares = history.settings, user_shares(history)
     match output:
         case Output.JSON:
             from horae.report.process_cost import process_cost
 
-            print_json({"policy": policy, "settings": settings, **_record(verdicts), **process_cost(STARTED_S)})
+            by_user = {"users": [asdict(share) for share in shares]} if shares else {}
+            record = {"policy": policy, "settings": settings, **_record(verdicts), **by_user}
+            print_json({**record, **process_cost(STARTED_S)})
         case Output.CSV:
             print_csv(
                 {"property": v.name, "holds": v.holds, "summary": v.summary, "counter_example": v.counter_example}
@@ -127,6 +133,10 @@ def _print_verdicts(policy: str, settings: dict[str, str], verdicts: Sequence[Ve
             rows = [(v.claim, _HOLDS[v.holds], v.summary) for v in verdicts]
             print_rich(table(["property", "holds", "in numbers"], rows, title=f"Audit of {policy}"))
             print_rich(*(f"- {v.counter_example}" for v in verdicts if v.counter_example))
+            if shares:
+                columns = ["user", "jobs", "apps", "queues", "GPU hours", "of all"]
+                users = [(s.user, s.jobs, s.apps, s.queues, f"{s.gpu_hours:,.1f}", f"{s.share:.1%}") for s in shares]
+                print_rich(table(columns, users, title="GPU time by user"))
 
 
 def _record(verdicts: Sequence[Verdict]) -> dict[str, Any]:

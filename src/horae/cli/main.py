@@ -49,6 +49,9 @@ class _Commands(LazyGroup):
         "serve": LazyCommand(
             "horae.cli.serve:command", "Run real jobs on this machine's GPUs: the service that the live commands ask."
         ),
+        "backup": LazyCommand("horae.cli.backup:backup", "Copy the journal of a service, also while it runs."),
+        "restore": LazyCommand("horae.cli.backup:restore", "Put a backup back, with the service stopped."),
+        "doctor": LazyCommand("horae.cli.doctor:command", "What is wrong with a service, and what to do."),
         "kubernetes": LazyCommand("horae.cli.kubernetes:app", "Prepare a Kubernetes cluster for Horae."),
         "submit": LazyCommand(
             "horae.cli.live.submit:command",
@@ -73,6 +76,7 @@ class _Commands(LazyGroup):
         ),
         "slurm": LazyCommand("horae.cli.slurm:app", "Let Horae order the jobs of a Slurm partition; give them back."),
         "settings": LazyCommand("horae.cli.live.settings:app", "Show or change the policy and the queues."),
+        "limits": LazyCommand("horae.cli.live.limits:app", "Show or set the limits of users and queues."),
         "token": LazyCommand("horae.cli.live.token:app", "Make, list and revoke tokens (admins only)."),
     }
 

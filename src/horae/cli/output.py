@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from horae.policies.type_awareness import IgnoredSpeeds
 
 
+#: Control characters other than tab and line feed, and those that `json` does not escape.
+_CONTROL, _BEYOND_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]"), re.compile("[\x7f-\x9f]")
 #: Characters of a line in a pipe.
 _PIPE_WIDTH = 200
 
@@ -49,7 +52,8 @@ def _printing() -> Iterator[None]:
 def print_json(value: object) -> None:
     """Print one JSON document; numbers that JSON cannot hold become null."""
     with _printing():
-        typer.echo(json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
+        text = json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False)
+        typer.echo(_BEYOND_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_text(text: str) -> None:
@@ -59,8 +63,11 @@ def print_text(text: str) -> None:
 
 
 def print_csv(records: Iterable[Mapping[str, object]]) -> None:
-    """Print one line a record; what is nested becomes columns such as `rho.max`."""
-    rows = [dict(_flat(record)) for record in records]
+    """Print one line a record; what is nested becomes columns such as `rho.max`.
+
+    Control characters in texts are shown as escapes: what users name their jobs must not control a terminal.
+    """
+    rows = [{name: _harmless(value) for name, value in _flat(record)} for record in records]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
     with _printing():
@@ -143,6 +150,15 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def without_controls(text: str, keep: str = "") -> str:
+    """A text with control characters as escapes; tabs, line feeds and those in `keep` stay."""
+    return _CONTROL.sub(lambda found: found[0] if found[0] in keep else f"\\x{ord(found[0]):02x}", text)
+
+
+def _harmless(value: object) -> object:
+    return without_controls(value) if isinstance(value, str) else value
 
 
 def _plain(value: object) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from horae.client.address import is_alive
+from horae.client.address import ADDRESS_FILES, is_alive
 from horae.core.errors import UserError
 
 
@@ -14,15 +14,15 @@ class ServiceRuns(UserError):
 
 
 def check_stopped(state: Path) -> None:
-    """Refuse while the service runs: it would undo what a command does."""
-    try:
-        pid = int(json.loads((state / "address.json").read_text(encoding="utf-8"))["pid"])
-    except PermissionError:
-        raise ServiceRuns(
-            f"Whether the service of {state} still runs cannot be seen: run this as the user of the service."
-        ) from None
-    except (OSError, ValueError, KeyError):
-        return
-    if not is_alive(pid):
-        return
-    raise ServiceRuns(f"The service of {state} still runs (process {pid}): stop it first.")
+    """Refuse while the service or its standby runs: it would undo what a command does."""
+    for name, what in ((ADDRESS_FILES[0], "service"), (ADDRESS_FILES[1], "standby")):
+        try:
+            pid = int(json.loads((state / name).read_text(encoding="utf-8"))["pid"])
+        except PermissionError:
+            raise ServiceRuns(
+                f"Whether the service of {state} still runs cannot be seen: run this as the user of the service."
+            ) from None
+        except (OSError, ValueError, KeyError):
+            continue
+        if is_alive(pid):
+            raise ServiceRuns(f"The {what} of {state} still runs (process {pid}): stop it first.")

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from horae.backends.local.isolation.accounts import AccountHelper
     from horae.service.server import Server
 
+#: Least bytes of `--max-log`.
+LEAST_LOG_BYTES = 10_000
+
 
 def command(
     state: Annotated[
@@ -100,7 +103,11 @@ def command(
     ] = None,
     secrets: Annotated[
         Path | None,
-        typer.Option("--secrets", metavar="DIR", help="Folder of secrets: jobs can ask for its files by name."),
+        typer.Option(
+            "--secrets",
+            metavar="DIR",
+            help="Folder of secrets, which jobs ask for by name: users/USER/NAME, queues/QUEUE/NAME, all/NAME.",
+        ),
     ] = None,
     isolation: Annotated[
         str | None,
@@ -138,6 +145,14 @@ def command(
             "after 90d, keep their files).",
         ),
     ] = None,
+    max_log: Annotated[
+        str,
+        typer.Option(
+            "--max-log",
+            metavar="SIZE",
+            help="Keep at most this much of what an attempt prints on a node: its beginning and its end, a half each.",
+        ),
+    ] = "100MB",
     backend: Annotated[
         str | None,
         typer.Option(
@@ -187,6 +202,13 @@ def command(
         str | None,
         typer.Option("--url", metavar="URL", help="Where jobs on other machines reach the service: https://head:8642."),
     ] = None,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="If another service uses the same --database, answer what reads, and take over when it ends.",
+        ),
+    ] = False,
     more: Annotated[
         list[str] | None,
         typer.Option(
@@ -196,6 +218,13 @@ def command(
             "nodes or in the image; Slurm's account, qos; trust-annotations=yes to adopt its pods; repeatable.",
         ),
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Go on with what is left of a journal that is damaged or lost records; no used number is given again.",
+        ),
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Start the service, which runs jobs on this machine's GPUs or on a cluster until Ctrl-C or SIGTERM.
@@ -211,7 +240,7 @@ def command(
     names = _read_accounts(accounts) if accounts else {}
     helper = _become_service(isolation, user, job_group, state)
     _excuse_slow_start()
-    from horae.cli.setup.duration_options import read_span
+    from horae.cli.setup.duration_options import read_size, read_span
     from horae.cli.setup.inputs import read_pairs, read_queue_file
     from horae.service.server import ServeOptions, Server
 
@@ -231,6 +260,7 @@ def command(
         queues=() if queues is None else read_queue_file(queues, named_by_jobs=True),
         secrets=secrets,
         keep_s=read_span("--keep", keep) if keep is not None else None,
+        max_log_bytes=read_size("--max-log", max_log, LEAST_LOG_BYTES),
         backend=backend,
         partition=partition,
         adopt=adopt,
@@ -245,12 +275,15 @@ def command(
         isolation=isolation,
         helper=helper,
         account_names=names,
+        standby=standby,
+        accept_loss=accept_loss,
     )
-    server = Server(asked)
+    server = Server(asked, note, stop)
     try:
         _announce(server, output, is_default=state is None)
-        if server.policy_note:
-            note(server.policy_note)
+        for sentence in (*server.journal_notes, server.policy_note, *server.notes):
+            if sentence:
+                note(sentence)
         server.wait(stop, note)
     finally:
         server.close()
@@ -323,6 +356,7 @@ def _announce(server: Server, output: Output, is_default: bool) -> None:
         "pid": os.getpid(),
         "state": str(server.state),
         "token_file": str(server.token_file),
+        "standby": server.stands_by,
         "policy": at.policy,
         "isolation": server.isolation or "none",
         "gpus": {kind: int(n) for kind, n in zip(at.cluster.gpu_types, at.open_by_type, strict=True)},
@@ -349,6 +383,12 @@ def _lines(server: Server, record: dict[str, object], is_default: bool) -> list[
         if is_default
         else [f"export HORAE_URL={record['url']}{ca}{plain} HORAE_TOKEN_FILE={shlex.quote(str(record['token_file']))}"]
     )
+    if server.stands_by:
+        return [
+            f"Horae stands by at {record['url']}, and takes over when the active service ends.",
+            f"State: {record['state']}",
+            "Ctrl-C ends the standby; the active service goes on.",
+        ]
     jobs = server.daemon.backend.submit_with or "horae submit -- python train.py"
     steps = [*where, jobs, "horae queue", "horae token create NAME"]
     return [

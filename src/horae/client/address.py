@@ -14,6 +14,8 @@ from horae.core.errors import UserError
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
 _TOKEN = re.compile(r"[!-~]+")
+#: Files in the state folder with the address of the service, and of its standby.
+ADDRESS_FILES = ("address.json", "standby.json")
 #: If this is 1, tokens may cross the network without encryption. Jobs of a service that allows it have it.
 _PLAIN_HTTP = "HORAE_ALLOW_PLAIN_HTTP"
 
@@ -35,6 +37,8 @@ class Address:
     token: str
     #: Certificates of the CA that vouches for the service: a file, or their text. None: those the system trusts.
     ca: str | None = None
+    #: Further addresses, of its standby or of services that may have taken over. They are trusted as much as `url`.
+    others: tuple[str, ...] = ()
 
 
 def default_state() -> Path:
@@ -43,17 +47,30 @@ def default_state() -> Path:
 
 
 def find_address(url: str | None) -> Address:
-    """The service at `url`, HORAE_URL or on this machine, in this order, with the first token found."""
-    ca, named = os.environ.get("HORAE_CA"), url or os.environ.get("HORAE_URL")
-    where, ca = (named, ca) if named else _own_service(ca)
-    parts = _checked(where)
-    local = not named or bool(_LOOPBACK.fullmatch(parts.hostname or ""))
-    if parts.scheme == "http" and not local and os.environ.get(_PLAIN_HTTP) != "1":
-        raise NoService(
-            f"Your token would cross the network to {where} without encryption: use https://, or, if the service "
-            f"has no TLS and you trust the network, set {_PLAIN_HTTP}=1."
-        )
-    return Address(where.rstrip("/"), local, _token(local), ca)
+    """The service at `url`, HORAE_URL or on this machine, in this order, with the first token found.
+
+    Several addresses, of a service and its standby, have commas between them. A token goes to no other address.
+    """
+    ca, named = os.environ.get("HORAE_CA"), url or _named_in_environment()
+    found, ca = (named.split(","), ca) if named else _own_services(ca)
+    places = [place.strip() for place in found if place.strip()] or [""]
+    parts = [_checked(where) for where in places]
+    remote = [where for where, part in zip(places, parts, strict=True) if not _LOOPBACK.fullmatch(part.hostname or "")]
+    local = not named or not remote
+    for where in remote:
+        if where.startswith("http:") and not local and os.environ.get(_PLAIN_HTTP) != "1":
+            raise NoService(
+                f"Your token would cross the network to {where} without encryption: use https://, or, if the service "
+                f"has no TLS and you trust the network, set {_PLAIN_HTTP}=1."
+            )
+    first, *others = (place.rstrip("/") for place in places)
+    return Address(first, local, _token(local), ca, tuple(others))
+
+
+def _named_in_environment() -> str:
+    """The addresses that the environment names: jobs have that of the standby in a variable of its own."""
+    names = (os.environ.get(name, "") for name in ("HORAE_URL", "HORAE_STANDBY_URL"))
+    return ",".join(filter(None, names)) if os.environ.get("HORAE_URL") else ""
 
 
 def _checked(url: str) -> SplitResult:
@@ -69,22 +86,29 @@ def _checked(url: str) -> SplitResult:
     return parts
 
 
-def _own_service(ca: str | None) -> tuple[str, str | None]:
-    """Address and CA (or else `ca`) of the service that was last started on this machine, if it still runs."""
-    path = default_state() / "address.json"
-    try:
-        address = json.loads(path.read_text(encoding="utf-8"))
-        url, pid, ca = str(address["url"]), int(address["pid"]), address.get("ca", ca)
-    except FileNotFoundError:
+def _own_services(ca: str | None) -> tuple[list[str], str | None]:
+    """Addresses and CA (or else `ca`) of the service that was last started on this machine, and of its standby."""
+    found = [own for name in ADDRESS_FILES if (own := _own_service(default_state() / name))]
+    if not found:
         raise NoService(
             "No service was found on this machine: start one with `horae serve`, or name one with --url or HORAE_URL."
-        ) from None
+        )
+    # Another program may listen at the address of one that has ended, and must not get the token.
+    alive = [(url, own_ca) for url, own_ca, pid in found if is_alive(pid)]
+    if not alive:
+        raise NoService("The service on this machine has ended: start it again with `horae serve`.")
+    return [url for url, _ in alive], next((own_ca for _, own_ca in alive if own_ca), ca)
+
+
+def _own_service(path: Path) -> tuple[str, str | None, int] | None:
+    """Address, CA and process id in a file of a service; None if there is no such file."""
+    try:
+        address = json.loads(path.read_text(encoding="utf-8"))
+        return str(address["url"]), address.get("ca"), int(address["pid"])
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, KeyError, TypeError):
         raise NoService(f"{path} cannot be read: start the service again with `horae serve`, or use --url.") from None
-    # Another program may listen there now, and must not get the token.
-    if not is_alive(pid):
-        raise NoService("The service on this machine has ended: start it again with `horae serve`.")
-    return url, ca
 
 
 def is_alive(pid: int) -> bool:

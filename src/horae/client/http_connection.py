@@ -23,6 +23,8 @@ _PATIENCE_S, _CONNECT_S = 60.0, 5.0
 #: Seconds without a request after which a new connection is made: the service closes idle ones.
 _IDLE_S = 2.0
 _PIECE = 65536
+#: Header by which a standby says that another service is active.
+_STANDBY_HEADER = "Horae-Standby"
 _NO_CA = (
     "No CA that this machine trusts has issued its certificate: set HORAE_CA to the file of its CA, from its operator."
 )
@@ -58,6 +60,8 @@ class Reply:
 
     status: int
     body: bytes
+    #: Whether a standby refused the request: another service is active.
+    is_standby: bool = False
 
     @property
     def text(self) -> str:
@@ -87,7 +91,7 @@ class HttpConnection:
         """Send a request and read the whole response."""
         with self._in_words():
             answer = self._send(method, path, params, body)
-            reply = Reply(answer.status, answer.read())
+            reply = Reply(answer.status, answer.read(), answer.getheader(_STANDBY_HEADER) is not None)
         self._asked_s = time.monotonic()
         return reply
 

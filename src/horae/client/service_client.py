@@ -13,6 +13,7 @@ from horae.client.address import Address, NoService, find_address
 from horae.core.errors import UserError
 
 if TYPE_CHECKING:
+    from horae.client.failover import FailoverConnection
     from horae.client.http_connection import HttpConnection, Reply
 
 
@@ -50,12 +51,14 @@ def service(url: str | None) -> Iterator[ServiceClient]:
 @contextmanager
 def service_at(address: Address) -> Iterator[ServiceClient]:
     """A client of the service at an address."""
+    from horae.client.failover import FailoverConnection
     from horae.client.http_connection import HttpConnection, Untrusted
 
     try:
-        wire = HttpConnection(address.url, address.token, address.ca)
+        first, *others = (HttpConnection(url, address.token, address.ca) for url in (address.url, *address.others))
     except Untrusted as why:
         raise NoService(str(why)) from None
+    wire = FailoverConnection((first, *others)) if others else first
     with closing(wire):
         yield ServiceClient(address, wire)
 
@@ -70,7 +73,7 @@ def part(name: str) -> str:
 class ServiceClient:
     """Requests to a service. Answers are JSON objects; a refusal raises `Refused` with the service's sentence."""
 
-    def __init__(self, address: Address, wire: HttpConnection) -> None:
+    def __init__(self, address: Address, wire: HttpConnection | FailoverConnection) -> None:
         self.address = address
         self._wire = wire
 
@@ -113,7 +116,7 @@ class ServiceClient:
         """Raise connection errors as sentences."""
         from horae.client.http_connection import BrokenOff, Busy, Unreachable, Untrusted
 
-        url = self.address.url
+        url = " or ".join((self.address.url, *self.address.others))
         try:
             yield
         except Unreachable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -14,6 +14,11 @@ from horae.core.errors import UserError
 
 #: Type masks are 64-bit integers.
 MAX_GPU_TYPES = 62
+
+#: CPUs, or MiB of memory, of a node on which they are not counted: more than all jobs together can ask for.
+UNCOUNTED = 1 << 50
+#: Most CPUs and MiB that a node is taken to have: sums of jobs stay far below `UNCOUNTED`.
+MAX_ROOM = 1 << 40
 
 
 class BadCluster(UserError):
@@ -36,12 +41,15 @@ class Span(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine with GPUs of one type."""
+    """One machine with GPUs of one type. Stored: change by addition."""
 
     name: str
     gpu_type: str
     gpus: int
     rack: str = "rack-0"
+    #: CPUs and MiB of memory for the jobs on these GPUs; 0 means that they are not counted.
+    cpus: int = 0
+    memory_mb: int = 0
 
     @property
     def host(self) -> str:
@@ -53,6 +61,9 @@ class Node:
             raise BadCluster(f"Node {self.name!r} has {self.gpus} GPUs; it needs at least 1.")
         if not self.name or not self.gpu_type:
             raise BadCluster("Every node needs a name and a GPU type.")
+        for what, count in (("CPUs", self.cpus), ("MiB of memory", self.memory_mb)):
+            if not 0 <= count <= MAX_ROOM:
+                raise BadCluster(f"Node {self.name!r} has {count} {what}; write 0 up to {MAX_ROOM}, 0 for not counted.")
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,11 @@ class Cluster:
         """The same cluster with one more node at the end."""
         return Cluster((*self.nodes, node))
 
+    def with_room(self, number: int, cpus: int, memory_mb: int) -> Cluster:
+        """The same cluster with other CPUs and memory on one node."""
+        node = replace(self.nodes[number], cpus=cpus, memory_mb=memory_mb)
+        return Cluster((*self.nodes[:number], node, *self.nodes[number + 1 :]))
+
     @cached_property
     def gpu_types(self) -> tuple[str, ...]:
         """Names of the GPU types, in order of first appearance."""
@@ -146,6 +162,24 @@ class Cluster:
     def gpu_type(self) -> NDArray[np.int64]:
         """Number of each GPU's type."""
         return self.node_type[self.gpu_node]
+
+    @cached_property
+    def room(self) -> NDArray[np.int64]:
+        """CPUs (row 0) and MiB of memory (row 1) of each node; `UNCOUNTED` where a node does not count them."""
+        has = np.array([(node.cpus, node.memory_mb) for node in self.nodes], np.int64).reshape(-1, 2).T
+        return np.ascontiguousarray(np.where(has > 0, has, UNCOUNTED))
+
+    @cached_property
+    def room_share(self) -> NDArray[np.int64]:
+        """The part of `room` that goes with one GPU, rounded down; 0 where it is not counted."""
+        gpus = np.array([node.gpus for node in self.nodes], np.int64)
+        return np.where(self.room < UNCOUNTED, self.room // np.maximum(gpus, 1), 0)
+
+    @cached_property
+    def least_share(self) -> tuple[int, int]:
+        """The smallest share of a GPU in CPUs and in MiB on any node that counts them; `UNCOUNTED` if none does."""
+        shares = np.where(self.room < UNCOUNTED, self.room_share, UNCOUNTED).min(axis=1, initial=UNCOUNTED)
+        return int(shares[0]), int(shares[1])
 
     @property
     def gpus(self) -> int:

@@ -118,6 +118,9 @@ class Evidence:
     #: (an empty name if there is none), and until when. Empty where no job waits for that.
     kept_by: tuple[str, ...] = ()
     kept_until_s: tuple[Moment, ...] = ()
+    #: Free CPUs and MiB of memory of each node, -1 where they are not counted. Empty where they cannot run out.
+    node_cpus: tuple[int, ...] = ()
+    node_memory_mb: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ from horae.core.events import (
     NodeJoined,
     NodeLost,
     NodeObserved,
+    NumbersRaised,
     SettingsChanged,
 )
 from horae.core.evidence import EvidenceBasis
@@ -60,6 +61,7 @@ from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
 from horae.core.lifecycle import Lifecycle
 from horae.core.memory import Memory
+from horae.core.node_room import LaunchRoom, NodeRoom, could_run_out, gpus_with_room, room_of
 from horae.core.plan import Placement, PlacementRule, Plan
 from horae.core.policy import Policy
 from horae.core.queues import Queue, QueueTree
@@ -205,6 +207,16 @@ class Engine:
         return self._state.learner.learnt
 
     @property
+    def job_number_floor(self) -> int:
+        """The next job has a number above this one."""
+        return self._state.job_number_floor
+
+    @property
+    def attempt_floors(self) -> dict[int, int]:
+        """Rows of which the journal may have lost attempts, and the highest number that these can have."""
+        return self._state.attempt_floors
+
+    @property
     def retries(self) -> bool:
         """Whether a job that failed is to be tried again."""
         return bool(self._state.backoff)
@@ -237,8 +249,18 @@ class Engine:
                 self._life.receive_bid(event)
             case JobsRetired():
                 self._retire(event.before_s)
+            case NumbersRaised():
+                self._raise_numbers(event)
             case _:
                 assert_never(event)
+
+    def _raise_numbers(self, event: NumbersRaised) -> None:
+        """Numbers that may have been used are not given again."""
+        state, jobs = self._state, self._state.jobs
+        state.job_number_floor = max(state.job_number_floor, event.job_number)
+        for row in range(len(jobs)):
+            if STATES[jobs.state[row]] not in ENDED:
+                state.attempt_floors[row] = max(state.attempt_floors.get(row, 0), event.attempt)
 
     def would_change(self, report: AttemptReport) -> bool:
         """Whether a report would change anything: it is of a living attempt, and says what is not known yet."""
@@ -254,7 +276,11 @@ class Engine:
             self._choose_policy(event.policy, event.settings)
         elif event.settings:
             self._choose_policy(self.policy_name, {**self.policy_settings, **event.settings})
-        self.queues.configure(event.queues)
+        self.queues.configure(event.queues, event.limits)
+        if event.limits:
+            self.jobs.find_quotas()
+        if event.unknown_queues is not None:
+            self._state.unknown_queues = event.unknown_queues
         self._state.must_plan = True
 
     def _choose_policy(self, name: str, settings: Mapping[str, str]) -> None:
@@ -393,10 +419,10 @@ class Engine:
         return tuple(stops)
 
     def _quota_taker(self, row: int, plan: Plan) -> int:
-        """The job that gets GPUs which the queue of another may no longer have; -1 if none does."""
-        queue = self.jobs.queue
+        """The job that gets GPUs which the queue or user of another may no longer have; -1 if none does."""
+        quota = self.jobs.quota
         for new in plan.placed:
-            if new.row != row and self.queues.share_maximum(int(queue[row]), int(queue[new.row])):
+            if new.row != row and self.queues.share_maximum(int(quota[row]), int(quota[new.row])):
                 return new.row
         return -1
 
@@ -461,31 +487,55 @@ class Engine:
         """
         state = self._state
         ready = [self._launch(new.row, new.gpu_ids, new.span) for new in placed if new.ready]
+        room = self._launch_room(placed) if state.pending else None
         for row, span in state.pending.items():
             if row in stopped or STATES[state.jobs.state[row]] is not PLACED or not state.gpus.vacant(row):
                 continue
-            if not stopped or not state.gpus.has_occupant(row, stopped):
+            if stopped and state.gpus.has_occupant(row, stopped):
+                continue
+            if room is None or room.take(row, state.gpus.held[row]):
                 ready.append(self._launch(row, state.gpus.held[row], span))
         return tuple(ready)
+
+    def _launch_room(self, placed: tuple[Placement, ...]) -> LaunchRoom | None:
+        """CPUs and memory that no process uses, beside the jobs that are launched now; None if they cannot run out."""
+        if not could_run_out(self.jobs, self.gpus):
+            return None
+        room = LaunchRoom(self.jobs, self.gpus)
+        for new in placed:
+            if new.ready:
+                room.take(new.row, new.gpu_ids)
+        return room
 
     def _launches_elsewhere(self) -> tuple[Launch, ...]:
         """Launches of jobs whose GPUs are yet to be vacated on others that came free sooner and are as good."""
         state, machines = self._state, self.gpus.cluster.machines(self._placement.flat)
         launches: list[Launch] = []
         taken: list[int] = []
+        room = room_of(state.jobs, state.gpus)
         for row, span in state.pending.items():
             if STATES[state.jobs.state[row]] is PLACED and not state.gpus.vacant(row):
-                gpu_ids = state.gpus.idle_like(row, span, machines, taken, int(state.jobs.nodes[row]))
+                limit = None if room is None else self._gpus_with_idle_room(row, room)
+                gpu_ids = state.gpus.idle_like(row, span, machines, taken, int(state.jobs.nodes[row]), limit)
                 if gpu_ids:
                     launches.append(self._launch(row, gpu_ids, machines.span(gpu_ids)))
                     taken += gpu_ids
+                    if room is not None:
+                        # What is left beside this job is counted anew in the next decision.
+                        break
         return tuple(launches)
+
+    def _gpus_with_idle_room(self, row: int, room: NodeRoom) -> Ints:
+        """For how many GPUs of a job each node has CPUs and memory that no job has or uses."""
+        cpus, memory_mb = room.asks[:, row].tolist()
+        return gpus_with_room(room.idle, cpus, memory_mb, self.gpus.cluster.room_share)
 
     def _launch(self, row: int, gpu_ids: tuple[int, ...], span: Span) -> Launch:
         jobs = self.jobs
         done = float(jobs.work[row] - jobs.work_left[row])
         report_at = self.apps.report_at(row, done)
-        return Launch(jobs.specs[row].id, int(jobs.attempt[row]) + 1, gpu_ids, span, done, report_at)
+        before = max(int(jobs.attempt[row]), self._state.attempt_floors.get(row, 0))
+        return Launch(jobs.specs[row].id, before + 1, gpu_ids, span, done, report_at)
 
     # ---------------------------------------------------------------- folding
 
@@ -590,6 +640,7 @@ class Engine:
         self._life.move(row, Move.LAUNCH)
         jobs.reason[row] = _NOT_WAITING
         jobs.attempt[row] = launch.attempt
+        state.attempt_floors.pop(row, None)
         jobs.last_type[row] = state.gpus.cluster.gpu_type[launch.gpu_ids[0]]
         self._life.launch(row)
         state.launched[row] = launch

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from horae.core.bidding import BidAnswer
 from horae.core.cluster import Node
 from horae.core.job import JobSpec
-from horae.core.queues import Queue
+from horae.core.limits import Limits
+from horae.core.queues import Queue, UnknownQueues
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +162,18 @@ class NodeObserved:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """An operator changed the policy (with its settings) or queues; None and () leave them as they are."""
+    """An operator changed the policy (with its settings), queues, limits, or what becomes of unknown queues.
+
+    None, () and {} leave them as they are.
+    """
 
     at_s: float
     policy: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     queues: tuple[Queue, ...] = ()
+    #: New limits by whom they are for; limits without any value are dropped.
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    unknown_queues: UnknownQueues | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,20 @@ class JobsRetired:
     before_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class NumbersRaised:
+    """The journal lost records, or was restored: numbers up to these may have been used.
+
+    The next job gets a number above `job_number`, and the next attempt of each job that has not ended a number above
+    `attempt`. `why` is a sentence.
+    """
+
+    at_s: float
+    job_number: int
+    attempt: int
+    why: str = ""
+
+
 Event = (
     JobSubmitted
     | JobCancelled
@@ -218,6 +239,7 @@ Event = (
     | AgentChanged
     | BidReceived
     | JobsRetired
+    | NumbersRaised
 )
 
 #: What happens to nodes, as operators and backends see it.
@@ -233,5 +255,6 @@ PRECEDENCE: dict[type[Event], int] = {
     **dict.fromkeys(_REPORTS, 0),
     **dict.fromkeys(_NODES, 1),
     **dict.fromkeys((JobCancelled, JobHeld, JobReleased, JobTimedOut, SettingsChanged, AgentChanged, JobsRetired), 2),
+    NumbersRaised: 2,
     JobSubmitted: 3,
 }

@@ -11,13 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from horae.core.arrays import Floats, Ints
+from horae.core.cluster import UNCOUNTED
 from horae.core.commands import Evidence
 from horae.core.compared_by import ComparedBy, compared_values
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.gpu_moves import NOBODY
 from horae.core.job_table import JobTable
+from horae.core.node_room import CPUS, MEMORY, room_of
 from horae.core.plan import Kept
-from horae.core.queues import QueueTree, QueueUse
+from horae.core.queues import QueueTree
+from horae.core.quotas import QuotaUse
 
 
 class EvidenceBasis(NamedTuple):
@@ -47,6 +50,8 @@ def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queue
     taken = gpus.holders[0] != NOBODY
     measured = _measured(basis, jobs, rows) if basis.measure else None
     kept = _least_kept(basis.kept, gpus) if basis.kept is not None else []
+    room = room_of(jobs, gpus)
+    left = [] if room is None else np.where(cluster.room < UNCOUNTED, np.maximum(room.free, 0), -1).tolist()
     return Evidence(
         at_s=basis.at_s,
         node_free=node_free,
@@ -61,6 +66,8 @@ def derive_evidence(basis: EvidenceBasis, jobs: JobTable, gpus: GpuLedger, queue
         reserve_after_s=basis.reserve_after_s,
         kept_by=tuple([jobs.specs[row].id if row >= 0 else "" for row, _ in kept]),
         kept_until_s=tuple([until_s for _, until_s in kept]),
+        node_cpus=tuple(left[CPUS]) if left else (),
+        node_memory_mb=tuple(left[MEMORY]) if left else (),
     )
 
 
@@ -87,7 +94,7 @@ def _measured(basis: EvidenceBasis, jobs: JobTable, rows: Ints) -> Floats:
 
 def _queue_use(jobs: JobTable, gpus: GpuLedger, queues: QueueTree) -> tuple[int, ...]:
     """GPUs of each queue and all queues below it."""
-    use = QueueUse(queues)
+    use = QuotaUse(queues)
     for row, gpu_ids in gpus.held.items():
-        use.add(int(jobs.queue[row]), len(gpu_ids))
-    return use.used
+        use.add(int(jobs.quota[row]), len(gpu_ids))
+    return use.used_by_queue(queues)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from horae.core.commands import Evidence
 from horae.core.compared_by import compared_values, comparison_in_words
 from horae.core.counted import CountingFormatter, counted, counted_or_no
+from horae.core.limits import NO_LIMITS, in_words, limits_up, users_limits
 from horae.core.reasons import NO_NODE_YET, NODE_SENTENCES, RULES, SENTENCES, WAITS_FOR_GPUS, Reason
 from horae.core.states import ENDED, ENDING, PLACED, STOPPING, WAITING, State
 from horae.core.status import ClusterStatus
@@ -34,6 +35,7 @@ _DOING = {
 }
 #: A guarantee that lasts longer than this has no end: the job is not preemptible.
 _FOR_EVER_S = 1e7
+_NO_QUOTA = ("", "A queue or user that has since got more GPUs had", "quota", 0, 0)
 _NO_EVIDENCE = Evidence(0.0, np.empty(0, np.int64))
 
 
@@ -98,7 +100,9 @@ class _Words:
             numbers |= self._nodes()
         match reason:
             case Reason.OVER_QUOTA:
-                numbers |= self._full_queue()
+                numbers |= self._full_quota()
+            case Reason.LACKS_CPUS_OR_MEMORY:
+                numbers |= self._room()
             case Reason.VACATING:
                 numbers |= self._gpus_set_aside()
             case Reason.AT_RUNG:
@@ -138,6 +142,8 @@ class _Words:
             "vacating": _vacating(number.get("occupied", 0), self._status.state(self._row) is STOPPING),
             "passing": self._passing(),
             "kept": self._kept(numbers),
+            "room_asked": _room_in_words(number.get("cpus_per_gpu", 0), number.get("memory_mb_per_gpu", 0)),
+            "room_left": _room_in_words(number.get("most_cpus", 0), number.get("most_memory_mb", 0), "nothing"),
             "fitting_have": counted_or_no(number.get("fitting_nodes", 0), "node", "has", "have"),
         }
 
@@ -225,19 +231,61 @@ class _Words:
         """What jobs are compared by, of this job."""
         return float(compared_values(self._evidence.measure, self._status.columns, np.array([self._row]))[0])
 
-    def _full_queue(self) -> dict[str, float | str]:
-        """The queue whose maximum the job would exceed: the job's own queue, or the nearest above it."""
-        status, needs = self._status, int(self._status.columns["gpus_min"][self._row])
-        queue, tightest = int(status.columns["queue"][self._row]), ("", 0, 0)
+    def _full_quota(self) -> dict[str, float | str]:
+        """The limit that the job would exceed: of its queue or the nearest above it, else of its user or of all."""
+        needs = int(self._status.columns["gpus_min"][self._row])
+        quotas = [*self._queue_quotas(), *self._limits()]
+        found = next((quota for quota in quotas if quota[3] + needs > quota[4]), quotas[-1] if quotas else _NO_QUOTA)
+        return dict(zip(("full", "full_whose", "full_what", "full_used", "full_max"), found, strict=True))
+
+    def _queue_quotas(self) -> Iterator[tuple[str, str, str, int, int]]:
+        """Name, words, GPUs and maximum of the job's queue and the queues above it that have one."""
+        status, queue = self._status, int(self._status.columns["queue"][self._row])
         while queue >= 0:
             settings = status.queues.get(status.queue_paths[queue])
             used = self._evidence.queue_used[queue] if queue < len(self._evidence.queue_used) else 0
             if settings and settings.gpus_max is not None:
-                tightest = (settings.path, used, settings.gpus_max)
-                if used + needs > settings.gpus_max:
-                    break
+                yield settings.path, f"Queue {settings.path} has", "quota", used, settings.gpus_max
             queue = status.queue_parents[queue]
-        return dict(zip(("full", "full_used", "full_max"), tightest, strict=True))
+
+    def _limits(self) -> Iterator[tuple[str, str, str, int, int]]:
+        """The same of the limits on the GPUs of the job's user, and of jobs that are never preempted."""
+        status, spec = self._status, self._status.spec(self._row)
+        if spec.exempt:
+            return
+        held = [(status.spec(row), len(gpus)) for row, gpus in status.held.items() if not status.spec(row).exempt]
+        own = users_limits(status.limits, spec.user) if spec.user else NO_LIMITS
+        if own.gpus is not None:
+            used = sum(gpus for other, gpus in held if other.user == spec.user)
+            yield spec.user, f"User {spec.user} has", "limit", used, own.gpus
+        if not spec.keeps_gpus:
+            return
+        kept = [(other, gpus) for other, gpus in held if other.keeps_gpus]
+        if own.non_preemptible_gpus is not None:
+            used = sum(gpus for other, gpus in kept if other.user == spec.user)
+            words = f"The non-preemptible jobs of user {spec.user} have"
+            yield spec.user, words, "limit", used, own.non_preemptible_gpus
+        for whom, limits in limits_up(status.limits, spec.queue):
+            if limits.non_preemptible_gpus is not None:
+                inside = whom.partition(":")[2]
+                used = sum(gpus for other, gpus in kept if not inside or f"{other.queue}/".startswith(f"{inside}/"))
+                words = f"The non-preemptible jobs of {in_words(whom)} have"
+                yield inside, words, "limit", used, limits.non_preemptible_gpus
+
+    def _room(self) -> dict[str, float | str]:
+        """CPUs and memory that the job asks for with each GPU, and the most of each on a node with free GPUs.
+
+        What the job leaves to its share, or what no node counts, is 0.
+        """
+        column, free = self._status.columns, self._evidence.node_free
+        usable = np.isin(self._status.cluster.node_type[: len(free)], self._types) & (free > 0)
+        asked = {name: int(column[name][self._row]) for name in ("cpus_per_gpu", "memory_mb_per_gpu")}
+        left = {"most_cpus": self._evidence.node_cpus, "most_memory_mb": self._evidence.node_memory_mb}
+        most = {
+            name: int(np.array(by_node, np.int64)[usable[: len(by_node)]].max(initial=0))
+            for name, by_node in left.items()
+        }
+        return {**asked, **most}
 
     def _auction(self) -> dict[str, float | str]:
         """GPUs on offer that the job can use, the number of bidders, and the seconds until the last deadline."""
@@ -297,6 +345,13 @@ def _vacating(occupied: int, moves: bool) -> str:
         return "; it starts when it has left its GPUs" if moves else "; it starts in a moment"
     are = "is" if occupied == 1 else "are"
     return f", and {occupied} of them {are} in use by jobs that save their work; it starts when they have"
+
+
+def _room_in_words(cpus: int, memory_mb: int, nothing: str = "its share of CPUs and memory") -> str:
+    """CPUs and memory, without those that are 0."""
+    parts = [counted(cpus, "CPU")] if cpus else []
+    parts += [f"{memory_mb:,} MiB"] if memory_mb else []
+    return " and ".join(parts) or nothing
 
 
 def _in(words: str, seconds: float, more: str = "") -> str:

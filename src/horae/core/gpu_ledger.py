@@ -115,11 +115,18 @@ class GpuLedger:
         return sorted(sits_on) == sorted(gpu_ids) or set(sits_on).isdisjoint(gpu_ids)
 
     def idle_like(
-        self, row: int, span: Span, machines: Machines, taken: Collection[int] = (), nodes: int = 0
+        self,
+        row: int,
+        span: Span,
+        machines: Machines,
+        taken: Collection[int] = (),
+        nodes: int = 0,
+        limit: Ints | None = None,
     ) -> tuple[int, ...]:
         """Idle GPUs that nobody has, like those set aside for a job and no farther apart; empty if there are none.
 
-        `span` is the span of those set aside; `taken` are not to be used; `nodes` is what the job asks for, or 0.
+        `span` is the span of those set aside; `taken` are not to be used; `nodes` is what the job asks for, or 0;
+        `limit` is how many GPUs of each node the job could have at most.
         """
         gpu_ids, count = self.held[row], len(self.held[row])
         gpu_type = int(self.cluster.gpu_type[gpu_ids[0]])
@@ -129,6 +136,8 @@ class GpuLedger:
         idle &= self.cluster.gpu_type == gpu_type
         idle[list(taken)] = False
         ids = np.flatnonzero(idle)
+        if limit is not None:
+            ids = first_of_each(ids, self.cluster.gpu_node[ids], limit)
         if nodes:
             found = choose_alike(ids, machines, nodes, count)
             return found if found and machines.span(found) <= span else ()
@@ -156,7 +165,8 @@ class GpuLedger:
     def join(self, node: Node) -> bool:
         """A node takes jobs (again); False if it is another machine under a name that is taken.
 
-        A node may come back with fewer GPUs than it had, not with more or of another type.
+        A node may come back with fewer GPUs than it had, not with more or of another type; its CPUs and memory may
+        be others.
         """
         number = self.cluster.node_numbers.get(node.name)
         if number is None:
@@ -175,6 +185,8 @@ class GpuLedger:
             self.node_up[number], self.node_draining[number] = True, False
             self.closed_by.pop(node.name, None)
             self.node_gpus[number] = node.gpus
+            if (node.cpus, node.memory_mb) != (before.cpus, before.memory_mb):
+                self.cluster = self.cluster.with_room(number, node.cpus, node.memory_mb)
         self._refresh()
         return True
 
@@ -248,7 +260,8 @@ class GpuLedger:
         self.gpu_open: NDArray[np.bool_] = on_node < open_gpus[self.cluster.gpu_node]
         self.open_by_type: Ints = self._by_type(self.gpu_open)
         #: By k, from 0 to the GPUs of the largest node, and by GPU type: nodes with at least k open GPUs.
-        self.nodes_with: Ints = self._nodes_with(self._by_node(self.gpu_open))
+        self.open_by_node: Ints = self._by_node(self.gpu_open)
+        self.nodes_with: Ints = self._nodes_with(self.open_by_node)
         free = self.gpu_open & (self.holders[0] == NOBODY)
         idle = free & (self.occupants[0] == NOBODY)
         #: FREE and IDLE open GPUs.
@@ -287,6 +300,13 @@ class GpuLedger:
     def _by_type(self, chosen: NDArray[np.bool_]) -> Ints:
         """How many GPUs of each type are chosen."""
         return np.bincount(self.cluster.gpu_type[chosen], minlength=len(self.cluster.gpu_types)).astype(np.int64)
+
+
+def first_of_each(ids: Ints, node: Ints, limit: Ints) -> Ints:
+    """The first so many GPUs of each node, in order; `ids` are in order."""
+    before = np.arange(len(ids)) - np.searchsorted(node, node)
+    first: Ints = ids[before < limit[node]]
+    return first
 
 
 def _tightest(ids: Ints, group: Ints, machine: Ints, count: int) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ import numpy as np
 
 from horae.core.alike_nodes import is_alike
 from horae.core.engine import Engine
-from horae.core.queues import UNLIMITED
+from horae.core.node_room import asked_room, taken_room
+from horae.core.quotas import QuotaUse
 from horae.core.states import ALIVE, ENDED, LAUNCHING, PLACED, RUNNING, STATES, STOPPING, WAITING
 
 _ACTIVE = (WAITING, PLACED, LAUNCHING, RUNNING, STOPPING)
@@ -16,14 +17,16 @@ class BrokenInvariant(AssertionError):
     """An invariant does not hold: a bug of Horae. The message has the values that show it."""
 
 
-def check(engine: Engine, quotas_fixed: bool = True) -> None:
+def check(engine: Engine, quotas_fixed: bool = True, nodes_fixed: bool = True) -> None:
     """Raise `BrokenInvariant` unless every invariant holds.
 
-    A lowered quota holds from the next decision on and stops no job by itself,
-    so a driver that changes quotas checks with `quotas_fixed=False`.
+    A lowered quota holds from the next decision on and stops no job by itself, nor does a node that comes back with
+    fewer CPUs or less memory: a driver with such changes checks with `quotas_fixed=False` or `nodes_fixed=False`.
     """
     _check_gpus(engine)
     _check_jobs(engine)
+    if nodes_fixed:
+        _check_room(engine)
     if quotas_fixed:
         _check_quotas(engine)
 
@@ -93,16 +96,22 @@ def _check_jobs(engine: Engine) -> None:
         _require(state is not RUNNING or jobs.attempt[row] > 0, f"{name} runs without an attempt")
 
 
+def _check_room(engine: Engine) -> None:
+    """The jobs on a node have, and use, no more CPUs and memory than it has."""
+    gpus, asks = engine.gpus, asked_room(engine.jobs)
+    for name, seats in (("held", gpus.holders), ("occupied", gpus.occupants)):
+        taken = taken_room(asks, seats, gpus.cluster)
+        over = np.flatnonzero((taken > gpus.cluster.room).any(axis=0)).tolist()
+        found = [(gpus.cluster.nodes[node], taken[:, node].tolist()) for node in over]
+        _require(not over, f"more CPUs or memory are {name} than these nodes have: {found}")
+
+
 def _check_quotas(engine: Engine) -> None:
-    """No queue holds more GPUs than its maximum, queues below it included."""
-    parent, _, top = engine.queues.columns()
-    if (top >= UNLIMITED).all():
+    """No queue or user holds more GPUs than its maximum."""
+    if not engine.queues.has_maximum:
         return
-    used = np.zeros(len(parent), np.int64)
+    use = QuotaUse(engine.queues)
     for row, ids in engine.gpus.held.items():
-        queue = int(engine.jobs.queue[row])
-        while queue >= 0:
-            used[queue] += len(ids)
-            queue = int(parent[queue])
-    over = np.flatnonzero(used > top)
-    _require(len(over) == 0, f"queues {[engine.queues.paths[q] for q in over]} hold {used[over]} of {top[over]}")
+        use.add(int(engine.jobs.quota[row]), len(ids))
+    over = use.over()
+    _require(not over, f"these hold more GPUs than they may: {over}")

@@ -25,6 +25,8 @@ DEFAULT_QUEUE = "default"
 #: Longest time, in seconds: beyond it, sums of times would lose whole seconds to rounding.
 MAX_SECONDS = 1e12
 MAX_STEPS = 1e15
+#: Most CPUs, and most MiB of memory, that a job may ask for with each GPU.
+MAX_ROOM_PER_GPU = 1 << 30
 #: Most reports of the loss of one job.
 MAX_REPORTS = 1000
 
@@ -63,6 +65,9 @@ class JobSpec:
 
     With `nodes`, the job runs on exactly that many nodes, with the same number
     of GPUs on each; 0 leaves the number of nodes to the placement rule.
+
+    With each GPU the job takes `cpus_per_gpu` CPUs and `memory_mb_per_gpu` MiB
+    of its node; 0 takes the GPU's share of what the node has.
     """
 
     id: str
@@ -73,6 +78,8 @@ class JobSpec:
     gpus_min: int = 0
     gpus_max: int = 0
     nodes: int = 0
+    cpus_per_gpu: int = 0
+    memory_mb_per_gpu: int = 0
     job_class: str = ""
     #: GPU types the job accepts; empty means any.
     gpu_types: tuple[str, ...] = ()
@@ -84,6 +91,10 @@ class JobSpec:
     #: Name of the app; empty means that the job is an app by itself.
     app: str = ""
     queue: str = DEFAULT_QUEUE
+    #: The user whom the job counts for, in limits and in shares by user; empty for nobody.
+    user: str = ""
+    #: Whether no limit of users or of non-preemptible GPUs holds for the job: an admin submitted it.
+    exempt: bool = False
     #: Seconds to save on preemption and to load on resumption; None takes the run's default.
     checkpoint_s: float | None = None
     restore_s: float | None = None
@@ -125,6 +136,11 @@ class JobSpec:
         return self.gpus_min != self.gpus_max
 
     @property
+    def keeps_gpus(self) -> bool:
+        """Whether the job is never preempted."""
+        return self.min_runtime_s >= MAX_SECONDS
+
+    @property
     def gpus_per_node(self) -> int:
         """GPUs on each node of a job that asks for `nodes`; 0 for a job that does not."""
         return self.gpus // self.nodes if self.nodes else 0
@@ -151,6 +167,9 @@ class JobSpec:
             return f"GPUs must satisfy 1 <= min <= gpus <= max, not {self.gpus_min}, {self.gpus}, {self.gpus_max}"
         if problem := problem_of_nodes(self.nodes, self.gpus, self.elastic):
             return problem
+        for name in ("cpus_per_gpu", "memory_mb_per_gpu"):
+            if not 0 <= getattr(self, name) <= MAX_ROOM_PER_GPU:
+                return f"{name} is {getattr(self, name)}; it must be 0, for the GPU's share, up to {MAX_ROOM_PER_GPU}"
         if not (math.isfinite(self.weight) and self.weight > 0):
             return f"weight {self.weight} must be a finite number above 0"
         if self.unit not in ("seconds", "steps"):

@@ -41,6 +41,9 @@ class JobTable:
     gpus_max: Ints = ints(1)
     #: Nodes that the job asks for, with the same number of GPUs on each; 0 if it leaves that to the placement rule.
     nodes: Ints = ints(0, shown=True)
+    #: CPUs and MiB of memory that the job takes with each GPU; 0 for the GPU's share.
+    cpus_per_gpu: Ints = ints(0, shown=True)
+    memory_mb_per_gpu: Ints = ints(0, shown=True)
     #: Mask of the GPU types that the job can run on.
     types: Ints = ints(0, shown=True)
     #: Number of the job's kind in `Speeds`; -1 for a job that never shares GPUs.
@@ -112,6 +115,8 @@ class JobTable:
         self.rows: dict[str, int] = {}
         #: Whether any job has asked for a number of nodes.
         self.asks_for_nodes = False
+        #: Whether any job has asked for CPUs or memory.
+        self.asks_for_room = False
         self.gpu_types = gpu_types
         self.speeds, self._queues = speeds, queues
         #: Name of each app number, newest number of each name, and rows of each app without some that have ended.
@@ -125,6 +130,11 @@ class JobTable:
         for name, column in COLUMNS.items():
             setattr(self, name, column.fresh(64))
         self.rates = np.zeros((64, len(gpu_types)))
+        #: Quota node of each job in `QueueTree.quotas`; not stored, since it follows from spec and limits.
+        self.quota: Ints = np.zeros(64, np.int64)
+        #: Number of each job's user, by first job; -1 for a job of nobody. Not stored either.
+        self.owner: Ints = np.full(64, -1, np.int64)
+        self._owners: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.specs)
@@ -164,6 +174,9 @@ class JobTable:
         self.rows[spec.id] = row
         self.gpus[row], self.gpus_min[row], self.gpus_max[row] = spec.gpus, spec.gpus_min, spec.gpus_max
         self.nodes[row], self.asks_for_nodes = spec.nodes, self.asks_for_nodes or spec.nodes > 0
+        if spec.cpus_per_gpu or spec.memory_mb_per_gpu:
+            self.cpus_per_gpu[row], self.memory_mb_per_gpu[row] = spec.cpus_per_gpu, spec.memory_mb_per_gpu
+            self.asks_for_room = True
         self.submit_s[row] = self.waiting_since_s[row] = self.since_s[row] = now_s
         self.work[row] = self.work_left[row] = spec.work
         self.weight[row], self.min_runtime_s[row] = spec.weight, spec.min_runtime_s
@@ -172,6 +185,7 @@ class JobTable:
         if spec.deadline_s is not None:
             self.deadline_s[row] = now_s + spec.deadline_s
         self.queue[row] = self._queues.number(spec.queue)
+        self.quota[row], self.owner[row] = self._quota(row), self._owner(spec)
         self._group(row, spec)
         self._join_app(row, self._app_of(spec, now_s))
         self.set_rates(row)
@@ -370,6 +384,7 @@ class JobTable:
         self.specs = list(specs)
         self.rows = {spec.id: row for row, spec in enumerate(specs)}
         self.asks_for_nodes = any(spec.nodes for spec in specs)
+        self.asks_for_room = any(spec.cpus_per_gpu or spec.memory_mb_per_gpu for spec in specs)
         for row, spec in enumerate(specs):
             self._group(row, spec)
         room = max(64, len(specs))
@@ -381,6 +396,21 @@ class JobTable:
         self.kind[: len(specs)] = [self._job_kind(spec) for spec in specs]
         self.rates = _extended(columns["rates"], np.zeros((room, len(gpu_types))))
         self._active, self._active_count = _extended(active, np.empty(room, np.int64)), len(active)
+        self.quota, self.owner, self._owners = np.zeros(room, np.int64), np.full(room, -1, np.int64), {}
+        self.owner[: len(specs)] = [self._owner(spec) for spec in specs]
+        self.find_quotas()
+
+    def find_quotas(self) -> None:
+        """Give every job its quota node, after limits changed."""
+        self.quota[: len(self)] = [self._quota(row) for row in range(len(self))]
+
+    def _owner(self, spec: JobSpec) -> int:
+        return self._owners.setdefault(spec.user, len(self._owners)) if spec.user else -1
+
+    def _quota(self, row: int) -> int:
+        spec = self.specs[row]
+        user, keeps = ("", False) if spec.exempt else (spec.user, spec.keeps_gpus)
+        return self._queues.quotas.node(int(self.queue[row]), user, keeps)
 
     def make_room(self, jobs: int) -> None:
         """Have room for `jobs` rows, so that the columns need not grow until there are more."""
@@ -389,6 +419,8 @@ class JobTable:
         for name, column in COLUMNS.items():
             setattr(self, name, _extended(getattr(self, name), column.fresh(jobs)))
         self.rates = _extended(self.rates, np.zeros((jobs, len(self.gpu_types))))
+        self.quota = _extended(self.quota, np.zeros(jobs, np.int64))
+        self.owner = _extended(self.owner, np.full(jobs, -1, np.int64))
 
 
 #: The columns as they were declared, by name.

@@ -31,6 +31,7 @@ from horae.core.events import (
     NodeLost,
     NodeObserved,
 )
+from horae.core.node_room import could_run_out
 from horae.core.reasons import Reason
 from horae.core.state import EngineState
 from horae.core.states import (
@@ -449,6 +450,10 @@ class Lifecycle:
         if not state.gpus.join(event.node):
             state.dropped_reports += 1
             return
+        if state.pending and could_run_out(state.jobs, state.gpus):
+            # The node may have fewer CPUs than before: jobs that would wait for them for ever are placed anew.
+            for row in [row for row in state.gpus.on_node(event.node.name) if row in state.pending]:
+                self.withdraw_gpus(row)
         state.jobs.know_types(state.gpus.cluster.gpu_types)
         state.must_plan = True
 

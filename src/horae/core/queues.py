@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from horae.core.arrays import Ints
 from horae.core.declared import Stored
 from horae.core.errors import UserError
+from horae.core.limits import Limits, check_limits
+from horae.core.quotas import UNLIMITED, QuotaTree, counters_up
 
-#: No maximum, in the column of maxima.
-UNLIMITED = 1 << 40
+
+class UnknownQueues(StrEnum):
+    """What becomes of a job for a queue that nobody configured. Stored: the values stay."""
+
+    #: The queue is there from then on.
+    OPEN = "open"
+    #: The job is refused.
+    REFUSE = "refuse"
+    #: The queue is there below `users/NAME`, with the other queues of that user.
+    USERS = "users"
 
 
 class BadQueue(UserError):
@@ -27,7 +37,8 @@ class Queue:
 
     `weight` and `rule` count only in policies that use them. `gpus_min`, the guaranteed
     minimum, and `gpus_max`, the quota, hold under every policy and include all queues
-    below this queue.
+    below this queue. `members` may submit to it, `admins` may also act on its jobs; both hold for the queues
+    below it, and a service looks at them.
     """
 
     path: str
@@ -35,6 +46,9 @@ class Queue:
     rule: str = "fairness"
     gpus_min: int = 0
     gpus_max: int | None = None
+    #: Users, or groups of the service's machine (`@NAME`). Without members above or here, everybody may submit.
+    members: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.path or any(not part for part in self.path.split("/")):
@@ -64,38 +78,52 @@ class QueueTree:
     STORED: ClassVar[dict[str, Stored]] = {
         "queue_paths": Stored(tuple[str, ...]),
         "queues": Stored(tuple[Queue, ...]),
+        "limits": Stored(dict[str, Limits]),
     }
 
     def __init__(self, queues: Iterable[Queue] = ()) -> None:
-        self._columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
-        self._build((), queues)
+        self._parent_column: Ints | None = None
+        self._build((), queues, {})
 
     def contents(self) -> dict[str, Any]:
         """Everything here, as plain values."""
-        return {"queue_paths": tuple(self.paths), "queues": self.configured}
+        return {"queue_paths": tuple(self.paths), "queues": self.configured, "limits": dict(self.limits)}
 
     def restore(self, contents: Mapping[str, Any]) -> None:
         """Take over what `contents` gave."""
-        self._build(contents["queue_paths"], contents["queues"])
+        self._build(contents["queue_paths"], contents["queues"], contents.get("limits", {}))
 
-    def _build(self, paths: Iterable[str], queues: Iterable[Queue]) -> None:
+    def _build(self, paths: Iterable[str], queues: Iterable[Queue], limits: Mapping[str, Limits]) -> None:
         """Number the paths in the given order and configure the queues."""
         self.paths: list[str] = [""]
         self._queues: list[Queue | None] = [None]
         self._parents: list[int] = [-1]
         self._numbers: dict[str, int] = {"": 0}
+        #: Limits of users and queues, by whom they are for.
+        self.limits: dict[str, Limits] = {}
+        self.quotas = QuotaTree(self, {})
         for path in paths:
             self.number(path)
-        self.configure(queues)
+        self.configure(queues, limits)
 
-    def configure(self, queues: Iterable[Queue]) -> None:
-        """Set or replace the settings of some queues."""
+    def configure(self, queues: Iterable[Queue] = (), limits: Mapping[str, Limits] | None = None) -> None:
+        """Set or replace the settings of some queues, and some limits; limits without any value are dropped.
+
+        New limits give jobs new quota nodes: `JobTable.find_quotas` follows.
+        """
         for queue in queues:
             self._queues[self.number(queue.path)] = queue
-        self._columns = None
-        #: Whether any queue is guaranteed GPUs, and whether any is limited.
+        for whom, found in (limits or {}).items():
+            check_limits(whom, found)
+            self.limits[whom] = found
+        self.limits = {whom: found for whom, found in self.limits.items() if found.any}
+        if limits:
+            self.quotas = QuotaTree(self, self.limits)
+        self.quotas.forget_columns()
+        #: Whether any queue is guaranteed GPUs, and whether any queue or user is limited.
         self.has_minimum = any(queue.gpus_min > 0 for queue in self.configured)
-        self.has_maximum = any(queue.gpus_max is not None for queue in self.configured)
+        limited = any(queue.gpus_max is not None for queue in self.configured)
+        self.has_maximum = limited or self.quotas.limits_users
 
     def number(self, path: str) -> int:
         """Number of a queue, which is added (with its parents) if it is new."""
@@ -107,80 +135,29 @@ class QueueTree:
         self.paths.append(path)
         self._queues.append(None)
         self._parents.append(parent)
-        self._columns = None
+        self._parent_column = None
         return self._numbers[path]
 
     def __getitem__(self, number: int) -> Queue:
         return self._queues[number] or Queue(self.paths[number] or "root")
+
+    def parent(self, number: int) -> int:
+        """Number of the queue above; -1 above the root."""
+        return self._parents[number]
 
     @property
     def configured(self) -> tuple[Queue, ...]:
         """The queues with settings of their own."""
         return tuple(queue for queue in self._queues if queue is not None)
 
-    def share_maximum(self, queue: int, other: int) -> bool:
-        """Whether two queues are, or lie below, one that has a maximum."""
-        parent, _, maximum = self.columns()
-        shared = set(path_up(queue, parent)) & set(path_up(other, parent))
-        return any(maximum[above] < UNLIMITED for above in shared)
+    def share_maximum(self, node: int, other: int) -> bool:
+        """Whether two quota nodes have a counter in common that has a maximum."""
+        parent, counter, _, maximum = self.quotas.columns()
+        shared = set(counters_up(node, parent, counter)) & set(counters_up(other, parent, counter))
+        return any(maximum[number] < UNLIMITED for number in shared)
 
-    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Parent, minimum and maximum GPUs of every queue."""
-        if self._columns is None:
-            minima = [queue.gpus_min if queue else 0 for queue in self._queues]
-            maxima = [
-                UNLIMITED if queue is None or queue.gpus_max is None else queue.gpus_max for queue in self._queues
-            ]
-            self._columns = (
-                np.array(self._parents, dtype=np.int64),
-                np.array(minima, dtype=np.int64),
-                np.array(maxima, dtype=np.int64),
-            )
-        return self._columns
-
-
-class QueueUse:
-    """GPUs in use by every queue, queues below it included, against its minimum and maximum."""
-
-    def __init__(self, queues: QueueTree) -> None:
-        self._parent, self._minimum, self._maximum = queues.columns()
-        self._used = np.zeros(len(self._maximum), np.int64)
-
-    def allows(self, queue: int, gpus: int) -> bool:
-        """Whether `gpus` more GPUs keep the queue and all queues above it within their maxima."""
-        return not self.full(queue, gpus)
-
-    def guarantees(self, queue: int, gpus: int) -> bool:
-        """Whether `gpus` more GPUs are allowed, and within the minimum of the queue or of a queue above it."""
-        within = any(self._used[above] + gpus <= self._minimum[above] for above in self._path(queue))
-        return within and self.allows(queue, gpus)
-
-    def full(self, queue: int, gpus: int) -> set[int]:
-        """The queue and the queues above it whose maximum `gpus` more GPUs would exceed."""
-        return {above for above in self._path(queue) if self._used[above] + gpus > self._maximum[above]}
-
-    @property
-    def used(self) -> tuple[int, ...]:
-        """GPUs in use, by queue."""
-        return tuple(self._used.tolist())
-
-    def within(self, queue: int, others: set[int]) -> bool:
-        """Whether a queue is among `others` or below a queue of `others`."""
-        return not others.isdisjoint(self._path(queue))
-
-    def add(self, queue: int, gpus: int) -> None:
-        """Count GPUs for a queue and all queues above it."""
-        for above in self._path(queue):
-            self._used[above] += gpus
-
-    def _path(self, queue: int) -> list[int]:
-        return path_up(queue, self._parent)
-
-
-def path_up(queue: int, parent: Ints) -> list[int]:
-    """The queue and the queues above it, up to the root; `parent` is the first of `QueueTree.columns`."""
-    path = []
-    while queue >= 0:
-        path.append(queue)
-        queue = int(parent[queue])
-    return path
+    def parents(self) -> Ints:
+        """The number of the queue above each queue; -1 above the root."""
+        if self._parent_column is None:
+            self._parent_column = np.array(self._parents, dtype=np.int64)
+        return self._parent_column

@@ -31,6 +31,7 @@ class Reason(IntEnum):
     AWAITING_BIDS = 24
     BEHIND_QUEUE = 25
     KEPT_FOR_OTHERS = 26
+    LACKS_CPUS_OR_MEMORY = 27
 
     @property
     def code(self) -> str:
@@ -67,8 +68,11 @@ SENTENCES: dict[Reason, str] = {
     "other {taken:GPU}: it starts when enough of them are free again, or sooner {smaller}on another type{passing}.",
     Reason.FRAGMENTED: "{free:GPU} are free, but not close enough together for its {gpus} (at most {most} on one "
     "node); another placement rule, or a smaller gang, would start sooner{passing}.",
-    Reason.OVER_QUOTA: "Queue {full} has {full_used} of at most {full_max:GPU} and the job needs {gpus}; wait for "
-    "jobs of that queue to end, cancel one, or ask an admin for a larger quota.",
+    Reason.LACKS_CPUS_OR_MEMORY: "It waits for CPUs or memory on nodes with free GPUs ({free} of a type it accepts): "
+    "it takes {room_asked} with each of its {gpus:GPU}, and one of these nodes has at most {room_left} left; it starts "
+    "when jobs there end, or sooner with less for each GPU{passing}.",
+    Reason.OVER_QUOTA: "{full_whose} {full_used} of at most {full_max:GPU} and the job needs {gpus}; wait for some of "
+    "these jobs to end, cancel one, or ask an admin for a larger {full_what}.",
     Reason.RESERVED_FOR_LARGER: "Job {head} has waited longest and has a reservation: until it starts nobody is "
     "preempted, and free GPUs ({free} of a type this one accepts) go only to jobs that end before it could; one with "
     "less to do could still slip in.",

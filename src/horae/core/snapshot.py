@@ -12,6 +12,7 @@ from horae.core.bidding import Bidding
 from horae.core.cluster import Cluster, Machines
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
+from horae.core.node_room import asked_room, could_run_out, gpus_with_room
 from horae.core.queues import QueueTree
 from horae.core.states import FINISHED, LAUNCHING, PLACED, RUNNING
 
@@ -92,6 +93,11 @@ class Snapshot:
         return self.table.queue[self.rows]
 
     @cached_property
+    def quota(self) -> Ints:
+        """Each job's quota node in `queues.quotas`."""
+        return self.table.quota[self.rows]
+
+    @cached_property
     def deadline_s(self) -> Floats:
         """When each job should be done; infinite where it has no deadline."""
         return self.table.deadline_s[self.rows]
@@ -112,7 +118,23 @@ class Snapshot:
         for i in np.flatnonzero(nodes).tolist():
             each = int(self.gpus[i] // nodes[i])
             usable[i] &= nodes_with[each] >= nodes[i] if each < len(nodes_with) else False
+        if could_run_out(self.table, self.gpu_ledger):
+            self._rule_out_small_nodes(usable)
         return usable
+
+    def _rule_out_small_nodes(self, usable: NDArray[np.bool_]) -> None:
+        """A job cannot run on types whose nodes, if they were empty, had too few CPUs or too little memory for it."""
+        ledger, cluster, types = self.gpu_ledger, self.cluster, len(self.cluster.gpu_types)
+        asks, nodes = asked_room(self.table)[:, self.rows], self.table.nodes[self.rows]
+        for cpus, memory_mb in np.unique(asks[:, asks.any(axis=0)], axis=1).T.tolist():
+            fits = gpus_with_room(cluster.room, cpus, memory_mb, cluster.room_share)
+            gpus = np.minimum(fits, ledger.open_by_node)
+            alike = np.flatnonzero((asks[0] == cpus) & (asks[1] == memory_mb))
+            by_type = np.bincount(cluster.node_type, gpus, types)
+            usable[alike] &= by_type >= self.gpus[alike][:, None]
+            for i in alike[nodes[alike] > 0].tolist():
+                enough = cluster.node_type[gpus >= self.gpus[i] // nodes[i]]
+                usable[i] &= np.bincount(enough, minlength=types) >= nodes[i]
 
     @cached_property
     def job_kind(self) -> Ints:

@@ -24,7 +24,7 @@ from horae.core.evidence import EvidenceBasis, derive_evidence
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
 from horae.core.memory import Memory, MemorySpec
-from horae.core.queues import QueueTree
+from horae.core.queues import QueueTree, UnknownQueues
 from horae.core.retired_jobs import RetiredJobs
 from horae.core.speed_learning import SpeedLearner
 
@@ -70,11 +70,17 @@ class EngineState:
     #: The last command for each row that occupies GPUs.
     launched: dict[int, Launch] = part(dict, Rows.KEYS)
     stopped: dict[int, Stop] = part(dict, Rows.KEYS)
+    #: Job numbers up to this one were used by jobs that the journal has lost.
+    job_number_floor: int = part(0)
+    #: Rows whose next attempt must have a number above this one: the journal lost attempts of theirs.
+    attempt_floors: dict[int, int] = part(dict, Rows.KEYS)
     must_plan: bool = part(False)
     #: Whether the policy wants to be asked when a job begins to work.
     wake_on_start: bool = part(False, stored="heed_starts")
     #: Whether GPUs came free since the last decision.
     vacated: bool = part(False)
+    #: What becomes of jobs for queues that nobody configured. Only the service reads it.
+    unknown_queues: UnknownQueues = part(UnknownQueues.OPEN)
     #: Reports that came from an older attempt, or twice, and were ignored.
     dropped_reports: int = part(0)
 

@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 from horae.core.bidding import Ask
 from horae.core.cluster import Cluster, Node
 from horae.core.commands import Evidence
+from horae.core.gpu_ledger import SEATS
+from horae.core.gpu_moves import NOBODY
 from horae.core.job import JobSpec
-from horae.core.queues import Queue
+from horae.core.limits import Limits
+from horae.core.node_room import taken_room
+from horae.core.queues import Queue, UnknownQueues
 from horae.core.reasons import Reason
 from horae.core.state import EngineState
 from horae.core.states import STATES, State
@@ -45,6 +49,9 @@ class ClusterStatus:
     queue_paths: tuple[str, ...]
     queue_parents: tuple[int, ...]
     queues: Mapping[str, Queue]
+    #: Limits by whom they are for; what becomes of jobs for queues that nobody configured.
+    limits: Mapping[str, Limits]
+    unknown_queues: UnknownQueues
     #: Apps that have an agent of their own, and the asks that are open now.
     agents: tuple[str, ...]
     asks: tuple[Ask, ...]
@@ -72,8 +79,10 @@ class ClusterStatus:
             retry_s=dict(state.backoff),
             given_up=dict(state.apps.given_up),
             queue_paths=tuple(queues.paths),
-            queue_parents=tuple(queues.columns()[0].tolist()),
+            queue_parents=tuple(queues.parents().tolist()),
             queues={queue.path: queue for queue in queues.configured},
+            limits=dict(queues.limits),
+            unknown_queues=state.unknown_queues,
             agents=tuple(bidding.agents),
             asks=tuple(ask for ask in bidding.asked.values() if ask.app not in bidding.answers),
             policy=state.policy[0],
@@ -88,6 +97,15 @@ class ClusterStatus:
         cluster = self.cluster
         counts = np.array([node.gpus if up else 0 for node, up in zip(self.nodes, self.node_up, strict=True)], np.int64)
         return np.asarray(np.arange(cluster.gpus) - cluster.first_gpu[cluster.gpu_node] < counts[cluster.gpu_node])
+
+    def room_in_use(self) -> NDArray[np.int64]:
+        """CPUs (row 0) and MiB of memory (row 1) of each node that the jobs there take with their GPUs."""
+        seats = np.full((SEATS, self.cluster.gpus), NOBODY, np.int64)
+        for row, gpu_ids in self.occupied.items():
+            ids = list(gpu_ids)
+            seats[0 if seats[0, ids[0]] == NOBODY else 1, ids] = row
+        asks = np.array((self.columns["cpus_per_gpu"], self.columns["memory_mb_per_gpu"]), np.int64)
+        return taken_room(asks, seats, self.cluster)
 
     def __len__(self) -> int:
         return len(self.columns["state"])

@@ -6,6 +6,7 @@ import numpy as np
 
 from horae.core.arrays import Floats, Ints
 from horae.core.jit import inlined, lean
+from horae.placement.gpu_room import add_room, change_partner, change_room, lacks_room
 from horae.placement.heap import heapify, pop
 from horae.placement.kernel_args import (
     BACK,
@@ -16,6 +17,7 @@ from horae.placement.kernel_args import (
     FREE,
     FREE_STAMP,
     GUEST,
+    KEEPS,
     LEAD,
     LEFT,
     LINED_UP,
@@ -27,6 +29,7 @@ from horae.placement.kernel_args import (
     POOL_TYPE,
     POSITION,
     REACH,
+    REACH_STAMP,
     SIZE,
     STATUS,
     TOUCHED,
@@ -81,6 +84,14 @@ def _touch(h: int, floor: Floor) -> None:
 def send_guest_away(h: int, floor: Floor) -> None:
     """The second of two jobs that share GPUs has them no more."""
     guest = floor.holders[GUEST, h]
+    if floor.scarce and floor.holders[STATUS, h] < DISPLACED:
+        # What it took beside the other job can be given to others: what found no place before may find one now.
+        row = floor.holders[LEAD, h]
+        change_partner(h, FREE, 1, row, guest, floor)
+        if floor.holders[STATUS, h] == KEEPS:
+            change_partner(h, REACH, 1, row, guest, floor)
+        floor.counters[FREE_STAMP] += 1
+        floor.counters[REACH_STAMP] += 1
     will_mark(guest, floor)
     floor.marks[MARK, guest] = LEFT
     floor.holders[GUEST, h] = NONE
@@ -91,6 +102,8 @@ def send_guest_away(h: int, floor: Floor) -> None:
 def _free_gpus(h: int, floor: Floor) -> None:
     """A holder's GPUs can be given to others: what found no place before may find one now."""
     add_gpus(h, floor.by_pool[FREE], floor.by_type[FREE], floor)
+    if floor.scarce:
+        add_room(h, FREE, 1, floor)
     floor.counters[FREE_STAMP] += 1
     _touch(h, floor)
 
@@ -102,13 +115,13 @@ def stay(h: int, floor: Floor) -> None:
     It is displaced if its queues may not have the GPUs; a guest whose queues may not have them is sent away.
     """
     row, has = floor.holders[LEAD, h], floor.held[SIZE, h]
-    if floor.holders[GUEST, h] >= 0 and not affordable(row, floor.holders[GUEST, h], has, floor.queue, floor.quotas):
+    if floor.holders[GUEST, h] >= 0 and not affordable(row, floor.holders[GUEST, h], has, floor.quota, floor.quotas):
         send_guest_away(h, floor)
-    if not affordable(row, floor.holders[GUEST, h], has, floor.queue, floor.quotas):
+    if not affordable(row, floor.holders[GUEST, h], has, floor.quota, floor.quotas):
         floor.holders[STATUS, h] = DISPLACED
         _free_gpus(h, floor)
         return
-    charge(row, floor.holders[GUEST, h], has, floor.queue, floor.quotas)
+    charge(row, floor.holders[GUEST, h], has, floor.quota, floor.quotas)
     floor.holders[POSITION, h] = floor.wishes
 
 
@@ -122,7 +135,7 @@ def depart(row: int, floor: Floor) -> None:
     counts = floor.counted and undecided
     wishless = counts and floor.holders[POSITION, h] == floor.wishes
     if wishless:
-        use(floor.queue[row], -floor.held[SIZE, h], floor.quotas)
+        use(floor.quota[row], -floor.held[SIZE, h], floor.quotas)
     if floor.holders[GUEST, h] >= 0:
         lead(row, floor)
         floor.holders[LEAD, h], floor.holders[GUEST, h] = floor.holders[GUEST, h], row
@@ -152,7 +165,7 @@ def displace_last(pool: int, floor: Floor) -> None:
             if floor.counted and floor.holders[POSITION, h] == floor.wishes:
                 # Holders without a wish were counted from the start.
                 has = floor.held[SIZE, h]
-                charge(floor.holders[LEAD, h], floor.holders[GUEST, h], -has, floor.queue, floor.quotas)
+                charge(floor.holders[LEAD, h], floor.holders[GUEST, h], -has, floor.quota, floor.quotas)
             return
     raise AssertionError("no holder of the pool may lose its GPUs")
 
@@ -187,6 +200,11 @@ def take_back(h: int, floor: Floor) -> None:
                 displace_last(pool, floor)
             floor.by_pool[FREE, pool] -= 1
             floor.by_type[FREE, floor.by_pool[POOL_TYPE, pool]] -= 1
+            if floor.scarce:
+                row, guest = floor.holders[LEAD, h], floor.holders[GUEST, h]
+                while lacks_room(FREE, pool, 1, row, guest, floor):
+                    displace_last(pool, floor)
+                change_room(FREE, pool, -1, row, guest, floor)
         gpu = floor.next_gpu[gpu]
 
 

@@ -19,7 +19,8 @@ from horae.core.wishes import Wishes
 
 #: Whether a job would have GPUs if jobs after it lost theirs, by its reason.
 _BEHIND_OTHERS = np.zeros(256, np.bool_)
-_BEHIND_OTHERS[[*map(int, RULES), int(Reason.NO_FREE_GPUS), int(Reason.FRAGMENTED)]] = True
+_BEHIND_OTHERS[[*map(int, RULES), int(Reason.NO_FREE_GPUS)]] = True
+_BEHIND_OTHERS[[int(Reason.FRAGMENTED), int(Reason.LACKS_CPUS_OR_MEMORY)]] = True
 _LEASED, _RESERVED = int(Reason.LEASED), int(Reason.RESERVED_FOR_LARGER)
 
 

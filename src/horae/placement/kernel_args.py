@@ -18,8 +18,9 @@ NONE = -1
 
 #: Columns of `Walk.asked`, by wish: GPU type, fewest and most GPUs, and the row that is to share them.
 GPU_TYPE, LEAST, MOST, PARTNER = 0, 1, 2, 3
-#: Columns of `Floor.quotas`, by queue: queue above, minimum and maximum GPUs, and GPUs given so far.
-PARENT, MINIMUM, MAXIMUM, USED = 0, 1, 2, 3
+#: Columns of `Floor.quotas`: by node, the next node and the counter; by counter, minimum and maximum GPUs, and GPUs
+#: given so far.
+PARENT, COUNTER, MINIMUM, MAXIMUM, USED = 0, 1, 2, 3, 4
 #: Columns of `Floor.held`, by holder: its job, the job that shares the GPUs, GPU count, first GPU.
 LEAD, GUEST, SIZE, FIRST_GPU = 0, 1, 2, 3
 #: Columns of `Floor.holders`, by holder, after LEAD and GUEST: what becomes of the holder, position of its first
@@ -53,6 +54,9 @@ POOL_OF, TYPE_OF, NODE_OF, OWNER = 0, 1, 2, 3
 #: Columns of `Nodes.by_node`: rack, first GPU and the GPU after the last; nodes by pool; and the last walk that took
 #: GPUs of the node from a holder.
 NODE_RACK, NODE_START, NODE_END, IN_POOL, FREED = 0, 1, 2, 3, 4
+#: Columns of `Floor.room`, by node. FREE to TRIAL are CPUs, and ROOM_SOURCES columns on MiB of memory. Then CPUs and
+#: memory of the node, the share of one GPU in them, the open GPUs, and the GPUs that one job could use.
+RESOURCES, ROOM_SOURCES, ROOM_TOTAL, ROOM_SHARE, OPEN_GPUS, FIT, ROOM_COLUMNS = 2, 5, 10, 12, 14, 15, 16
 #: Columns of `Floor.grants`. By grant p: row, most GPUs, host, and its first piece; by piece: pool and GPU count; and
 #: a heap of holders, by their first GPU, and grants, by GPU count and number.
 ROW, MOST_GPUS, HOST, FIRST_PIECE, PIECE_POOL, PIECE_GPUS, ENDING = 0, 1, 2, 3, 4, 5, 6
@@ -61,12 +65,14 @@ TOUCHED = 7
 #: Rows that lose their GPUs, and the rows that get them or -1; rows that keep their GPUs, with lease expired. By grant
 #: p: its first GPU in GPU_ID, how far apart its GPUs lie, and whether it can start at once.
 STOPPED, TAKER, RENEWED, FIRST, GPU_ID, SPAN, READY = 8, 9, 10, 11, 12, 13, 14
+#: By grant p: the row that shares its pieces from the start, -1 for none.
+MATE = 15
 #: Columns of `Walk.times`. By holder: key of its first wish, and that key in a heap; the times of ENDING; and when the
 #: job with a reservation could start: one number.
 FIRST_KEY, TURNED_KEY, END_S, RESERVED_S = 0, 1, 2, 3
 #: Parts of `Walk.tried`, by GPU type and gang (`turns.entry_of_gang`): the stamps of the moments when such a gang found
-#: no place among FREE and among REACH GPUs.
-TRIED_FREE, TRIED_REACH = 0, 1
+#: no place among FREE and among REACH GPUs. Where CPUs and memory count, TRIED_FOR parts on, what the gang asked for.
+TRIED_FREE, TRIED_REACH, TRIED_FOR = 0, 1, 2
 #: The host of a grant is the holder whose GPUs the job comes to share, or HOST_GRANT less the number of a grant.
 NO_HOST, HOST_GRANT = -1, -2
 #: Columns of `Walk.turns`: wishes that need a turn as given, in the order of their turns, and as a heap; wishes of jobs
@@ -147,9 +153,13 @@ class Floor(NamedTuple):
     #: How many wishes there are; and whether queues have a minimum or a maximum, so that use is counted.
     wishes: int
     counted: bool
+    #: Whether CPUs or memory may run out where GPUs are free, so that they are counted, too.
+    scarce: bool
+    #: CPUs and memory that jobs ask for with each GPU, by row: 0 for the GPU's share. Empty unless scarce.
+    asks: Ints
     quotas: Ints
-    #: By row: its queue.
-    queue: Ints
+    #: By row: its quota node.
+    quota: Ints
     #: The holders; two jobs that share their GPUs are one. The GPUs of holder h are held[FIRST_GPU, h], the
     #: `next_gpu` of that one and so on up to -1, in order. `holder_of` leads from a row to its holder, or to -1.
     holder_count: int
@@ -164,6 +174,8 @@ class Floor(NamedTuple):
     by_type: Ints
     grants: Ints
     counters: Ints
+    #: CPUs and memory by node. Empty unless scarce.
+    room: Ints
 
 
 class Walk(NamedTuple):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from horae.core.gpu_moves import NOBODY
 from horae.core.plan import Kept, Placement, Plan
-from horae.core.queues import QueueUse
+from horae.core.quotas import QuotaUse
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.states import PLACED, STOPPING, WAITING
@@ -55,9 +55,9 @@ class _Floor:
         self._in_order = np.argsort(self._machine_of, kind="stable")
         self._first = np.searchsorted(self._machine_of[self._in_order], np.arange(len(now.machines.names) + 1)).tolist()
         self._owner = ledger.holders[0].copy()
-        self._queues = QueueUse(now.queues)
+        self._queues = QuotaUse(now.queues)
         for row, gpu_ids in ledger.held.items():
-            self._queues.add(int(self._table.queue[row]), len(gpu_ids))
+            self._queues.add(int(self._table.quota[row]), len(gpu_ids))
         #: GPUs by machine of every job that gets others than it has, and who keeps or loses what it has.
         self.wanted: dict[int, Mapping[int, int]] = {}
         self.kept: list[int] = []
@@ -70,7 +70,7 @@ class _Floor:
         if has and self._by_machine(has) == machines:
             self.kept.append(row)
             return
-        queue, more = int(self._table.queue[row]), sum(machines.values()) - len(has)
+        queue, more = int(self._table.quota[row]), sum(machines.values()) - len(has)
         if not self._make_way(queue, more):
             self._over_quota.add(row)
             return
@@ -85,7 +85,7 @@ class _Floor:
             full = self._queues.full(queue, gpus)
             if not full:
                 break
-            mine = self._queues.within(int(self._table.queue[row]), full)
+            mine = self._queues.within(int(self._table.quota[row]), full)
             if mine and row not in self.losers and not self._protected(row):
                 self._lose(row)
         return self._queues.allows(queue, gpus)
@@ -117,7 +117,7 @@ class _Floor:
             self._owner[gpu_ids] = self._ledger.holders[0, gpu_ids]
             for sharer in self._sharers(gpu_ids):
                 self.losers.remove(sharer)
-                self._queues.add(int(self._table.queue[sharer]), len(gpu_ids))
+                self._queues.add(int(self._table.quota[sharer]), len(gpu_ids))
 
     def place(self, row: int) -> Placement:
         """Give a job GPU numbers: those that nobody sits on first, then the lowest."""
@@ -148,7 +148,7 @@ class _Floor:
             leased = np.where(self._could_use_kept_gpus(), int(Reason.LEASED), int(Reason.BEHIND_SHARE))
             code = np.where(code == int(waiting), leased, code)
         if now.queues.has_maximum:
-            full = [not self._queues.allows(int(table.queue[row]), int(table.gpus_min[row])) for row in now.rows]
+            full = [not self._queues.allows(int(table.quota[row]), int(table.gpus_min[row])) for row in now.rows]
             code[np.array(full, np.bool_) & (code != int(Reason.CLUSTER_TOO_SMALL))] = int(Reason.OVER_QUOTA)
         for row in self._over_quota:
             code[number[row]] = int(Reason.OVER_QUOTA)
@@ -224,5 +224,5 @@ class _Floor:
             if sharer not in self.losers:
                 self.losers.append(sharer)
                 if sharer not in self.wanted:
-                    self._queues.add(int(self._table.queue[sharer]), -len(gpu_ids))
+                    self._queues.add(int(self._table.quota[sharer]), -len(gpu_ids))
         self._owner[gpu_ids] = NOBODY

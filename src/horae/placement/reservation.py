@@ -11,6 +11,7 @@ from horae.core.arrays import Ints
 from horae.core.jit import inlined, lean
 from horae.core.states import LAUNCHING
 from horae.placement.choose import Gang, choose
+from horae.placement.gpu_room import add_room, change_room, copy_room, fit_capacity, fit_counts, keep_late_room
 from horae.placement.heap import heapify, pop
 from horae.placement.holders import add_gpus
 from horae.placement.kernel_args import (
@@ -20,11 +21,14 @@ from horae.placement.kernel_args import (
     ENDING,
     FIRST_GPU,
     FIRST_PIECE,
+    FIT,
     FREE,
     GRANTS,
     GUEST,
     LATE,
     LEAD,
+    MATE,
+    NONE,
     PIECE_GPUS,
     PIECE_POOL,
     POOL_TYPE,
@@ -75,12 +79,26 @@ def _give_back(which: int, counts: Ints, by_type: Ints, floor: Floor, walk: Walk
     """Add the GPUs of a holder (by its first GPU) or of a grant to some counts."""
     p = which - len(floor.next_gpu)
     if p < 0:
-        add_gpus(floor.holder_of[walk.seats[0, which]], counts, by_type, floor)
+        h = floor.holder_of[walk.seats[0, which]]
+        add_gpus(h, counts, by_type, floor)
+        if floor.scarce:
+            add_room(h, TRIAL, 1, floor)
         return
     for piece in range(floor.grants[FIRST_PIECE, p], floor.grants[FIRST_PIECE, p + 1]):
         pool, gpus = floor.grants[PIECE_POOL, piece], floor.grants[PIECE_GPUS, piece]
         counts[pool] += gpus
         by_type[floor.by_pool[POOL_TYPE, pool]] += gpus
+        if floor.scarce:
+            change_room(TRIAL, pool, gpus, floor.grants[ROW, p], floor.grants[MATE, p], floor)
+
+
+@lean
+def _choose_in_trial(gang: Gang, row: int, floor: Floor, pools: Pools) -> int:
+    """Choose pools for the job with a reservation from the counts of TRIAL."""
+    if not floor.scarce:
+        return choose(gang, floor.by_pool[TRIAL], pools)
+    fit_counts(TRIAL, row, NONE, floor)
+    return choose(gang, floor.room[FIT], pools)
 
 
 @lean
@@ -95,18 +113,25 @@ def reserve(rule: int, floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns,
         counts[pool] = floor.by_pool[FREE, pool]
     for gpu_type in range(len(by_type)):
         by_type[gpu_type] = floor.by_type[FREE, gpu_type]
+    if floor.scarce:
+        fit_capacity(walk.head, NONE, floor)
+        copy_room(FREE, TRIAL, floor)
     ends_s, who, start_s, taken = walk.times[END_S], floor.grants[ENDING], np.inf, 0
     for size in range(_expected_ends(floor, walk, needs, jobs), 0, -1):
         end_s = ends_s[0]
         _give_back(pop(ends_s, who, size), counts, by_type, floor, walk)
         for gpu_type in range(len(by_type)):
             if taken == 0 and types >> gpu_type & 1 and by_type[gpu_type] >= gpus:
-                taken = choose(Gang(rule, gpus, gpu_type, nodes), counts, pools)
+                taken = _choose_in_trial(Gang(rule, gpus, gpu_type, nodes), walk.head, floor, pools)
         if taken > 0:
             start_s = end_s
             break
     for at in range(taken):
         counts[floor.by_pool[CHOSEN_POOL, at]] -= floor.by_pool[CHOSEN_GPUS, at]
+        if floor.scarce:
+            change_room(TRIAL, floor.by_pool[CHOSEN_POOL, at], -floor.by_pool[CHOSEN_GPUS, at], walk.head, NONE, floor)
+    if floor.scarce:
+        keep_late_room(floor)
     for pool in range(len(counts)):
         floor.by_pool[LATE, pool] = max(0, min(floor.by_pool[FREE, pool], counts[pool]))
     return start_s

@@ -10,6 +10,7 @@ from horae.core.errors import UserError, did_you_mean
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.gpu_moves import NOBODY
 from horae.core.job import PACK_LIMIT
+from horae.core.node_room import NodeRoom, room_of
 from horae.core.plan import Placement, Plan
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
@@ -19,6 +20,7 @@ from horae.placement.choose import BEST_EFFORT, BY_SKEW, CONSOLIDATED, LEAST_FRA
 from horae.placement.kept_gpus import FreeWalk, name_kept_gpus
 from horae.placement.kernel_args import JobColumns, Totals
 from horae.placement.pinned import fit_pinned
+from horae.placement.room_checks import with_room, without_pins
 from horae.placement.settling import RestOfPlan, settling_losers
 from horae.placement.walk import fit
 from horae.placement.walk_records import Answer, WalkRecords
@@ -68,7 +70,12 @@ class GangPlacement:
     def __init__(self, rule: int, flat: bool, pack_limit: float = PACK_LIMIT) -> None:
         self._how = (rule, flat, pack_limit)
         self._flat = flat
-        self._records = WalkRecords(rule, flat, pack_limit)
+        self._by_rule = WalkRecords(rule, flat, pack_limit)
+        #: Where CPUs or memory may run out it matters on which node GPUs are, even by a rule that only counts GPUs.
+        self._by_node = WalkRecords(LEAST_FRAGMENTATION, False, pack_limit) if flat else self._by_rule
+        #: What the walks of a decision rest on: its records, and CPUs and memory that are left where they may run out.
+        self._records: WalkRecords = self._by_rule
+        self._room: NodeRoom | None = None
 
     def __deepcopy__(self, memo: dict[int, object]) -> GangPlacement:
         """The same rule with room of its own: copies of columns would no longer be parts of their blocks."""
@@ -81,8 +88,15 @@ class GangPlacement:
 
     def fit(self, now: Snapshot, wishes: Wishes) -> Plan:
         """Give GPUs to the wishes in order, within quotas, preempting only for jobs that are then placed."""
-        if wishes.pins is not None:
-            return fit_pinned(now, wishes, wishes.pins)
+        self._room = room_of(now.table, now.gpu_ledger, pairs=len(wishes.partner) > 0)
+        if self._room is None:
+            self._records = self._by_rule
+            return self._fit(now, wishes) if wishes.pins is None else fit_pinned(now, wishes, wishes.pins)
+        self._records = self._by_node
+        return with_room(now, self._fit(now, without_pins(now, wishes)), self._flat)
+
+    def _fit(self, now: Snapshot, wishes: Wishes) -> Plan:
+        """The plan for wishes that do not name their machines."""
         self._records.make_room(now, len(wishes.job))
         plan, held_up = self._plan(now, wishes, self._records.jobs)
         settling = settling_losers(now, plan) if plan.stopped else []
@@ -135,7 +149,7 @@ class GangPlacement:
     ) -> Totals:
         """One walk over the wishes, from the GPUs as they are."""
         records = self._records
-        floor, walk = records.floor(now, wishes), records.walk(now, wishes, preempt, head, unprotected)
+        floor, walk = records.floor(now, wishes, self._room), records.walk(now, wishes, preempt, head, unprotected)
         totals: Totals = fit(floor, walk, records.needs, jobs, records.pools, records.nodes(now))
         return totals
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from horae.core.arrays import Bytes, Ints
 from horae.core.gpu_moves import NOBODY
+from horae.core.node_room import room_of, taken_room
 from horae.core.plan import Kept, Placement, Plan
-from horae.core.queues import QueueUse
+from horae.core.quotas import QuotaUse
 from horae.core.reasons import RULES, Reason
 from horae.core.snapshot import Snapshot
 from horae.placement.kernel_args import FREE
@@ -42,6 +43,7 @@ class RestOfPlan:
         self._now, self._plan, self._settling = now, _first_served_first(now, plan, settling), settling
         self._held = now.gpu_ledger.held
         self._losers = {row for row, _ in plan.stopped}
+        self._room = room_of(now.table, now.gpu_ledger, pairs=True)
         #: Rows that keep the GPUs they would lose; placements that go on; rows that wait for the GPUs they would get.
         self.kept: set[int] = set()
         self.going = list(self._plan.placed)
@@ -90,13 +92,18 @@ class RestOfPlan:
     def _keep(self, rows: Iterable[int]) -> None:
         """These jobs keep their GPUs; and so does every job that would only lose them to one that now waits."""
         self.kept.update(rows)
-        while back := self._in_the_way() or self._over_quota():
+        while back := self._in_the_way() or self._over_quota() or self._without_room():
             self.going = [new for new in self.going if new not in back]
             given_up, taken = _gpus(back), _gpus(self.going)
+            if self._room is not None:
+                # A job may have lost its GPUs for their CPUs or memory alone: all GPUs of the nodes count.
+                given_up = self._on_same_nodes(given_up)
             self.waiting.update(new.row for new in back if new.row not in self._losers)
             self.kept.update(new.row for new in back if new.row in self._losers)
             for row in self._losers - self.kept:
-                if not given_up.isdisjoint(self._held[row]) and taken.isdisjoint(self._held[row]):
+                if given_up.isdisjoint(self._held[row]) or not taken.isdisjoint(self._held[row]):
+                    continue
+                if self._room is None or self._leaves_room(row):
                     self.kept.add(row)
 
     def _taker(self, row: int, by: int) -> int:
@@ -129,15 +136,15 @@ class RestOfPlan:
         rows = rows[fits | (codes[rows] == _OVER_QUOTA)]
         if self._now.queues.has_maximum:
             use = self._use()
-            allowed = [use.allows(int(table.queue[row]), int(table.gpus_min[row])) for row in rows]
+            allowed = [use.allows(int(table.quota[row]), int(table.gpus_min[row])) for row in rows]
             rows = rows[np.array(allowed, np.bool_)]
         return rows
 
-    def _use(self) -> QueueUse:
+    def _use(self) -> QuotaUse:
         """GPUs of the queues by what goes on."""
-        use, queue = self._use_by_holders(), self._now.table.queue
+        use, quota = self._use_by_holders(), self._now.table.quota
         for new in self.going:
-            use.add(int(queue[new.row]), len(new.gpu_ids))
+            use.add(int(quota[new.row]), len(new.gpu_ids))
         return use
 
     def _free_by_type(self) -> Ints:
@@ -162,20 +169,62 @@ class RestOfPlan:
         """The first placement that exceeds a maximum of its queue beside those who keep their GPUs; none if all fit."""
         if not self._now.queues.has_maximum:
             return []
-        use, queue = self._use_by_holders(), self._now.table.queue
+        use, quota = self._use_by_holders(), self._now.table.quota
         for new in self.going:
-            if not use.allows(int(queue[new.row]), len(new.gpu_ids)):
+            if not use.allows(int(quota[new.row]), len(new.gpu_ids)):
                 return [new]
-            use.add(int(queue[new.row]), len(new.gpu_ids))
+            use.add(int(quota[new.row]), len(new.gpu_ids))
         return []
 
-    def _use_by_holders(self) -> QueueUse:
+    def _without_room(self) -> list[Placement]:
+        """The first placement that lacks CPUs or memory beside those who keep theirs; none if all fit."""
+        if self._room is None:
+            return []
+        seats = self._seats(self._losers - self.kept, ())
+        for new in self.going:
+            _seat(new.row, new.gpu_ids, seats)
+            if self._exceeds(seats, new.gpu_ids):
+                return [new]
+        return []
+
+    def _leaves_room(self, row: int) -> bool:
+        """Whether a job that would lose its GPUs could keep them beside all who keep theirs and all that goes on."""
+        return not self._exceeds(self._seats(self._losers - self.kept - {row}, self.going), self._held[row])
+
+    def _exceeds(self, seats: Ints, gpu_ids: tuple[int, ...]) -> bool:
+        """Whether jobs on some seats take more CPUs or memory than there is on the nodes of some GPUs."""
+        assert self._room is not None
+        cluster = self._now.cluster
+        nodes = np.unique(cluster.gpu_node[list(gpu_ids)])
+        return bool((taken_room(self._room.asks, seats, cluster) > cluster.room)[:, nodes].any())
+
+    def _seats(self, leaving: set[int], going: Iterable[Placement]) -> Ints:
+        """The seats of the ledger without some jobs and with some placements."""
+        seats = np.where(np.isin(self._now.gpu_ledger.holders, list(leaving)), NOBODY, self._now.gpu_ledger.holders)
+        alone = seats[0] == NOBODY
+        seats[0, alone], seats[1, alone] = seats[1, alone], NOBODY
+        for new in going:
+            _seat(new.row, new.gpu_ids, seats)
+        return seats
+
+    def _on_same_nodes(self, gpu_ids: set[int]) -> set[int]:
+        """All GPUs of the nodes on which some GPUs are."""
+        gpu_node = self._now.cluster.gpu_node
+        return set(np.flatnonzero(np.isin(gpu_node, gpu_node[list(gpu_ids)])).tolist())
+
+    def _use_by_holders(self) -> QuotaUse:
         """GPUs of the queues by those who keep theirs."""
-        use, queue = QueueUse(self._now.queues), self._now.table.queue
+        use, quota = QuotaUse(self._now.queues), self._now.table.quota
         for row, gpu_ids in self._held.items():
             if row not in self._losers or row in self.kept:
-                use.add(int(queue[row]), len(gpu_ids))
+                use.add(int(quota[row]), len(gpu_ids))
         return use
+
+
+def _seat(row: int, gpu_ids: tuple[int, ...], seats: Ints) -> None:
+    """Put a job onto GPUs that are empty or have one job."""
+    ids = list(gpu_ids)
+    seats[0 if seats[0, ids[0]] == NOBODY else 1, ids] = row
 
 
 def _first_served_first(now: Snapshot, plan: Plan, settling: list[int]) -> Plan:
@@ -183,11 +232,12 @@ def _first_served_first(now: Snapshot, plan: Plan, settling: list[int]) -> Plan:
     if len(plan.placed) == 1:
         return plan
     late = {gpu for row in settling for gpu in now.gpu_ledger.held[row]}
-    alike: dict[tuple[int, int, int, int], list[int]] = {}
-    gpu_type, nodes = now.cluster.gpu_type, now.table.nodes
+    alike: dict[tuple[int, ...], list[int]] = {}
+    gpu_type, table = now.cluster.gpu_type, now.table
+    asked = (table.nodes, table.cpus_per_gpu, table.memory_mb_per_gpu)
     for at, new in enumerate(plan.placed):
-        gang = len(new.gpu_ids), int(gpu_type[new.gpu_ids[0]]), int(new.span), int(nodes[new.row])
-        alike.setdefault(gang, []).append(at)
+        what = [int(column[new.row]) for column in asked]
+        alike.setdefault((len(new.gpu_ids), int(gpu_type[new.gpu_ids[0]]), int(new.span), *what), []).append(at)
     placed, taker = list(plan.placed), {}
     for places in alike.values():
         is_late = [not late.isdisjoint(placed[at].gpu_ids) for at in places]

@@ -8,6 +8,18 @@ from horae.core.arrays import Floats, Ints
 from horae.core.jit import COUNTS, INT, inlined, inner, lean
 from horae.core.reasons import Reason
 from horae.placement.choose import BY_SKEW, CONSOLIDATED, LEAST_FRAGMENTATION, Gang, choose
+from horae.placement.gpu_room import (
+    add_room,
+    change_room,
+    copy_room,
+    could_have_room,
+    fit_capacity,
+    fit_counts,
+    grant_room,
+    has_room_to_stay,
+    lacks_for_partner,
+    lacks_room,
+)
 from horae.placement.holders import depart, displace_last, fits_back, lead, line_up, send_guest_away, stay, take_back
 from horae.placement.kernel_args import (
     BACK,
@@ -20,6 +32,7 @@ from horae.placement.kernel_args import (
     FIRST_GPU,
     FIRST_PIECE,
     FIRST_TO_WAIT,
+    FIT,
     FREE,
     FREE_STAMP,
     GPU_TYPE,
@@ -37,6 +50,7 @@ from horae.placement.kernel_args import (
     LEAST,
     LOOKED_AT,
     MARK,
+    MATE,
     MOST,
     MOST_GPUS,
     NO_HOST,
@@ -57,6 +71,7 @@ from horae.placement.kernel_args import (
     SIZE,
     STATUS,
     TRIAL,
+    TRIED_FOR,
     TRIED_FREE,
     TRIED_REACH,
     TYPE_CAPACITY,
@@ -72,7 +87,7 @@ from horae.placement.quotas import affordable, charge, use, within_minimum
 
 _NO_FREE_GPUS, _FRAGMENTED = int(Reason.NO_FREE_GPUS), int(Reason.FRAGMENTED)
 _OVER_QUOTA, _RESERVED = int(Reason.OVER_QUOTA), int(Reason.RESERVED_FOR_LARGER)
-_TOO_SMALL = int(Reason.CLUSTER_TOO_SMALL)
+_TOO_SMALL, _LACKS_ROOM = int(Reason.CLUSTER_TOO_SMALL), int(Reason.LACKS_CPUS_OR_MEMORY)
 
 #: Whose turn it is: queues below their minimum, then jobs that waited at least as long as the one with a
 #: reservation, then everybody.
@@ -203,9 +218,17 @@ def _with_seat(wish: Wish, floor: Floor) -> Wish:
     undecided = floor.counted and holder >= 0 and floor.holders[STATUS, holder] == UNDECIDED
     if undecided and floor.holders[POSITION, holder] == floor.wishes:
         # An earlier wish came to nothing, and the job was counted where it is: look at it anew.
-        charge(row, floor.holders[GUEST, holder], -floor.held[SIZE, holder], floor.queue, floor.quotas)
+        charge(row, floor.holders[GUEST, holder], -floor.held[SIZE, holder], floor.quota, floor.quotas)
         floor.holders[POSITION, holder] = wish.i
     return Wish(wish.i, row, partner, returned, holder, wish.least, wish.most, wish.nodes, wish.types)
+
+
+@lean
+def could_ever_hold(row: int, gpus: int, nodes: int, floor: Floor, needs: Needs) -> bool:
+    """Whether a job would fit onto open GPUs of one type if they were all free, with its CPUs and memory."""
+    if floor.scarce:
+        return could_have_room(gpus, nodes, needs.types[row], row, floor)
+    return could_hold(gpus, nodes, needs.types[row], floor.by_type)
 
 
 @lean
@@ -214,6 +237,7 @@ def _add_grant(row: int, most: int, floor: Floor, walk: Walk) -> int:
     depart(row, floor)
     p = floor.counters[GRANTS]
     floor.grants[ROW, p], floor.grants[MOST_GPUS, p], floor.grants[HOST, p] = row, most, NO_HOST
+    floor.grants[MATE, p] = NONE
     floor.grants[FIRST_PIECE, p + 1] = floor.counters[PIECES]
     floor.counters[GRANTS] = p + 1
     if seat(row, floor) < 0:
@@ -223,11 +247,31 @@ def _add_grant(row: int, most: int, floor: Floor, walk: Walk) -> int:
 
 
 @lean
+def _make_room_for_partner(h: int, row: int, partner: int, floor: Floor, walk: Walk) -> None:
+    """A partner joins a job that keeps its GPUs; other holders may have to go, for CPUs or memory."""
+    line_up(floor, walk)
+    gpu = floor.held[FIRST_GPU, h]
+    while gpu >= 0:
+        pool = floor.by_gpu[POOL_OF, gpu]
+        if pool != CLOSED:
+            while lacks_for_partner(pool, row, partner, floor):
+                displace_last(pool, floor)
+            for source in (FREE, REACH):
+                change_room(source, pool, -1, row, partner, floor)
+                change_room(source, pool, 1, row, NONE, floor)
+        gpu = floor.next_gpu[gpu]
+
+
+@lean
 def _keep(wish: Wish, floor: Floor, walk: Walk) -> None:
     """The job keeps its GPUs, or gets them back, alone or with its partner."""
     h, partner, has = wish.holder, wish.partner, floor.held[SIZE, wish.holder]
+    if floor.holders[GUEST, h] >= 0 and floor.holders[GUEST, h] != partner:
+        send_guest_away(h, floor)
     if floor.holders[STATUS, h] == DISPLACED:
         take_back(h, floor)
+    if floor.scarce:
+        add_room(h, REACH, -1, floor)
     gpu = floor.held[FIRST_GPU, h]
     while gpu >= 0:
         pool = floor.by_gpu[POOL_OF, gpu]
@@ -237,10 +281,10 @@ def _keep(wish: Wish, floor: Floor, walk: Walk) -> None:
         gpu = floor.next_gpu[gpu]
     floor.holders[STATUS, h] = KEEPS
     if floor.counted:
-        charge(wish.row, partner, has, floor.queue, floor.quotas)
-    if floor.holders[GUEST, h] >= 0 and floor.holders[GUEST, h] != partner:
-        send_guest_away(h, floor)
+        charge(wish.row, partner, has, floor.quota, floor.quotas)
     if partner >= 0 and floor.holders[GUEST, h] != partner:
+        if floor.scarce:
+            _make_room_for_partner(h, wish.row, partner, floor, walk)
         p = _add_grant(partner, has, floor, walk)
         floor.grants[HOST, p], floor.holders[JOINED, h] = h, partner
 
@@ -249,11 +293,22 @@ def _keep(wish: Wish, floor: Floor, walk: Walk) -> None:
 def _within_quota(wish: Wish, claimed: int, floor: Floor) -> bool:
     """Whether the queues of the job, and of its partner, which gives back what it has, may have the GPUs."""
     if wish.partner >= 0:
-        use(floor.queue[wish.partner], -wish.returned, floor.quotas)
-    fits = affordable(wish.row, wish.partner, claimed, floor.queue, floor.quotas)
+        use(floor.quota[wish.partner], -wish.returned, floor.quotas)
+    fits = affordable(wish.row, wish.partner, claimed, floor.quota, floor.quotas)
     if wish.partner >= 0:
-        use(floor.queue[wish.partner], wish.returned, floor.quotas)
+        use(floor.quota[wish.partner], wish.returned, floor.quotas)
     return fits
+
+
+@inlined
+def _has_room(wish: Wish, floor: Floor) -> bool:
+    """Whether a job may keep its GPUs, or have them back, with the CPUs and memory that it and its partner take."""
+    if not floor.scarce:
+        return True
+    stays = floor.holders[STATUS, wish.holder] == UNDECIDED
+    if stays and (wish.partner < 0 or wish.partner == floor.holders[GUEST, wish.holder]):
+        return True
+    return has_room_to_stay(wish.holder, wish.row, wish.partner, floor)
 
 
 @lean
@@ -265,15 +320,28 @@ def _keeps_or_may_not(wish: Wish, floor: Floor, walk: Walk) -> bool:
         if h >= 0 and floor.holders[STATUS, h] == UNDECIDED:
             stay(h, floor)
         return True
-    if suits and (floor.holders[STATUS, h] == UNDECIDED or fits_back(h, floor)):
+    if suits and (floor.holders[STATUS, h] == UNDECIDED or fits_back(h, floor)) and _has_room(wish, floor):
         _keep(wish, floor, walk)
         return True
     return False
 
 
 @lean
-def _reach_back(gang: Gang, floor: Floor, walk: Walk, pools: Pools) -> int:
+def _choose(source: int, gang: Gang, row: int, partner: int, floor: Floor, pools: Pools) -> int:
+    """Choose pools for a gang by a column of counts; where CPUs and memory count, by what the job could use of them."""
+    if not floor.scarce:
+        return choose(gang, floor.by_pool[source], pools)
+    fit_counts(source, row, partner, floor)
+    return choose(gang, floor.room[FIT], pools)
+
+
+@lean
+def _reach_back(gang: Gang, row: int, partner: int, floor: Floor, walk: Walk, pools: Pools) -> int:
     """Choose pools for a gang from free GPUs and those of undecided holders, as few from the back as will do."""
+    if floor.scarce:
+        if _choose(REACH, gang, row, partner, floor, pools) == 0:
+            return 0
+        copy_room(FREE, TRIAL, floor)
     line_up(floor, walk)
     counts, have = floor.by_pool[TRIAL], floor.by_type[FREE, gang.gpu_type]
     for pool in range(len(counts)):
@@ -288,7 +356,9 @@ def _reach_back(gang: Gang, floor: Floor, walk: Walk, pools: Pools) -> int:
                 counts[floor.by_gpu[POOL_OF, gpu]] += 1
                 have += 1
             gpu = floor.next_gpu[gpu]
-        taken = choose(gang, counts, pools) if have >= gang.gpus else 0
+        if floor.scarce:
+            add_room(h, TRIAL, 1, floor)
+        taken = _choose(TRIAL, gang, row, partner, floor, pools) if have >= gang.gpus else 0
         if taken > 0:
             return taken
     return 0
@@ -303,22 +373,38 @@ def _runs_into_reservation(row: int, gpu_type: int, floor: Floor, walk: Walk, ne
 
 
 @inlined
-def _look_on_type(source: int, gang: Gang, row: int, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> int:
+def _asked_at_once(row: int, partner: int, floor: Floor) -> int:
+    """CPUs and memory that a job asks for with each GPU as one number; below 0 for two jobs."""
+    return floor.asks[0, row] << 31 | floor.asks[1, row] if partner < 0 else -1
+
+
+@inlined
+def _look_on_type(
+    source: int, gang: Gang, row: int, partner: int, floor: Floor, walk: Walk, needs: Needs, pools: Pools
+) -> int:
     """Choose pools of one type for a gang: among IDLE or FREE GPUs, or among those in REACH."""
     consolidated = pools.rule == BY_SKEW and gang.rule == CONSOLIDATED
     entry = entry_of_gang(gang.gpus, gang.nodes, consolidated, floor, walk.tried)
-    tried = walk.tried[TRIED_REACH if source == REACH else TRIED_FREE]
+    part = TRIED_REACH if source == REACH else TRIED_FREE
+    tried = walk.tried[part]
     stamp = floor.counters[REACH_STAMP if source == REACH else FREE_STAMP]
-    if entry == tried.shape[1] or tried[gang.gpu_type, entry] == stamp:
+    if entry == tried.shape[1]:
+        return 0
+    asked = _asked_at_once(row, partner, floor) if floor.scarce else 0
+    if tried[gang.gpu_type, entry] == stamp and (
+        not floor.scarce or (partner < 0 and walk.tried[part + TRIED_FOR, gang.gpu_type, entry] == asked)
+    ):
         return 0
     if source == REACH:
-        taken = _reach_back(gang, floor, walk, pools)
+        taken = _reach_back(gang, row, partner, floor, walk, pools)
     elif _runs_into_reservation(row, gang.gpu_type, floor, walk, needs):
-        return choose(gang, floor.by_pool[LATE], pools)
+        return _choose(LATE, gang, row, partner, floor, pools)
     else:
-        taken = choose(gang, floor.by_pool[source], pools)
+        taken = _choose(source, gang, row, partner, floor, pools)
     if taken == 0 and source != IDLE:
         tried[gang.gpu_type, entry] = stamp
+        if floor.scarce:
+            walk.tried[part + TRIED_FOR, gang.gpu_type, entry] = asked
     return taken
 
 
@@ -337,7 +423,7 @@ def _look_for(source: int, wish: Wish, floor: Floor, walk: Walk, needs: Needs, p
         types &= ~(1 << fastest)
         if floor.by_type[column, fastest] >= wish.least:
             gang = Gang(rule, wish.least, fastest, wish.nodes)
-            taken = _look_on_type(source, gang, wish.row, floor, walk, needs, pools)
+            taken = _look_on_type(source, gang, wish.row, wish.partner, floor, walk, needs, pools)
     return taken
 
 
@@ -345,6 +431,8 @@ def _look_for(source: int, wish: Wish, floor: Floor, walk: Walk, needs: Needs, p
 def _find_gpus(wish: Wish, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> int:
     """Choose free GPUs for a job, or else GPUs of jobs after it, which then lose them; gives the number of pools."""
     occupied = 0
+    if floor.scarce:
+        fit_capacity(wish.row, wish.partner, floor)
     for gpu_type in range(walk.before_by_type.shape[1]):
         occupied += walk.before_by_type[FREE, gpu_type] - walk.before_by_type[IDLE, gpu_type]
     for step in range(3):
@@ -354,8 +442,11 @@ def _find_gpus(wish: Wish, floor: Floor, walk: Walk, needs: Needs, pools: Pools)
         taken = _look_for(source, wish, floor, walk, needs, pools)
         if taken > 0:
             for at in range(taken if source == REACH else 0):
-                while floor.by_pool[FREE, floor.by_pool[CHOSEN_POOL, at]] < floor.by_pool[CHOSEN_GPUS, at]:
-                    displace_last(floor.by_pool[CHOSEN_POOL, at], floor)
+                pool, gpus = floor.by_pool[CHOSEN_POOL, at], floor.by_pool[CHOSEN_GPUS, at]
+                while floor.by_pool[FREE, pool] < gpus:
+                    displace_last(pool, floor)
+                while floor.scarce and lacks_room(FREE, pool, gpus, wish.row, wish.partner, floor):
+                    displace_last(pool, floor)
             return taken
     return 0
 
@@ -366,21 +457,49 @@ def what_is_lacking(walk: Walk) -> int:
     return walk.waiting if walk.preempt or walk.head >= 0 else _NO_FREE_GPUS
 
 
-@inlined
-def _why_it_waits(wish: Wish, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> int:
-    """Why a job whose turn came found no GPUs."""
-    if not could_hold(wish.least, wish.nodes, needs.types[wish.row], floor.by_type):
-        return _TOO_SMALL
-    if most_of_one_type(wish.types, FREE, floor.by_type) < wish.least:
-        return what_is_lacking(walk)
-    if floor.counters[RESERVED] == 0 or wish.row == walk.head:
-        return _FRAGMENTED
-    # Is it the reservation that is in the way, or would the free GPUs not do without it, either?
+@lean
+def _finds_gpus(wish: Wish, floor: Floor, needs: Needs, pools: Pools) -> bool:
+    """Whether free GPUs would do for a wish if their CPUs and memory did not count."""
     rule = rule_for(wish.row, pools, needs.skew)
     for gpu_type in range(floor.by_type.shape[1]):
         fits = wish.types >> gpu_type & 1 and floor.by_type[FREE, gpu_type] >= wish.least
         if fits and choose(Gang(rule, wish.least, gpu_type, wish.nodes), floor.by_pool[FREE], pools) > 0:
-            return _RESERVED
+            return True
+    return False
+
+
+@lean
+def _finds_free(wish: Wish, floor: Floor, needs: Needs, pools: Pools) -> bool:
+    """Whether what is free would do for a wish, if nothing were reserved."""
+    if not floor.scarce:
+        return _finds_gpus(wish, floor, needs, pools)
+    fit_capacity(wish.row, wish.partner, floor)
+    rule = rule_for(wish.row, pools, needs.skew)
+    for gpu_type in range(floor.by_type.shape[1]):
+        gang = Gang(rule, wish.least, gpu_type, wish.nodes)
+        if wish.types >> gpu_type & 1 and _choose(FREE, gang, wish.row, wish.partner, floor, pools) > 0:
+            return True
+    return False
+
+
+@inlined
+def _why_it_waits(wish: Wish, floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> int:
+    """Why a job whose turn came found no GPUs."""
+    if not could_ever_hold(wish.row, wish.least, wish.nodes, floor, needs):
+        return _TOO_SMALL
+    if most_of_one_type(wish.types, FREE, floor.by_type) < wish.least:
+        return what_is_lacking(walk)
+    reserved = floor.counters[RESERVED] > 0 and wish.row != walk.head
+    if not reserved and not floor.scarce:
+        return _FRAGMENTED
+    # Is it the reservation that is in the way, or would the free GPUs not do without it, either?
+    if reserved and _finds_free(wish, floor, needs, pools):
+        return _RESERVED
+    # Would the free GPUs do without their CPUs and memory?
+    if floor.scarce:
+        fit_capacity(NONE, NONE, floor)
+        if _finds_gpus(wish, floor, needs, pools):
+            return _LACKS_ROOM
     return _FRAGMENTED
 
 
@@ -416,14 +535,17 @@ def _grant(wish: Wish, taken: int, floor: Floor, walk: Walk, needs: Needs) -> No
         floor.by_pool[REACH, pool] -= gpus
         floor.by_pool[IDLE, pool] = max(0, floor.by_pool[IDLE, pool] - gpus)
         floor.by_pool[LATE, pool] = min(floor.by_pool[LATE, pool] - (gpus if late else 0), floor.by_pool[FREE, pool])
+        if floor.scarce:
+            grant_room(pool, gpus, late, wish.row, wish.partner, floor)
     floor.by_type[FREE, gpu_type] -= wish.least
     floor.by_type[REACH, gpu_type] -= wish.least
     walk.codes[CODE, wish.i] = GRANTED_WISH
     if floor.counted:
-        charge(wish.row, wish.partner, wish.least, floor.queue, floor.quotas)
+        charge(wish.row, wish.partner, wish.least, floor.quota, floor.quotas)
     # Two jobs that share GPUs must have the same number of them: they do not grow.
     most = wish.most if wish.partner < 0 else wish.least
     first = _add_grant(wish.row, most, floor, walk)
+    floor.grants[MATE, first] = wish.partner
     if wish.partner >= 0:
         second = _add_grant(wish.partner, most, floor, walk)
         floor.grants[HOST, second] = HOST_GRANT - first
@@ -449,7 +571,7 @@ def take_turn(i: int, sweep: int, floor: Floor, walk: Walk, needs: Needs, pools:
         return
     if sweep == LONGER_WAITING and not _waited_longer(asked.row, walk, needs):
         return
-    if sweep == GUARANTEED and not within_minimum(floor.queue[asked.row], asked.least, floor.quotas):
+    if sweep == GUARANTEED and not within_minimum(floor.quota[asked.row], asked.least, floor.quotas):
         return
     wish = _with_seat(asked, floor)
     if _keeps_or_may_not(wish, floor, walk) or floor.counters[BLOCKED]:

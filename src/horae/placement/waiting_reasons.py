@@ -40,21 +40,21 @@ from horae.placement.kernel_args import (
     Walk,
 )
 from horae.placement.quotas import within_maximum
-from horae.placement.turns import could_hold, least_gpus, most_of_one_type, what_is_lacking
+from horae.placement.turns import could_ever_hold, least_gpus, most_of_one_type, what_is_lacking
 
 _PLACED, _RUNNING, _STOPPING = int(State.PLACED), int(State.RUNNING), int(State.STOPPING)
 _NONE, _VACATING = int(Reason.NONE), int(Reason.VACATING)
 _NO_FREE_GPUS, _FRAGMENTED = int(Reason.NO_FREE_GPUS), int(Reason.FRAGMENTED)
 _OVER_QUOTA, _RESERVED = int(Reason.OVER_QUOTA), int(Reason.RESERVED_FOR_LARGER)
-_TOO_SMALL = int(Reason.CLUSTER_TOO_SMALL)
+_TOO_SMALL, _LACKS_ROOM = int(Reason.CLUSTER_TOO_SMALL), int(Reason.LACKS_CPUS_OR_MEMORY)
 
 
 @lean
 def _correct_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> None:
     """Look again at a wish whose turn came: since then other jobs have taken what was free, or their queue's quota."""
     row, gpus, lacking = walk.job[i], least_gpus(i, walk, needs), what_is_lacking(walk)
-    held_up = walk.codes[CODE, i] == _FRAGMENTED or walk.codes[CODE, i] == _RESERVED
-    if walk.codes[CODE, i] == _OVER_QUOTA and within_maximum(floor.queue[row], gpus, floor.quotas):
+    held_up = walk.codes[CODE, i] in (_FRAGMENTED, _RESERVED, _LACKS_ROOM)
+    if walk.codes[CODE, i] == _OVER_QUOTA and within_maximum(floor.quota[row], gpus, floor.quotas):
         # Jobs of the queue have lost GPUs since then, and a second turn found none that are close enough together.
         walk.codes[CODE, i], held_up = _FRAGMENTED, True
     if not held_up and walk.codes[CODE, i] != lacking:
@@ -62,7 +62,7 @@ def _correct_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> None:
     if held_up and most_of_one_type(needs.types[row], LEFT_OF_TYPE, floor.by_type) < gpus:
         walk.codes[CODE, i] = lacking
     # Where jobs are preempted, the job would have their part of the quota.
-    if walk.limited and not walk.takes and not within_maximum(floor.queue[row], gpus, floor.quotas):
+    if walk.limited and not walk.takes and not within_maximum(floor.quota[row], gpus, floor.quotas):
         walk.codes[CODE, i] = _OVER_QUOTA
 
 
@@ -71,9 +71,9 @@ def _unreached_code(i: int, floor: Floor, walk: Walk, needs: Needs) -> int:
     """The reason of a job whose turn never came."""
     row = walk.job[i]
     gpus = needs.gpus_min[row]
-    if not could_hold(gpus, needs.nodes[row], needs.types[row], floor.by_type):
+    if not could_ever_hold(row, gpus, needs.nodes[row], floor, needs):
         return _TOO_SMALL
-    if walk.limited and not within_maximum(floor.queue[row], gpus, floor.quotas):
+    if walk.limited and not within_maximum(floor.quota[row], gpus, floor.quotas):
         return _OVER_QUOTA
     if walk.blocking and floor.counters[FIRST_TO_WAIT] < 0:
         # No job that waits is before it: what it lacks is GPUs.
@@ -93,7 +93,8 @@ def list_reasons(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools
     for turn in range(turns + floor.counters[RENAMED]):
         i = listed[WISH, turn] if turn < turns else listed[RENAMED_WISH, turn - turns]
         row = job[i]
-        if turn < turns and (walk.limited or codes[CODE, i] == _FRAGMENTED or codes[CODE, i] == _RESERVED):
+        held_up = codes[CODE, i] == _FRAGMENTED or codes[CODE, i] == _RESERVED or codes[CODE, i] == _LACKS_ROOM
+        if turn < turns and (walk.limited or held_up):
             _correct_code(i, floor, walk, needs)
         code = codes[CODE, i] + 0
         if plain and single and turn < turns and reason[row] == (walk.waiting if code == UNREACHED_WISH else code):
@@ -130,7 +131,7 @@ def list_wishless(count: int, floor: Floor, walk: Walk, needs: Needs, jobs: JobC
         has_gpus = jobs.state[row] >= _PLACED and jobs.state[row] <= _RUNNING
         if has_gpus or floor.marks[WISHED, row] == floor.counters[WALK_STAMP]:
             continue
-        holds = could_hold(needs.gpus_min[row], needs.nodes[row], needs.types[row], floor.by_type)
+        holds = could_ever_hold(row, needs.gpus_min[row], needs.nodes[row], floor, needs)
         code = walk.waiting if holds else _TOO_SMALL
         if code != jobs.reason[row]:
             walk.turns[REASON_ROW, count], walk.codes[REASON_CODE, count] = row, code

@@ -31,6 +31,7 @@ from horae.core.reasons import Reason
 from horae.core.states import State
 from horae.placement.choose import BEST_EFFORT, BY_SKEW, LEAST_FRAGMENTATION
 from horae.placement.gpu_numbers import count_free, list_renewed, list_stopped, number_grants, wipe_owners
+from horae.placement.gpu_room import add_room, change_room, copy_room, fit_capacity, gpus_within
 from horae.placement.heap import heapify, pop
 from horae.placement.holders import line_up, promised_until_s
 from horae.placement.kernel_args import (
@@ -166,7 +167,7 @@ def _list_next_turns(floor: Floor, walk: Walk, jobs: JobColumns, pools: Pools) -
 def _all_fit(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> bool:
     """Whether all jobs that wait fit into the free GPUs of each type they may use: then no holder loses any."""
     anywhere = pools.flat or pools.rule == BEST_EFFORT or pools.rule == LEAST_FRAGMENTATION
-    if floor.counted or not walk.as_jobs_say or not anywhere:
+    if floor.counted or floor.scarce or not walk.as_jobs_say or not anywhere:
         return False
     wanted, types, some_free = 0, 0, False
     for i in range(floor.wishes):
@@ -196,6 +197,8 @@ def _see_holders(all_fit: bool, floor: Floor, walk: Walk, jobs: JobColumns) -> N
             floor.counters[PROTECTED] = 1
             continue
         floor.holders[STATUS, h] = KEEPS if all_fit else UNDECIDED
+        if floor.scarce:
+            add_room(h, REACH, 1, floor)
         gpu = floor.held[FIRST_GPU, h]
         while gpu >= 0:
             pool = floor.by_gpu[POOL_OF, gpu]
@@ -212,7 +215,7 @@ def _charge_holders(floor: Floor, walk: Walk) -> None:
         line_up(floor, walk)
     for h in range(floor.holder_count):
         if floor.holders[STATUS, h] == KEEPS or floor.holders[POSITION, h] == floor.wishes:
-            charge(floor.held[LEAD, h], floor.held[GUEST, h], floor.held[SIZE, h], floor.queue, floor.quotas)
+            charge(floor.held[LEAD, h], floor.held[GUEST, h], floor.held[SIZE, h], floor.quota, floor.quotas)
 
 
 @lean
@@ -224,6 +227,8 @@ def _prepare(all_fit: bool, floor: Floor, walk: Walk, jobs: JobColumns, nodes: N
         floor.by_pool[IDLE, pool] = before[IDLE, pool]
     for gpu_type in range(walk.before_by_type.shape[1]):
         floor.by_type[FREE, gpu_type] = floor.by_type[REACH, gpu_type] = walk.before_by_type[FREE, gpu_type]
+    if floor.scarce:
+        copy_room(FREE, REACH, floor)
     if floor.counters[CONTESTED]:
         _see_holders(all_fit, floor, walk, jobs)
         _list_turns(floor.wishes, floor, walk, jobs)
@@ -308,8 +313,10 @@ def _take_plain_turns(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, 
                     counts[REACH, by_gpu[POOL_OF, gpu]] -= 1
                     type_counts[REACH, by_gpu[TYPE_OF, gpu]] -= 1
                 gpu = next_gpu[gpu]
+            if floor.scarce:
+                add_room(h, REACH, -1, floor)
             continue
-        if h < 0 and marks[MARK, row] == UNMARKED and counters[BLOCKED] == 0:
+        if h < 0 and not floor.scarce and marks[MARK, row] == UNMARKED and counters[BLOCKED] == 0:
             consolidated = pools.rule == BY_SKEW and skew[row] > pools.pack_limit
             asked = nodes[row] if asks_for_nodes else 0
             entry = entry_of_gang(least, asked, consolidated, floor, tried)
@@ -333,7 +340,7 @@ def _take_second_turns(floor: Floor, walk: Walk, needs: Needs, pools: Pools) -> 
             i = walk.turns[ORDER if len(walk.key) > 0 else WISH, turn]
             if walk.codes[CODE, i] != _OVER_QUOTA or is_served(walk.job[i], floor):
                 continue
-            if within_maximum(floor.queue[walk.job[i]], least_gpus(i, walk, needs), floor.quotas):
+            if within_maximum(floor.quota[walk.job[i]], least_gpus(i, walk, needs), floor.quotas):
                 take_turn(i, everybody, floor, walk, needs, pools)
 
 
@@ -369,20 +376,25 @@ def _grow_elastic(floor: Floor, walk: Walk) -> None:
     """Step 3: elastic jobs that were placed grow within their pools into what is left, in order."""
     spare = floor.by_pool[LATE if floor.counters[RESERVED] else FREE]
     for p in range(floor.counters[GRANTS]):
-        queue, room = floor.queue[floor.grants[ROW, p]], floor.grants[MOST_GPUS, p]
+        quota, room = floor.quota[floor.grants[ROW, p]], floor.grants[MOST_GPUS, p]
         first, last = floor.grants[FIRST_PIECE, p], floor.grants[FIRST_PIECE, p + 1]
         for piece in range(first, last):
             room -= floor.grants[PIECE_GPUS, piece]
         for piece in range(first, last):
             pool, more = floor.grants[PIECE_POOL, piece], 0
-            while more < min(room, spare[pool]):
-                if walk.limited and not within_maximum(queue, more + 1, floor.quotas):
+            most = min(room, spare[pool])
+            if floor.scarce:
+                most = gpus_within(LATE if floor.counters[RESERVED] else FREE, most, pool, floor.grants[ROW, p], floor)
+            while more < most:
+                if walk.limited and not within_maximum(quota, more + 1, floor.quotas):
                     break
                 more += 1
-            use(queue, more, floor.quotas)
+            use(quota, more, floor.quotas)
             floor.grants[PIECE_GPUS, piece] += more
             spare[pool] -= more
             room -= more
+            if floor.scarce:
+                change_room(LATE if floor.counters[RESERVED] else FREE, pool, -more, floor.grants[ROW, p], NONE, floor)
 
 
 @lean_when_called
@@ -417,6 +429,8 @@ def fit(floor: Floor, walk: Walk, needs: Needs, jobs: JobColumns, pools: Pools, 
     # Leave the records as the next walk wants to find them.
     wipe_marks(floor)
     wipe_owners(floor)
+    if floor.scarce:
+        fit_capacity(NONE, NONE, floor)
     for h in range(floor.holder_count if floor.counters[CONTESTED] else 0):
         floor.holders[STATUS, h], floor.holders[JOINED, h] = KEEPS, NONE
     return Totals(stopped, floor.counters[GRANTS], renewed, reasons, all_reasons, unprotected_s, held_up)

@@ -10,7 +10,9 @@ from horae.core.arrays import Bytes, Floats, Ints
 from horae.core.cluster import Cluster
 from horae.core.gpu_ledger import GpuLedger
 from horae.core.job_table import JobTable
+from horae.core.node_room import NodeRoom
 from horae.core.queues import QueueTree
+from horae.core.quotas import QuotaColumns
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
@@ -23,8 +25,10 @@ from horae.placement.kernel_args import (
     END_NODE,
     FIRST,
     FIRST_NODE,
+    FREE,
     GPU_ID,
     GPU_TYPE,
+    IDLE,
     IN_POOL,
     JOINED,
     KEEPS,
@@ -35,6 +39,7 @@ from horae.placement.kernel_args import (
     NODE_START,
     NODES_WITH,
     NONE,
+    OPEN_GPUS,
     PARTNER,
     POOL_OF,
     POOL_RACK,
@@ -43,6 +48,11 @@ from horae.placement.kernel_args import (
     REASON_CODE,
     REASON_ROW,
     RENEWED,
+    RESOURCES,
+    ROOM_COLUMNS,
+    ROOM_SHARE,
+    ROOM_SOURCES,
+    ROOM_TOTAL,
     ROW,
     SPAN,
     STATUS,
@@ -58,6 +68,7 @@ from horae.placement.kernel_args import (
 )
 
 _NOTHING_ASKED: Ints = np.empty((4, 0), np.int64)
+_NOTHING_COUNTED: Ints = np.empty((ROOM_COLUMNS, 0), np.int64)
 
 
 class Answer(NamedTuple):
@@ -97,9 +108,9 @@ class WalkRecords:
         self._rule, self._flat, self._pack_limit = rule, flat, pack_limit
         self._counters = np.zeros(COUNTERS, np.int64)
         self.marks = np.zeros((4, 64), np.int64)
-        #: The columns of the queue tree, and what walks make of them.
-        self._queues: tuple[Ints, Ints, Ints] | None = None
-        self._queue_columns: Ints = np.zeros((4, 0), np.int64)
+        #: The columns of the quota tree, and what walks make of them.
+        self._quota_tree: QuotaColumns | None = None
+        self._quota_columns: Ints = np.zeros((5, 0), np.int64)
         self._seen: tuple[GpuLedger, int] | None = None
         self._table: JobTable | None = None
         self._never_s = np.empty(0)
@@ -119,14 +130,16 @@ class WalkRecords:
             self._make_answer()
         self._take_columns(now.table)
 
-    def floor(self, now: Snapshot, wishes: Wishes) -> Floor:
-        """Who has which GPUs, and room for how that changes."""
+    def floor(self, now: Snapshot, wishes: Wishes, room: NodeRoom | None = None) -> Floor:
+        """Who has which GPUs, and room for how that changes; with CPUs and memory where they may run out."""
         queues, holdings = now.queues, now.gpu_ledger.holdings
         return Floor(
             wishes=len(wishes.job),
             counted=queues.has_minimum or queues.has_maximum,
+            scarce=room is not None,
+            asks=_NOTHING_COUNTED if room is None else room.asks,
             quotas=self._quotas(queues),
-            queue=now.table.queue,
+            quota=now.table.quota,
             holder_count=holdings.count,
             held=holdings.columns,
             next_gpu=holdings.next_gpu,
@@ -138,6 +151,7 @@ class WalkRecords:
             by_type=self._by_type,
             grants=self._grants,
             counters=self._counters,
+            room=_NOTHING_COUNTED if room is None else _by_room(room, now.gpu_ledger),
         )
 
     def walk(self, now: Snapshot, wishes: Wishes, preempt: bool, head: int, unprotected: bool = False) -> Walk:
@@ -173,12 +187,15 @@ class WalkRecords:
         )
 
     def _quotas(self, queues: QueueTree) -> Ints:
-        """Queue above, minimum, maximum and GPUs given, by queue; made anew where a walk counts what it gives."""
-        columns = queues.columns()
-        if queues.has_minimum or queues.has_maximum or columns is not self._queues:
-            self._queues, used = columns, np.zeros(len(columns[0]), np.int64)
-            self._queue_columns = np.array((*columns, used))
-        return self._queue_columns
+        """Nodes, counters and GPUs given, by counter; made anew where a walk counts what it gives."""
+        columns = queues.quotas.columns()
+        if queues.has_minimum or queues.has_maximum or columns is not self._quota_tree:
+            self._quota_tree = columns
+            # There are never more counters than nodes.
+            self._quota_columns = np.zeros((5, len(columns.parent)), np.int64)
+            for number, column in enumerate(columns):
+                self._quota_columns[number, : len(column)] = column
+        return self._quota_columns
 
     def nodes(self, now: Snapshot) -> Nodes:
         """Where GPUs are, and which have occupants."""
@@ -219,12 +236,12 @@ class WalkRecords:
         )
         sizes = 2 * (gpus + 1) if self._rule == BY_SKEW else gpus + 1
         shapes = len(cluster.nodes) * (len(nodes_with) - 1)
-        self._tried = np.zeros((2, types, sizes + shapes), np.int64)
+        self._tried = np.zeros((4, types, sizes + shapes), np.int64)
         self._holders = np.zeros((7, gpus), np.int64)
         self._holders[STATUS], self._holders[JOINED] = KEEPS, NONE
         # Every GPU may be given to one job, and to another that shares it; before, a third may have it. A holder is
         # touched when it is displaced or moves, and when one of its jobs leaves.
-        self._grants, self._times = np.zeros((15, 4 * gpus + 1), np.int64), np.zeros((4, 3 * gpus + 1))
+        self._grants, self._times = np.zeros((16, 4 * gpus + 1), np.int64), np.zeros((4, 3 * gpus + 1))
         self._make_answer()
 
     def _make_answer(self) -> None:
@@ -264,6 +281,17 @@ def _asked(wishes: Wishes) -> Ints:
         if len(values):
             asked[column] = values
     return asked
+
+
+def _by_room(room: NodeRoom, ledger: GpuLedger) -> Ints:
+    """CPUs and memory of each node: those that are free and idle, all, and a GPU's share of them."""
+    block = np.zeros((ROOM_COLUMNS, len(ledger.cluster.nodes)), np.int64)
+    for what in range(RESOURCES):
+        block[what * ROOM_SOURCES + FREE], block[what * ROOM_SOURCES + IDLE] = room.free[what], room.idle[what]
+        block[ROOM_TOTAL + what] = ledger.cluster.room[what]
+        block[ROOM_SHARE + what] = ledger.cluster.room_share[what]
+    block[OPEN_GPUS] = ledger.open_by_node
+    return block
 
 
 def _by_gpu(ledger: GpuLedger, flat: bool) -> Ints:

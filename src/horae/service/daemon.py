@@ -45,13 +45,15 @@ from horae.core.states import LAUNCHING, RUNNING, STATES, State
 from horae.core.status import ClusterStatus
 from horae.service.checkpoint_encoder import CheckpointEncoder
 from horae.service.clock import Clock
+from horae.service.disk_reserve import DiskReserve
 from horae.service.failing_backends import SteadyBackend
 from horae.service.initial_settings import InitialSettings
 from horae.service.interpreter_settings import answering_soon, collect_all, set_aside
 from horae.service.loop_counters import LoopCounters
 from horae.service.machines import changed_nodes, engine_names
-from horae.service.recovery import recover
-from horae.service.store.connection import StoreTrouble
+from horae.service.orphans import Orphans, lost_launches
+from horae.service.recovery import check_tasks, recover
+from horae.service.store.connection import StoreFull, StoreTrouble
 from horae.service.store.store import Store
 from horae.service.store.stored_records import Act
 
@@ -61,6 +63,8 @@ Answer = TypeVar("Answer")
 GATHER_S, WATCH_S = 0.005, 0.05
 #: Seconds between two searches for jobs over their time limit.
 LIMITS_S = 0.25
+#: Seconds between two looks at the free space of the disk.
+LOOK_S = 1.0
 #: Records between two checkpoints. A record also counts once more for each NUMBERS_A_RECORD numbers of policy memory.
 CHECKPOINT_EVERY, NUMBERS_A_RECORD = 5000, 1000
 #: Seconds for which ended jobs, and records covered by a checkpoint, are kept by default. Clean-up runs once a day.
@@ -112,7 +116,10 @@ class Daemon:
         environment: Callable[[str, int], dict[str, str]],
         watch_s: float = WATCH_S,
         keep_s: float | None = None,
+        recovered: tuple[Engine, int] | None = None,
+        reserve: DiskReserve | None = None,
     ) -> None:
+        """`recovered` is the engine of the journal's last record, if it is known, and that record's number."""
         self.store, self.clock = store, clock
         self.backend: SteadyBackend = SteadyBackend(backend)
         #: Environment variables for an attempt: address of the service, and token.
@@ -120,17 +127,22 @@ class Daemon:
         self.initial_settings, self._watch_s = initial_settings, watch_s
         #: Seconds for which ended jobs are kept. Their files are deleted only if the operator set `keep_s`.
         self._keep_s, self._deletes_files = (KEEP_S, False) if keep_s is None else (keep_s, True)
-        self.engine, self.seq = recover(store, initial_settings)
+        self.engine, self.seq = recovered or recover(store, initial_settings)
         # Counted across restarts: a daemon that crashes often must write checkpoints, too.
         self._checkpointed = (store.newest_checkpoint() or (0, b""))[0]
         self._encoder = CheckpointEncoder()
         #: Numbers of policy memory in decisions since the last checkpoint.
         self._memory_numbers = 0
         self.tasks: dict[str, Task] = store.tasks()
+        check_tasks(self.engine, self.tasks)
         #: The published cluster status, and the number of the last record in it.
         self.status: ClusterStatus = self.engine.status()
         self.published_seq = self.seq
         self.counters: LoopCounters = LoopCounters()
+        #: Space that is freed when the disk is full; None if the journal is not on a disk of the service.
+        self.reserve = reserve
+        #: Attempts that run and that the journal does not know.
+        self.orphans = Orphans()
         self._inbox: list[_Request[Any]] = []
         self._unrecorded: list[Event] = []
         #: The nodes in sight that the engine's nodes were last compared with; None if they must be compared.
@@ -141,6 +153,8 @@ class Daemon:
         self._last_trouble_s = -math.inf
         #: Time of the last clean-up.
         self._cleaned_s = -math.inf
+        #: Time of the last look at the disk.
+        self._looked_s = -math.inf
         #: Time of the last search for jobs over their time limit.
         self._limits_s = -math.inf
         self._wakeup = threading.Condition()
@@ -191,7 +205,8 @@ class Daemon:
     # --------------------------------------------------------------- the loop
 
     def _resume(self) -> None:
-        self._record(Change(_in_order(self._new_events(self._reports(self.clock())))))
+        reports = self._reports(now_s := self.clock())
+        self._record(Change(_in_order(self._new_events([*reports, *lost_launches(reports, self.engine, now_s)]))))
         self._repeat_launches()
         self._repeat_stops()
         self._publish()
@@ -217,7 +232,8 @@ class Daemon:
         # After `watch`: a node that it names is in sight, if it is still there.
         sight = self.backend.sight()
         changes = self._changed_nodes(sight, now_s) if sight is not None and sight is not self._compared else ()
-        return [*changes, *engine_names(events, changes, self.engine.gpus.cluster)]
+        reports = [*changes, *engine_names(events, changes, self.engine.gpus.cluster)]
+        return self.orphans.set_apart(reports, self.engine, sight, now_s)
 
     def _changed_nodes(self, sight: Sight, now_s: float) -> tuple[Event, ...]:
         """How the nodes in sight differ from the engine's. They are compared again while a node must wait."""
@@ -264,11 +280,16 @@ class Daemon:
         now_s = self.clock()
         self.counters.cycle_s = now_s
         if self._in_doubt and not self._resync_with_journal():
+            # Nothing can be written: jobs are watched all the same, and requests are refused at once.
+            self._keep_for_later(self._reports(now_s))
             self._answer_requests(self._take_requests(), now_s)
             self._pause()
             return
         if now_s - self._last_trouble_s >= _CALM_S:
             self.counters.trouble = ""
+        if self.reserve and not 0.0 <= now_s - self._looked_s < LOOK_S:
+            self._looked_s = now_s
+            self.reserve.look()
         reports = [*self._unrecorded, *self._reports(now_s), *self._over_time_limit(now_s)]
         self._unrecorded = []
         changed = self._record_reports(reports) | self._answer_requests(self._take_requests(), now_s)
@@ -291,14 +312,17 @@ class Daemon:
             self._record(Change(_in_order(new_events)))
         except StoreTrouble as trouble:
             self._note_trouble(trouble)
-            # Jobs over their time limit and changed nodes will be found again.
-            self._unrecorded = [event for event in new_events if not isinstance(event, _FOUND_AGAIN)]
-            self._compared = None
+            self._keep_for_later(new_events)
             return False
         if any(isinstance(event, NodeLost) for event in new_events):
             # Attempts being stopped on a lost node never report their end unless stopped again.
             self._repeat_stops()
         return True
+
+    def _keep_for_later(self, events: Sequence[Event]) -> None:
+        """Keep events that cannot be written now. Jobs over their time limit and changed nodes will be found again."""
+        self._unrecorded += [event for event in events if not isinstance(event, _FOUND_AGAIN)]
+        self._compared = None
 
     def _new_events(self, events: Sequence[Event]) -> tuple[Event, ...]:
         """Events that are not in the journal yet. A restarted backend repeats events that it reported before."""
@@ -385,6 +409,8 @@ class Daemon:
         return decided
 
     def _note_trouble(self, trouble: StoreTrouble) -> None:
+        if isinstance(trouble, StoreFull) and self.reserve:
+            self.reserve.free()
         self.counters.trouble, self._last_trouble_s = str(trouble), self.clock()
         self._in_doubt = True
 
@@ -439,6 +465,7 @@ class Daemon:
             places=places,
             env=self._environment(launch.job, launch.attempt),
             report_at=launch.report_at,
+            term=self.store.term,
         )
 
     def _over_time_limit(self, now_s: float) -> list[Event]:

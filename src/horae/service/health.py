@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horae.service.standby import Follower
+
 if TYPE_CHECKING:
     from horae.service.daemon import Daemon
 
@@ -14,7 +16,7 @@ STEADY_S = 3.0
 OVER = "All is well again."
 
 
-def what_is_wrong(daemon: Daemon) -> str:
+def what_is_wrong(daemon: Daemon | Follower) -> str:
     """What is wrong with the service, in a sentence; empty if it works."""
     if daemon.crashed is not None or daemon.closing:
         return "The service is not running any more."
@@ -22,7 +24,16 @@ def what_is_wrong(daemon: Daemon) -> str:
     if age_s > OLDEST_LOOP_S:
         return f"The daemon's loop has been stuck for {age_s:.0f} s."
     if daemon.counters.trouble:
-        return "The journal cannot be written."
+        return f"The journal cannot be {'read' if isinstance(daemon, Follower) else 'written'}."
+    if daemon.reserve and daemon.reserve.is_short:
+        return "The disk is nearly full: no job can be submitted, though jobs can be cancelled. Free some space."
+    if daemon.store.damage:
+        return f"{daemon.store.damage} The service goes on; `horae doctor` tells more."
+    if count := len(daemon.orphans.attempts):
+        return (
+            f"Attempts run that the journal does not know ({count}), and their nodes take no other jobs: "
+            "`horae doctor` lists them, and can end them."
+        )
     if getattr(daemon.engine.policy, "trouble", ""):
         return "The policy fails: running jobs go on, and no other job starts."
     return daemon.backend.trouble

@@ -59,12 +59,17 @@ def memory_mb(value: Any) -> Any:
     """Memory in MiB, rounded up, of a text such as 16GiB, 16G (both 1024-based) or 16GB (1000-based)."""
     if not isinstance(value, str):
         raise ValueError("it needs a unit: write it like 16GiB")
-    match = _MEMORY.fullmatch(value.strip())
+    return math.ceil(size_bytes(value) / 2**20)
+
+
+def size_bytes(text: str) -> float:
+    """Bytes of a text such as 16GiB, 16G (both 1024-based) or 16GB (1000-based)."""
+    match = _MEMORY.fullmatch(text.strip())
     if not match:
-        raise ValueError(f"{value!r} is not an amount of memory; write it like 16GiB or 512MiB")
+        raise ValueError(f"{text!r} is not an amount of memory; write it like 16GiB or 512MiB")
     base = 1000 if match[2].upper() in ("KB", "MB", "GB", "TB") else 1024
-    unit = base ** ("KMGT".index(match[2][0].upper()) + 1)
-    return math.ceil(float(match[1]) * unit / 2**20)
+    unit: int = base ** ("KMGT".index(match[2][0].upper()) + 1)
+    return float(match[1]) * unit
 
 
 def _image(name: str) -> str:
@@ -297,6 +302,8 @@ def spec_of(job: JobFile, job_id: str, user: str, now_s: float, cluster: Cluster
         gpus_min=job.resources.gpus_min,
         gpus_max=job.resources.gpus_max,
         nodes=job.resources.nodes or 0,
+        cpus_per_gpu=job.resources.cpus_per_gpu or 0,
+        memory_mb_per_gpu=job.resources.memory_per_gpu or 0,
         job_class=class_of(user, job.job_class or job.app) if job.job_class or job.app else job_id,
         gpu_types=types,
         throughput=_throughput(job, work, types, cluster),
@@ -304,6 +311,7 @@ def spec_of(job: JobFile, job_id: str, user: str, now_s: float, cluster: Cluster
         app=job.app,
         app_scheduler=job.app_scheduler,
         queue=job.queue,
+        user=user,
         min_runtime_s=job.min_runtime if job.preemptible else MAX_SECONDS,
         deadline_s=job.deadline,
         max_restarts=job.recovery.max_restarts,

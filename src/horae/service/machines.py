@@ -35,7 +35,7 @@ def node_numbers(cluster: Cluster) -> dict[str, int]:
 
 
 def changed_nodes(sight: Sight, ledger: GpuLedger, now_s: float) -> NodeChanges:
-    """Nodes that are new, lost, back, smaller, larger, other machines, closed or reopened."""
+    """Nodes that are new, lost, back, smaller, larger, other machines, of other CPUs or memory, closed or reopened."""
     numbers, seen = node_numbers(ledger.cluster), {node.name: node for node in sight.nodes}
     lost = [ledger.cluster.nodes[k] for host, k in numbers.items() if ledger.node_up[k] and host not in seen]
     changes = [_changed_node(node, numbers.get(host), ledger, now_s) for host, node in seen.items()]
@@ -79,6 +79,8 @@ def _changed_node(seen: Seen, number: int | None, ledger: GpuLedger, now_s: floa
         # The driver renumbers the remaining GPUs, so it is unknown which are gone: the node is lost and back.
         lost = (NodeLost(now_s, node.name),) if up and seen.gpus < ledger.node_gpus[number] else ()
         return NodeChanges((*lost, *_joined(seen, seen.as_node(node.name), closed_by, now_s)))
+    if (seen.cpus, seen.memory_mb) != (node.cpus, node.memory_mb):
+        return NodeChanges(_joined(seen, seen.as_node(node.name), closed_by, now_s))
     if closed_by == BACKEND and seen.open:
         return NodeChanges((NodeJoined(now_s, ledger.nodes()[number]),))
     if closed_by is None and not seen.open:

@@ -22,12 +22,13 @@ from horae.core.states import STATES
 from horae.core.status import ClusterStatus
 from horae.service.daemon import Daemon
 from horae.service.loop_counters import BOUNDS_S, LoopCounters
+from horae.service.standby import Follower
 from horae.service.views.job_list import STATE_NAMES
 from horae.service.views.live_fairness import slowdowns_by_queue
 from horae.service.views.views import LIVE
 
 
-def exposition(daemon: Daemon) -> bytes:
+def exposition(daemon: Daemon | Follower) -> bytes:
     """All metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_DaemonCollector(daemon))
@@ -37,7 +38,7 @@ def exposition(daemon: Daemon) -> bytes:
 class _DaemonCollector(Collector):
     """Reads all metrics from the daemon."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon | Follower) -> None:
         self._daemon = daemon
 
     def collect(self) -> Iterable[Metric]:
@@ -46,8 +47,13 @@ class _DaemonCollector(Collector):
         now_s = daemon.clock()
         yield InfoMetricFamily("horae", "Release and policy.", value={"version": __version__, "policy": status.policy})
         yield _gauge("horae_loop_age_seconds", "Time since the loop last came round.", now_s - counters.cycle_s)
+        is_standby = float(isinstance(daemon, Follower))
+        yield _gauge("horae_standby", "1 while this service is a standby, and another one is active.", is_standby)
         yield _gauge("horae_journal_sequence", "Number of the journal's last record.", daemon.seq)
         yield _gauge("horae_journal_trouble", "1 while the journal cannot be written.", float(bool(counters.trouble)))
+        if daemon.reserve:
+            text = "Free space of the disk with the state folder."
+            yield _gauge("horae_disk_free_bytes", text, float(daemon.reserve.free_bytes))
         trouble = float(bool(daemon.backend.trouble))
         yield _gauge("horae_backend_trouble", "1 while the backend has trouble, as `horae nodes` tells.", trouble)
         yield _gauge("horae_stop_trouble", "The same, under its older name.", trouble)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from horae.backends.found_jobs import FoundJob
-from horae.backends.protocol import Backend
-from horae.core.alike_nodes import lack_of_nodes
 from horae.core.bidding import Ask, BidAnswer
-from horae.core.cluster import Cluster
-from horae.core.counted import counted
+from horae.core.cluster import UNCOUNTED, Cluster
 from horae.core.engine import Engine
 from horae.core.errors import UserError, did_you_mean
 from horae.core.events import (
@@ -27,9 +25,9 @@ from horae.core.events import (
     NodeDraining,
     SettingsChanged,
 )
-from horae.core.job import JobSpec
+from horae.core.limits import NO_LIMITS, check_limits
 from horae.core.policy import ChecksCluster, Policy
-from horae.core.queues import Queue, quota_below
+from horae.core.queues import Queue, UnknownQueues
 from horae.core.states import CANCELLING, ENDED, HELD, HOLDING, LAUNCHING, RUNNING, STATES, TIMEOUT, TIMING_OUT, State
 from horae.plugins.setting_files import with_files
 from horae.policies import CONTENT_HASH, make_policy
@@ -37,9 +35,13 @@ from horae.policies.node_checks import check_nodes
 from horae.policies.type_awareness import ignored_speeds, ignored_speeds_in_words
 from horae.service.app_owners import AppOwnerHistory, AppOwners
 from horae.service.daemon import Change, Daemon, Prepare
+from horae.service.job_checks import QueuedJobs, admitted, check_images, check_startable, find_secrets
 from horae.service.job_file import BadJobFile, JobFile, read_job, spec_of, task_of
 from horae.service.machines import BACKEND, node_numbers, reopened
+from horae.service.rights import Rights
 from horae.service.roles import Caller, NotFound, Role
+from horae.service.standby import Follower
+from horae.service.store.connection import StoreFull
 from horae.service.store.stored_records import Act
 from horae.service.warm_up import warm_up
 from horae.solve.auction.bids import BadBid, Bid, Bundles, Offer, Taker, check_bid
@@ -57,11 +59,16 @@ STARTS_OVER = (
 class Operations:
     """Checks and performs requests. Every change is in the journal and the audit trail when its method returns."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon | Follower) -> None:
         self._daemon = daemon
-        self._apps, self._owner_history = AppOwners(), AppOwnerHistory()
+        self._apps, self._owner_history, self._queued = AppOwners(), AppOwnerHistory(), QueuedJobs()
         #: The last job number given. Jobs accepted in this cycle are not in the engine yet.
         self._last_number = 0
+
+    @property
+    def rights(self) -> Rights:
+        """What callers may do with the jobs and queues of this moment."""
+        return Rights.of(self._daemon.status)
 
     # -------------------------------------------------------------------- jobs
 
@@ -70,15 +77,20 @@ class Operations:
         caller.require_write("submit jobs")
         if any(job.weight > 1 for job in jobs):
             caller.require_admin("give a job a weight above 1")
+        if self._daemon.reserve and self._daemon.reserve.is_short:
+            raise StoreFull("The service's disk is nearly full: ask its operator to free some space, and try again.")
         if how := self._daemon.backend.submit_with:
             raise BadJobFile(f"This service orders the jobs that users give to the cluster itself: use `{how}`.")
         if why := self._daemon.backend.refusal(caller.user):
             raise BadJobFile(why)
-        check_secrets(jobs, self._daemon.backend)
-        check_images(jobs, self._daemon.backend)
+        files = admitted(caller, jobs, self.rights)
+        secrets = find_secrets(caller, files, self._daemon.backend)
+        check_images(files, self._daemon.backend)
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
-            return self._submission(caller.user, jobs, engine, now_s, dry_run)
+            change, ids = self._submission(caller.user, files, engine, now_s, dry_run, exempt=caller.is_admin)
+            tasks = [replace(task, secret_files=found) for task, found in zip(change.tasks, secrets, strict=False)]
+            return replace(change, tasks=tuple(tasks)), ids
 
         return self._daemon.ask(prepare)
 
@@ -96,19 +108,28 @@ class Operations:
         return self._daemon.ask(prepare)
 
     def _submission(
-        self, user: str, jobs: Sequence[JobFile], engine: Engine, now_s: float, dry_run: bool = False
+        self,
+        user: str,
+        jobs: Sequence[JobFile],
+        engine: Engine,
+        now_s: float,
+        dry_run: bool = False,
+        exempt: bool = False,
     ) -> tuple[Change, list[str]]:
-        """The change by which jobs are submitted, and their ids."""
+        """The change by which jobs are submitted, and their ids. `exempt`: no limits of users hold for them."""
         self._apps.catch_up(engine, now_s)
         ids = self._new_ids(engine, jobs)
         cluster = engine.gpus.cluster
-        specs = [spec_of(job, name, user, now_s, cluster) for job, name in zip(jobs, ids, strict=True)]
+        named = zip(jobs, ids, strict=True)
+        specs = [replace(spec_of(job, name, user, now_s, cluster), exempt=exempt) for job, name in named]
         check_startable(specs, cluster, engine)
         check_nodes(specs, engine.policy_name, engine.policy, engine.flat)
         apps = self._apps.check(user, specs, engine, self._daemon.tasks)
+        queued = self._queued.check(specs, engine, now_s)
         if dry_run or not ids:
             return Change(), ids
         self._apps.claim(apps)
+        self._queued.accept(queued)
         self._last_number = _number(ids[-1])
         tasks = [task_of(job, spec.id, user, spec.work) for job, spec in zip(jobs, specs, strict=True)]
         acts = [Act(now_s, user, "submit", name) for name in ids]
@@ -117,10 +138,15 @@ class Operations:
     def notes_on(self, jobs: Sequence[JobFile]) -> list[str]:
         """What the submitter of these jobs should know. A job file that says how the job saves is taken at its word."""
         asked = {key for job in jobs for key in job.resources.beside_gpus()}
-        ignored = [f"resources.{key}" for key in sorted(asked - self._daemon.backend.honours)]
+        cluster, loose = self._daemon.status.cluster, sorted(asked - self._daemon.backend.honours)
+        room = {"cpus_per_gpu": cluster.least_share[0], "memory_per_gpu": cluster.least_share[1]}
+        counts = [f"resources.{key}" for key in loose if room.get(key, UNCOUNTED) < UNCOUNTED]
+        ignored = [f"resources.{key}" for key in loose if f"resources.{key}" not in counts]
         notes = (
             [f"This service's backend ignores {' and '.join(ignored)}: it does not divide those."] if ignored else []
         )
+        if counts:
+            notes.append(f"Jobs are placed by {' and '.join(counts)}, but nothing keeps a job from using more.")
         unsaved = any(job.preemptible and "checkpoint" not in job.model_fields_set for job in jobs)
         if not unsaved or not getattr(self._daemon.engine.policy, "preempts", True):
             return notes
@@ -128,7 +154,8 @@ class Operations:
 
     def _new_ids(self, engine: Engine, jobs: Sequence[JobFile]) -> list[str]:
         """Job ids NAME-NUMBER with new numbers. An id must not be the name of an app."""
-        last = max(_number(engine.jobs.specs[-1].id) if len(engine.jobs) else 0, self._last_number)
+        newest = _number(engine.jobs.specs[-1].id) if len(engine.jobs) else 0
+        last = max(newest, self._last_number, engine.job_number_floor)
         ids: list[str] = []
         for job in jobs:
             names = (f"{job.name}-{number}" for number in count(last + 1))
@@ -136,13 +163,26 @@ class Operations:
             last = _number(ids[-1])
         return ids
 
+    def end_orphans(self, caller: Caller) -> list[str]:
+        """Stop all attempts that the journal does not know; returns them as JOB@NUMBER."""
+        caller.require_admin("end attempts that the journal does not know")
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, list[str]]:
+            orphans = list(self._daemon.orphans.attempts)
+            for job, attempt in orphans:
+                self._daemon.backend.stop(job, attempt)
+            names = [f"{job}@{attempt}" for job, attempt in orphans]
+            return Change(acts=tuple(Act(now_s, caller.user, "end orphan", name) for name in names)), names
+
+        return self._daemon.ask(prepare)
+
     def request(self, caller: Caller, what: str, jobs: Sequence[str]) -> dict[str, str]:
         """Cancel, hold or release jobs; returns "done" or an objection for each."""
         caller.require_write(f"{what} jobs")
         event_type = _REQUESTS[what]
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, dict[str, str]]:
-            rows = {job: self._visible_row(caller, engine, job) for job in jobs}
+            rows = {job: self._own_row(caller, engine, job, what) for job in jobs}
             answer = {job: _objection(what, _state(engine, row)) or "done" for job, row in rows.items()}
             done = [job for job, outcome in answer.items() if outcome == "done"]
             events = tuple(event_type(now_s, job, caller.user) for job in done)
@@ -171,11 +211,12 @@ class Operations:
 
         return self._daemon.ask(prepare)
 
-    def _visible_row(self, caller: Caller, engine: Engine, job: str) -> int:
-        """Row of a job that the caller may change. A job of another user is reported as not found."""
-        row = engine.jobs.rows.get(job, -1)
-        if row < 0 or (not caller.sees_all and self._daemon.tasks[job].user != caller.user):
+    def _own_row(self, caller: Caller, engine: Engine, job: str, what: str) -> int:
+        """Row of a job that the caller may change. A job that the caller may not see is reported as not found."""
+        row, rights = engine.jobs.rows.get(job, -1), self.rights
+        if row < 0 or not rights.sees(caller, self._daemon.tasks[job].user, engine.jobs.specs[row]):
             raise NotFound(f"There is no job {job!r}; `horae queue --all` lists yours.")
+        rights.check_act(caller, self._daemon.tasks[job].user, engine.jobs.specs[row], what)
         return row
 
     # ------------------------------------------------------------------- agents
@@ -214,7 +255,8 @@ class Operations:
     def sees_app(self, caller: Caller, app: str, at_s: float) -> bool:
         """Whether the caller may see the events of an app at the time `at_s`."""
         owner = self._owner_history.owner(app, at_s, self._daemon.status, self._daemon.tasks)
-        return owner is not None and (caller.sees_all or owner == caller.user)
+        in_scope = not caller.scope or app == caller.scope.app
+        return owner is not None and in_scope and (caller.role is not Role.USER or owner == caller.user)
 
     def offer(self, app: str) -> Ask | None:
         """The open offer to an app's agent; None if there is none."""
@@ -224,7 +266,8 @@ class Operations:
         """Refuse a caller who neither owns the app nor is an admin. The app is then reported as not found."""
         self._apps.catch_up(engine, now_s)
         owner = self._apps.owner(app, engine, self._daemon.tasks)
-        if owner is None or (caller.role is not Role.ADMIN and caller.user != owner):
+        out_of_scope = caller.scope and app != caller.scope.app
+        if owner is None or out_of_scope or (caller.role is not Role.ADMIN and caller.user != owner):
             raise NotFound(f"You have no waiting or running job of app {app!r}: submit one first, with --app {app}.")
 
     # ---------------------------------------------------------------- operators
@@ -275,6 +318,7 @@ class Operations:
         policy: str | None,
         settings: Mapping[str, str],
         queues: Sequence[Queue] = (),
+        unknown_queues: UnknownQueues | None = None,
     ) -> str:
         """Change the policy, its settings, or queues. Wrong values are refused before anything is written.
 
@@ -283,10 +327,15 @@ class Operations:
         Files and modules are named on the service's own command line only: here, a policy that is loaded already.
         """
         _check_loaded(policy, settings, self._daemon.status.policy)
-        return self._daemon.ask(self.configuration_change(caller, policy, settings, queues))
+        return self._daemon.ask(self.configuration_change(caller, policy, settings, queues, unknown_queues))
 
     def configuration_change(
-        self, caller: Caller, policy: str | None, settings: Mapping[str, str], queues: Sequence[Queue]
+        self,
+        caller: Caller,
+        policy: str | None,
+        settings: Mapping[str, str],
+        queues: Sequence[Queue],
+        unknown_queues: UnknownQueues | None = None,
     ) -> Prepare[str]:
         """The change behind `configure`, for `Daemon.ask` or `Daemon.start`."""
         caller.require_admin("change the policy or queues")
@@ -305,13 +354,33 @@ class Operations:
             check_nodes([engine.jobs.specs[row] for row in engine.jobs.active], chosen, new_policy, engine.flat)
             # Record the complete policy settings that were checked: another request may change them at the same time.
             changed = chosen != engine.policy_name or new_settings != engine.policy_settings
-            event = SettingsChanged(now_s, chosen if changed else None, new_settings if changed else {}, tuple(queues))
-            words = [policy or "", *(f"{key}={value}" for key, value in settings.items())]
+            event = SettingsChanged(
+                now_s,
+                chosen if changed else None,
+                new_settings if changed else {},
+                tuple(queues),
+                unknown_queues=unknown_queues,
+            )
+            unknown = f"unknown queues: {unknown_queues}" if unknown_queues is not None else ""
+            words = [policy or "", *(f"{key}={value}" for key, value in settings.items()), unknown]
             detail = " ".join([*filter(None, words), *(f"queue {queue.path}" for queue in queues)])
             act = Act(now_s, caller.user, "configure", "service", detail)
             return Change((event,), (), (act,)), speeds_ignored(engine, chosen, new_policy)
 
         return prepare
+
+    def set_limits(self, caller: Caller, whom: str, change: Mapping[str, Any]) -> None:
+        """Change limits by name, for a user or a queue; None drops one. What is not named stays."""
+        self.rights.check_set_limits(caller, whom)
+
+        def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:
+            limits = replace(engine.queues.limits.get(whom, NO_LIMITS), **dict(change))
+            check_limits(whom, limits)
+            detail = ", ".join(f"{name}={'none' if value is None else value}" for name, value in change.items())
+            act = Act(now_s, caller.user, "limit", whom, detail)
+            return Change((SettingsChanged(now_s, limits={whom: limits}),), (), (act,)), None
+
+        self._daemon.ask(prepare)
 
 
 def _without_nodes(job: JobFile, engine: Engine) -> JobFile:
@@ -407,53 +476,3 @@ def _check_node(cluster: Cluster, node: str) -> int:
     if node not in numbers:
         raise NotFound(f"There is no node {node!r}.{did_you_mean(node, numbers)} `horae nodes` lists them.")
     return numbers[node]
-
-
-def check_secrets(jobs: Sequence[JobFile], backend: Backend) -> None:
-    """Refuse jobs whose secrets do not exist: every attempt would fail to start."""
-    wanted = dict.fromkeys(name for job in jobs for name in job.secrets)
-    kept = backend.secrets(wanted)
-    for name in wanted:
-        if name not in kept:
-            raise BadJobFile(
-                f"This service has no secret {name!r}: remove it from the job, or ask the operator to add it to the "
-                "folder of `horae serve --secrets`."
-            )
-
-
-def check_images(jobs: Sequence[JobFile], backend: Backend) -> None:
-    """Refuse jobs with an image if the backend has no containers: another program than the one meant would run."""
-    images = [job.resources.image for job in jobs if job.resources.image]
-    if images and "image" not in backend.honours:
-        raise BadJobFile(
-            f"This service's backend has no containers, so that it cannot run the image {images[0]!r}: leave out "
-            "resources.image, and install what the job needs on the nodes."
-        )
-
-
-def check_startable(specs: Sequence[JobSpec], cluster: Cluster, engine: Engine) -> None:
-    """Refuse jobs that can never run: they need more GPUs or nodes than any GPU type has, or than their queue may."""
-    for spec in specs:
-        if cluster.nodes:  # a cluster may begin empty, and grow when jobs wait
-            _check_size(spec, cluster)
-        if queue := quota_below(spec.gpus_min, spec.queue, engine.queues.configured):
-            raise BadJobFile(
-                f"Queue {queue.path} may use at most {counted(queue.gpus_max or 0, 'GPU')} and the job needs "
-                f"{spec.gpus_min}: ask for fewer GPUs, or for a larger quota."
-            )
-
-
-def _check_size(spec: JobSpec, cluster: Cluster) -> None:
-    """Refuse a job that needs more GPUs or nodes than any GPU type has."""
-    types = spec.gpu_types or cluster.gpu_types
-    nodes = [cluster.nodes[number] for number in node_numbers(cluster).values()]
-    usable = [node for node in nodes if node.gpu_type in types]
-    largest = max(sum(node.gpus for node in nodes if node.gpu_type == name) for name in types)
-    name = spec.id.rpartition("-")[0]
-    if spec.gpus_min > largest:
-        raise BadJobFile(
-            f"Job {name!r} needs {counted(spec.gpus_min, 'GPU')} of one type, but there are only {largest}: "
-            "ask for fewer GPUs."
-        )
-    if lacking := lack_of_nodes(spec, usable):
-        raise BadJobFile(f"Job {name!r} {lacking}: ask for another number of nodes or GPUs.")

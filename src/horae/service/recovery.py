@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from horae.core.checkpoint import UnreadableCheckpoint, load
 from horae.core.engine import Engine
 from horae.service.initial_settings import InitialSettings
+from horae.service.store.chain import JournalDamaged
 from horae.service.store.store import Store
 
 _LOG = logging.getLogger(__name__)
@@ -15,10 +17,18 @@ _LOG = logging.getLogger(__name__)
 def recover(store: Store, beginning: InitialSettings) -> tuple[Engine, int]:
     """Rebuild the engine from the journal; returns it with the number of the last record. No policy is asked."""
     engine, seq = _last_saved(store, beginning)
-    for number, record in store.tail(seq):
+    for number, record in store.tail(seq, whole=True):
         engine.apply(record)
         seq = number
     return engine, seq
+
+
+def check_tasks(engine: Engine, tasks: Collection[str]) -> None:
+    """Raise `JournalDamaged` if a job that has not ended has no task."""
+    jobs = engine.jobs
+    for row in jobs.active:
+        if jobs.specs[row].id not in tasks:
+            raise JournalDamaged(f"The journal is damaged: the task of job {jobs.specs[row].id} is missing.")
 
 
 def _last_saved(store: Store, beginning: InitialSettings) -> tuple[Engine, int]:

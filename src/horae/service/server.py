@@ -9,14 +9,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horae.backends import CLUSTER_OPTIONS, BackendOptions, open_backend
+from horae.backends import BACKENDS, CLUSTER_OPTIONS, BackendOptions, open_backend
 from horae.backends.found_jobs import FindsJobs
 from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual
+from horae.backends.local.machine_room import with_machine_room
+from horae.backends.terms import known_term
 from horae.core.cluster import Cluster, Node
 from horae.core.engine import Engine
 from horae.core.policy import ChecksCluster
@@ -28,9 +30,11 @@ from horae.policies import make_policy
 from horae.policies.outside import CheckedPolicy
 from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import DAY_S, Change, Daemon, Prepare
+from horae.service.disk_reserve import DiskReserve
 from horae.service.failing_backends import SteadyBackend
 from horae.service.failing_policies import MissingPolicy
 from horae.service.health import HealthNotes, what_is_wrong
+from horae.service.initial_rights import begin_rights, secret_notes
 from horae.service.initial_settings import InitialSettings, OwnSettings
 from horae.service.job_isolation import alone, check_alone, chosen_isolation, make_isolation, moved_folders
 from horae.service.job_taker import JobTaker
@@ -38,7 +42,16 @@ from horae.service.listening import CannotServe, Listening, ListenOptions
 from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
-from horae.service.start_options import DEFAULT_BACKEND, cluster_options, what_loses_jobs
+from horae.service.standby import ACTIVE, STANDBY, Follower, LogFiles
+from horae.service.start_options import (
+    DEFAULT_BACKEND,
+    check_standby,
+    cluster_options,
+    what_loses_jobs,
+    what_parts_services,
+)
+from horae.service.store.connection import StoreAway, StoreTrouble
+from horae.service.store.opening import Opened, file_of, journal_url, open_store, take_store
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, load_secret, make_admin, operator, write_private
 from horae.service.warm_up import warm_up
@@ -51,6 +64,8 @@ if TYPE_CHECKING:
     from horae.backends.protocol import Backend
     from horae.service.tls import Tls
 
+#: Files in the state folder that tell commands on this machine where the service is, and its standby.
+ADDRESS_FILE, STANDBY_FILE = "address.json", "standby.json"
 DEFAULT_POLICY, DEFAULT_PLACEMENT = "fifo-backfill", "best-effort"
 #: Placement that spreads no job over more nodes than it needs.
 WHOLE_PLACEMENT = "consolidated"
@@ -58,6 +73,10 @@ WHOLE_PLACEMENT = "consolidated"
 DEFAULT_SETTINGS = {"reserve": "600"}
 #: Seconds to wait at shutdown for open requests and the loop. Everything in the journal is safe in any case.
 LEAVE_S = 0.8
+#: Seconds for which a database is waited for at the start, and between two tries.
+START_WAIT_S, START_AGAIN_S = 60.0, 1.0
+#: Seconds between two tries of a standby to take over.
+TAKE_OVER_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -83,6 +102,8 @@ class ServeOptions:
     secrets: Path | None = None
     #: Seconds for which ended jobs and their files are kept.
     keep_s: float | None = None
+    #: Most bytes that are kept of what an attempt prints on one node.
+    max_log_bytes: int = BackendOptions.max_log_bytes
     #: Name of what runs the jobs.
     backend: str | None = None
     #: For the backend `slurm`: the partition. For `ray`: the dashboard's address.
@@ -107,25 +128,122 @@ class ServeOptions:
     #: For the isolation `account`: the root helper, and accounts by user where their names differ.
     helper: AccountHelper | None = None
     account_names: Mapping[str, str] = field(default_factory=dict)
+    #: Whether to wait for the end of a service that is active on the same database, and take over then.
+    standby: bool = False
+    #: Whether to go on with what there is of a journal that is damaged, or behind its high-water mark.
+    accept_loss: bool = False
 
 
 class Server:
-    """A running service: store, backend, daemon and HTTP server."""
+    """A running service: store, backend, daemon and HTTP server. A standby has no backend until it takes over."""
 
-    def __init__(self, asked: ServeOptions) -> None:
-        """Start everything. If a step fails, the earlier steps are undone."""
+    def __init__(
+        self,
+        asked: ServeOptions,
+        tell: Callable[[str], None] = lambda note: None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Start everything. If a step fails, the earlier steps are undone.
+
+        `tell` is told of a database that is waited for, until `stop` is set.
+        """
         self._ending = ExitStack()
         with self._ending:
             try:
-                self._start(asked)
+                self._start(asked, tell, stop or threading.Event())
             except OSError as error:
                 raise CannotServe(_cannot_start(asked.state, error)) from error
             self._ending = self._ending.pop_all()
 
-    def _start(self, asked: ServeOptions) -> None:
+    def _start(self, asked: ServeOptions, tell: Callable[[str], None], stop: threading.Event) -> None:
+        if asked.standby:
+            check_standby(asked.database)
         self.state = _own_folder(asked.state)
-        self.store = Store(asked.database or _sqlite(self.state), own=True)
+        opened = _open_store(asked, self.state, tell, stop)
+        self.store = opened.store
+        #: What the operator is told of the journal.
+        self.journal_notes: tuple[str, ...] = opened.notes
         self._ending.callback(self.store.close)
+        if asked.helper:
+            self._ending.callback(asked.helper.close)
+        self._asked, self._next_try_s = asked, 0.0
+        self._app: FastAPI | None = None
+        #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
+        self.policy_note: str = ""
+        #: What the operator is told about limits and secrets. Empty if all is well.
+        self.notes: list[str] = []
+        self.token_file = self.state / "token"
+        if asked.standby and not self.store.try_to_own():
+            self._stand_by(asked, stop)
+            return
+        if asked.standby:
+            self.journal_notes = take_store(self.store, self.state).notes
+        self._activate(asked)
+
+    def _listen(self, asked: ServeOptions, last_port: int, job_url: str | None) -> Listening:
+        self._listening = listening = Listening(_listen_options(asked, last_port, job_url))
+        self._ending.callback(listening.socket.close)
+        #: Where this machine reaches the service, and the file of the CA by which to verify it.
+        self.url, self.ca, self.is_plain = listening.url, listening.address.get("ca"), listening.is_plain
+        return listening
+
+    # ---------------------------------------------------------------- a standby
+
+    def _stand_by(self, asked: ServeOptions, stop: threading.Event) -> None:
+        """Follow the journal of the active service, and answer what reads."""
+        initial, active = _await_active(self.store, stop)
+        before = self.store.serve_options()
+        chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
+        cluster = cluster_options(asked, before, chosen)
+        change = what_loses_jobs(asked, before, chosen, cluster, self.state)
+        if change := change or what_parts_services(asked, before, chosen, str(active.get("host", ""))):
+            raise CannotServe(change)
+        self.isolation = chosen_isolation(asked, before, chosen)
+        if moved := moved_folders(self.isolation, before):
+            raise CannotServe(moved)
+        listening = self._listen(asked, before.get("port", 0), cluster.get("url"))
+        shared = Path(cluster["shared"]) if "shared" in cluster else None
+        has_logs = chosen == DEFAULT_BACKEND or (chosen in BACKENDS and shared is not None)
+        clock, settings = _clock(self.store), OwnSettings.from_dict(initial)
+        tokens = Tokens(self.store, load_secret(self.state / "secret"), clock)
+        files = LogFiles(self.state, shared, asked.secrets, has_logs)
+        self.daemon: Daemon | Follower = Follower(self.store, settings, files, clock, tokens)
+        self._ending.callback(self.daemon.close)
+        at = self.daemon.status
+        warm_up(replace(settings, nodes=at.cluster.nodes, policy=at.policy, settings=at.settings))
+        self.daemon.start()
+        self._serve(tokens)
+        self.store.save_fact(STANDBY, {"url": listening.job_url})
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether another service is active."""
+        return isinstance(self.daemon, Follower)
+
+    def _take_over_if_free(self, tell: Callable[[str], None]) -> None:
+        """Become the active service if there is none any more."""
+        if time.monotonic() < self._next_try_s:
+            return
+        try:
+            if not self.store.try_to_own():
+                self._next_try_s = time.monotonic() + TAKE_OVER_EVERY_S
+                return
+        except StoreTrouble:  # `/healthz` says so: the follower has the same trouble
+            self._next_try_s = time.monotonic() + TAKE_OVER_EVERY_S
+            return
+        assert isinstance(self.daemon, Follower)
+        self.daemon.close()
+        take_store(self.store, self.state)
+        self.daemon.catch_up()
+        # Policy and queues stay as the journal has them: whoever is active may have changed them since this start.
+        asked = replace(self._asked, policy=None, settings={}, placement=None, queues=())
+        self._activate(asked, (self.daemon.engine, self.daemon.seq))
+        tell(f"The active service is gone: this one has taken over, with term {self.store.term}.")
+
+    # ------------------------------------------------------- the active service
+
+    def _activate(self, asked: ServeOptions, recovered: tuple[Engine, int] | None = None) -> None:
+        """Open the backend and start the daemon; `recovered` is the engine of a standby."""
         before = self.store.serve_options()
         chosen = asked.backend or before.get("backend", DEFAULT_BACKEND)
         cluster = cluster_options(asked, before, chosen)
@@ -136,13 +254,7 @@ class Server:
         moved = moved_folders(self.isolation, before)
         if stored and moved and len(recover(self.store, OwnSettings.from_dict(stored))[0].jobs.active):
             raise CannotServe(moved)
-        self._helper = asked.helper
-        if self._helper:
-            self._ending.callback(self._helper.close)
-        self._listening = listening = Listening(_listen_options(asked, before.get("port", 0), cluster.get("url")))
-        self._ending.callback(listening.socket.close)
-        #: Where this machine reaches the service, and the file of the CA by which to verify it.
-        self.url, self.ca, self.is_plain = listening.url, listening.address.get("ca"), listening.is_plain
+        listening = self._listening if self._app else self._listen(asked, before.get("port", 0), cluster.get("url"))
         asked = _with_policy(asked)
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
         shared = Path(cluster["shared"]) if "shared" in cluster else None
@@ -150,6 +262,7 @@ class Server:
         more = dict(asked.backend_settings or (before.get("backend_settings", {}) if same else {}))
         texts: dict[str, Any] = {name: cluster.get(name, "") for name in CLUSTER_OPTIONS}
         options = replace(options, **{**texts, "shared": shared}, settings=more)
+        options = self._with_term(options)
         if chosen == DEFAULT_BACKEND and not options.nodes:
             raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
@@ -159,60 +272,96 @@ class Server:
         asked = _with_placement(asked, self.store, backend)
         beginning = beginning or _begin(asked, self.store, _nodes_in_sight(SteadyBackend(backend)), backend.shares_gpus)
         clock = _clock(self.store)
-        tokens = Tokens(self.store, load_secret(self.state / "secret"), clock, alone(self.isolation, operator()))
+        why_alone = alone(self.isolation, operator())
+        tokens = Tokens(self.store, load_secret(self.state / "secret"), clock, alone=why_alone)
         check_alone(self.isolation, operator(), tokens.submitters())
-        self.token_file = self.state / "token"
         make_admin(tokens, self.token_file)
         first = _first_day(self.store, beginning)
 
         def environment(job: str, attempt: int) -> dict[str, str]:
             own = {"HORAE_SERVICE": _service_id(self.store.epoch), "HORAE_TOKEN": tokens.of_job(job, attempt)}
-            return {**listening.environment, **own}
+            return {**listening.environment, **self._standby_address(), **own}
 
         keep_s = _keep_s(asked.keep_s, before.get("keep_s"))
-        self.daemon = Daemon(self.store, backend, first, clock, environment, keep_s=keep_s)
-        self._ending.callback(self.daemon.close, LEAVE_S)
-        self.daemon.start(_reconfiguration_change(self.daemon, asked))
-        #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
-        self.policy_note: str = self.daemon.ask(_policy_note)
+        reserve = DiskReserve(self.state, file_of(asked.database or journal_url(self.state)))
+        self.daemon = daemon = Daemon(
+            self.store, backend, first, clock, environment, keep_s=keep_s, recovered=recovered, reserve=reserve
+        )
+        self._ending.callback(daemon.close, LEAVE_S)
+        daemon.start(_reconfiguration_change(daemon, asked))
+        self.notes = begin_rights(daemon, backend, is_first=not stored) + secret_notes(asked.secrets)
+        self.policy_note = daemon.ask(_policy_note)
         if isinstance(backend, FindsJobs):
-            taker = JobTaker(self.daemon, Operations(self.daemon), backend)
+            taker = JobTaker(daemon, Operations(daemon), backend)
             self._ending.callback(taker.close)
             taker.start()
-        self._serve(tokens)
         now: dict[str, Any] = {"port": listening.port, "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= cluster | ({} if chosen == DEFAULT_BACKEND else {"backend": chosen})
         now |= {"backend_settings": more} if more else {}
         now |= {"isolation": self.isolation} if chosen == DEFAULT_BACKEND and self.isolation else {}
         if now != before:
             self.store.save_serve_options(now)
+        if self.store.fact(STANDBY).get("url") == listening.job_url:
+            self.store.save_fact(STANDBY, {})
+        own = {"url": listening.job_url, "term": self.store.term, "host": socket.gethostname()}
+        self.store.save_fact(ACTIVE, own)
+        self._serve(tokens)
+
+    def _with_term(self, options: BackendOptions) -> BackendOptions:
+        """The options, with the term if another service can take over. A restored journal has forgotten some terms."""
+        if not self.store.can_be_taken_over:
+            return options
+        journal = _service_id(self.store.epoch)
+        self.store.raise_term(known_term(self.state, journal))
+        return replace(options, journal=journal, term=self.store.term)
+
+    def _standby_address(self) -> dict[str, str]:
+        """The variable by which jobs find the standby, if there is one."""
+        url = str(json.loads(self.store.recent_facts.get(STANDBY, "{}")).get("url", ""))
+        return {"HORAE_STANDBY_URL": url} if url and url != self._listening.job_url else {}
 
     def _serve(self, tokens: Tokens) -> None:
-        from horae.service.api import make_app
+        """Answer requests, and say where. The API of a standby that takes over answers from its daemon from now on."""
+        from horae.service.api.app import answer_from, make_app
 
-        app = make_app(self.daemon, tokens)
-        self._http = Http(app, self._listening.socket, self._listening.tls)
-        self._ending.callback(self._http.close)
-        self._ending.callback(app.state.service.leaving.set)
-        self._http.start()
-        address = self.state / "address.json"
+        if self._app:
+            answer_from(self._app, self.daemon, tokens)
+            self._remove_address(self.state / STANDBY_FILE)
+        else:
+            self._app = app = make_app(self.daemon, tokens)
+            self._http = Http(app, self._listening.socket, self._listening.tls)
+            self._ending.callback(self._http.close)
+            self._ending.callback(lambda: app.state.service.leaving.set())
+            self._http.start()
+        address = self.state / (STANDBY_FILE if self.stands_by else ADDRESS_FILE)
         write_private(address, json.dumps({**self._listening.address, "pid": os.getpid()}).encode())
-        self._ending.callback(address.unlink, missing_ok=True)
+        self._ending.callback(self._remove_address, address)
+
+    def _remove_address(self, path: Path) -> None:
+        """Remove the address of this service. Another one may have written its own since."""
+        with suppress(OSError, ValueError):
+            if json.loads(path.read_bytes()) == {**self._listening.address, "pid": os.getpid()}:
+                path.unlink()
 
     def wait(self, stop: threading.Event, tell: Callable[[str], None] = lambda note: None) -> None:
         """Serve until `stop` is set. Raises if the daemon or the HTTP server ends by itself.
 
-        Renewed certificates are taken up. `tell` is told of those that cannot be used, and of what is wrong for long.
+        A standby takes over as soon as it can. Renewed certificates are taken up. `tell` is told of those that cannot
+        be used, and of what is wrong for long.
         """
         health = HealthNotes()
         while not stop.wait(0.1):
+            if self.stands_by:
+                self._take_over_if_free(tell)
+            self.store.confirm_owner()
             for note in (self._listening.renew(), health.note(what_is_wrong(self.daemon), time.monotonic())):
                 if note:
                     tell(note)
             if self.daemon.crashed is not None:
                 raise self.daemon.crashed
-            if self._helper and not self._helper.is_there():
-                raise CannotServe(f"{self._helper.trouble} Running jobs go on, and the next service follows them.")
+            helper = self._asked.helper
+            if helper and not helper.is_there():
+                raise CannotServe(f"{helper.trouble} Running jobs go on, and the next service follows them.")
             if not self._http.alive:
                 raise CannotServe("The HTTP server ended unexpectedly: start the service again.")
 
@@ -288,10 +437,40 @@ def _cannot_start(state: Path, error: OSError) -> str:
     return f"The service cannot start because of {at} ({error.strerror or error}): fix that and try again."
 
 
-def _sqlite(state: Path) -> str:
-    from sqlalchemy import URL
+def _open_store(asked: ServeOptions, state: Path, tell: Callable[[str], None], stop: threading.Event) -> Opened:
+    """The store, owned and verified unless this is to be a standby. A database that does not answer is waited for."""
+    end_s, is_told = time.monotonic() + START_WAIT_S, False
+    while True:
+        try:
+            return open_store(
+                asked.database or journal_url(state),
+                state,
+                own=not asked.standby,
+                accept_loss=asked.accept_loss,
+                shared=asked.shared,
+            )
+        except StoreAway as away:
+            if time.monotonic() >= end_s:
+                raise
+            if not is_told:
+                tell(f"{away} It is tried again for {START_WAIT_S:.0f} s.")
+            is_told = True
+        if stop.wait(START_AGAIN_S):
+            raise CannotServe("The service was stopped before its database answered.")
 
-    return URL.create("sqlite", database=str(state / "journal.db")).render_as_string()
+
+def _await_active(store: Store, stop: threading.Event) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the first start, and what the active service says of itself, which may have begun just now."""
+    end_s = time.monotonic() + START_WAIT_S
+    while True:
+        initial, active = store.initial_settings(), store.fact(ACTIVE)
+        if initial and active:
+            return initial, active
+        if stop.wait(START_AGAIN_S) or time.monotonic() >= end_s:
+            raise CannotServe(
+                "The active service has not begun yet, or is of an older release: start the standby again when a "
+                "service of this release answers."
+            )
 
 
 def _service_id(epoch: float) -> str:
@@ -324,7 +503,9 @@ def _resources(state: Path, asked: ServeOptions, last: str | None, backend: str)
     devices = find_gpus() if asked.gpus is None and backend == DEFAULT_BACKEND else {}
     gpus = (None if devices else last) if asked.gpus is None else asked.gpus
     nodes = parse_virtual(gpus) if gpus is not None else tuple(devices)
-    return gpus, BackendOptions(state, nodes, asked.secrets, devices)
+    if backend == DEFAULT_BACKEND:
+        nodes = with_machine_room(nodes)
+    return gpus, BackendOptions(state, nodes, asked.secrets, devices, max_log_bytes=asked.max_log_bytes)
 
 
 def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) -> ListenOptions:

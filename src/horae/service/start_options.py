@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,26 @@ def _changed_option(name: str, now: str | None, last: str | None) -> str:
         return ""
     with_it = f"with --{name} {shlex.quote(last)}" if last else f"without --{name}"
     return f"Jobs of this service run: start it {with_it}, as they were started, and change that when they have ended."
+
+
+def check_standby(database: str | None) -> None:
+    """Refuse a standby whose journal is a file: only a database server knows when a service on another machine ends."""
+    if not database or not database.startswith("postgres"):
+        raise CannotServe(
+            "--standby needs a journal in PostgreSQL, the same as that of the active service: --database URL."
+        )
+
+
+def what_parts_services(asked: ServeOptions, before: Mapping[str, Any], chosen: str, active_host: str) -> str:
+    """Why this service cannot be the standby of the active one; empty if it can."""
+    if chosen == DEFAULT_BACKEND and active_host not in ("", socket.gethostname()):
+        return f"Jobs of the active service are processes of {active_host}: start its standby on that machine."
+    if "url" in before and not asked.url:
+        return (
+            f"Jobs reach the active service at {before['url']}: say with --url where they reach this one, or give the "
+            "same address again if it moves with the active service."
+        )
+    return ""
 
 
 def _names(namespaces: str) -> set[str]:

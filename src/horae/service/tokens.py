@@ -14,12 +14,14 @@ import os
 import re
 import secrets
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from horae.core.errors import UserError
 from horae.service.clock import Clock
-from horae.service.roles import Caller, NotFound, Role
+from horae.service.roles import Caller, NotFound, Role, Scope
 from horae.service.store.store import Store
 from horae.service.store.stored_records import TokenRecord
 
@@ -38,11 +40,24 @@ class BadToken(UserError):
 class Tokens:
     """The tokens of one service. Reads the store once, since only this process writes tokens."""
 
-    def __init__(self, store: Store, secret: bytes, clock: Clock, alone: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        secret: bytes,
+        clock: Clock,
+        day_clock: Callable[[], float] = time.time,
+        alone: str = "",
+    ) -> None:
         """`alone`: why only one user may submit jobs; empty if several may."""
         self._store, self._secret, self._clock, self._alone = store, secret, clock, alone
+        #: Unix time: a token ends by the day's clock. The service's own clock does not follow when that is set.
+        self._day_clock = day_clock
         self._records = {record.digest: record for record in store.tokens()}
         self._lock = threading.Lock()
+
+    def reload(self) -> None:
+        """Read the tokens again: for a standby, whose active service makes and revokes them."""
+        self._records = {record.digest: record for record in self._store.tokens()}
 
     # ------------------------------------------------------------------- users
 
@@ -50,27 +65,32 @@ class Tokens:
         """The caller who has this token; None if the token is unknown, expired or revoked."""
         digest = digest_of(token)
         record = self._records.get(digest)
-        if record is None or not hmac.compare_digest(record.digest, digest) or not record.usable(self._clock()):
+        if record is None or not hmac.compare_digest(record.digest, digest) or not record.usable(self._today_s()):
             return None
-        return Caller(record.user, Role(record.role))
+        return Caller(record.user, Role(record.role), Scope.read(record.scope))
 
-    def draft(self, user: str, role: Role, lasts_s: float | None) -> tuple[str, TokenRecord]:
+    def _today_s(self) -> float:
+        """Seconds since the store's epoch by the day's clock."""
+        return self._day_clock() - self._store.epoch
+
+    def draft(self, user: str, role: Role, lasts_s: float | None, scope: Scope = Scope()) -> tuple[str, TokenRecord]:  # noqa: B008, frozen
         """A new token and its record. The token is invalid until `add`."""
         if not _USER.fullmatch(user):
             raise BadToken(f"{user!r} cannot be a user name: use up to 63 letters, digits, dots, dashes, _ and @.")
-        if self._alone and role is not Role.VIEWER and user not in {operator(), *self.submitters()}:
+        if self._alone and role.may_write and user not in {operator(), *self.submitters()}:
             raise BadToken(self._alone)
         if lasts_s is not None and lasts_s <= 0:
             raise BadToken("The token would expire at once: give a time such as 30d.")
         token, now_s = PREFIX + secrets.token_urlsafe(_BYTES), self._clock()
-        ends_s = None if lasts_s is None else now_s + lasts_s
-        return token, TokenRecord(secrets.token_hex(4), digest_of(token), user, role.value, now_s, ends_s)
+        ends_s = None if lasts_s is None else self._today_s() + lasts_s
+        return token, TokenRecord(
+            secrets.token_hex(4), digest_of(token), user, role.value, now_s, ends_s, scope=str(scope)
+        )
 
     def submitters(self) -> set[str]:
         """Users who can submit jobs with a token that is valid now."""
-        records, now_s = list(self._records.values()), self._clock()
-        roles = (Role.ADMIN.value, Role.USER.value)
-        return {record.user for record in records if record.role in roles and record.usable(now_s)}
+        records, today_s = list(self._records.values()), self._today_s()
+        return {record.user for record in records if Role(record.role).may_write and record.usable(today_s)}
 
     def add(self, record: TokenRecord) -> None:
         """Store a token and make it valid."""
@@ -130,7 +150,7 @@ def make_admin(tokens: Tokens, path: Path) -> bool:
     """Make sure that the file holds a valid admin token; returns whether a new token was made."""
     if path.exists():
         caller = tokens.caller(read_private(path).decode("utf-8", "replace").strip())
-        if caller and caller.role is Role.ADMIN:
+        if caller and caller.is_admin:
             return False
         path.unlink()
     token, record = tokens.draft(operator(), Role.ADMIN, None)

@@ -10,6 +10,7 @@ from horae.core.cluster import Cluster
 from horae.core.counted import counted
 from horae.core.errors import UserError
 from horae.core.job import JobSpec
+from horae.core.node_room import lack_of_room
 from horae.core.queues import Queue, quota_below
 from horae.core.throughputs import Throughputs
 
@@ -26,7 +27,8 @@ def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughput
         if job.id in names:
             raise CannotRun(f"Two jobs are called {job.id!r}: give each an id of its own.")
         names.add(job.id)
-        alike = (job.job_class, job.gpus, job.gpus_min, job.nodes, job.gpu_types, job.unit, bool(job.throughput))
+        room = (job.cpus_per_gpu, job.memory_mb_per_gpu)
+        alike = (job.job_class, job.gpus, job.gpus_min, job.nodes, room, job.gpu_types, job.unit, bool(job.throughput))
         if alike in checked and not job.throughput:
             continue
         rates = throughputs.rates(job, cluster.gpu_types)
@@ -43,6 +45,8 @@ def check_fit(jobs: Sequence[JobSpec], cluster: Cluster, throughputs: Throughput
             raise CannotRun(
                 f"Job {job.id!r} {lacking}: give another --cluster, or another number of nodes in the trace."
             )
+        if lacking := lack_of_room(job, [node for node in cluster.nodes if node.gpu_type in types]):
+            raise CannotRun(f"Job {job.id!r} {lacking}: give nodes with more, or let the job ask for less.")
         checked.add(alike)
 
 

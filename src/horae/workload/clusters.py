@@ -24,8 +24,8 @@ DEFAULT_RACK = "rack-0"
 #: More GPUs than this are a slip of the keyboard, and would fill the memory.
 MAX_GPUS = 1_000_000
 
-NODE_KEYS = ("type", "count", "gpus", "name", "rack", "nodes_per_rack")
-QUEUE_KEYS = ("weight", "rule", "gpus_min", "gpus_max")
+NODE_KEYS = ("type", "count", "gpus", "name", "rack", "nodes_per_rack", "cpus", "memory_mb")
+QUEUE_KEYS = ("weight", "rule", "gpus_min", "gpus_max", "members", "admins")
 NODES_EXAMPLE = "nodes: [{type: v100, count: 8, gpus: 4}]"
 FILE_KEYS = ("nodes", "queues")
 SWITCH_COLUMNS = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
@@ -72,9 +72,14 @@ def cluster_as_yaml(cluster: Cluster) -> str:
     """A cluster as a cluster file, which `parse_cluster` reads back as the same cluster."""
     import yaml
 
-    nodes = [{"name": node.name, "type": node.gpu_type, "gpus": node.gpus, "rack": node.rack} for node in cluster.nodes]
-    document = {"nodes": nodes}
+    document = {"nodes": [_node_as_group(node) for node in cluster.nodes]}
     return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=10**6)
+
+
+def _node_as_group(node: Node) -> dict[str, str | int]:
+    """A node as a group of a cluster file; CPUs and memory only if they are counted."""
+    room = {key: count for key, count in (("cpus", node.cpus), ("memory_mb", node.memory_mb)) if count}
+    return {"name": node.name, "type": node.gpu_type, "gpus": node.gpus, "rack": node.rack, **room}
 
 
 def cluster_file(spec: str) -> Path | None:
@@ -200,7 +205,7 @@ def _nodes(group: dict[str, Any], numbers: Counter[str], racks: Iterator[int]) -
         if "nodes_per_rack" in group and number % group["nodes_per_rack"] == 0:
             # One counter for the whole file, so that no two groups fill the same rack by accident.
             rack = f"{gpu_type}-rack-{next(racks)}"
-        yield Node(name, gpu_type, group["gpus"], rack)
+        yield Node(name, gpu_type, group["gpus"], rack, group.get("cpus", 0), group.get("memory_mb", 0))
 
 
 def _check_group(where: str, group: Any) -> None:
@@ -212,7 +217,7 @@ def _check_group(where: str, group: Any) -> None:
         raise BadCluster(f"{where} does not say how many gpus a node has; add it.")
     if "rack" in group and "nodes_per_rack" in group:
         raise BadCluster(f"{where} has both rack and nodes_per_rack; keep one of them.")
-    for key in ("count", "gpus", "nodes_per_rack"):
+    for key in ("count", "gpus", "nodes_per_rack", "cpus", "memory_mb"):
         if key in group and (type(group[key]) is not int or group[key] < 1):
             raise BadCluster(f"{where}: {key} is {group[key]!r}; it must be a whole number from 1 up.")
     for key in ("type", "name", "rack"):
@@ -238,7 +243,12 @@ def _queue(path: Path, name: Any, settings: Any) -> Queue:
             raise BadQueue(f"{where}: {key} is {settings[key]!r}; it must be a whole number.")
     if type(settings.get("weight", 1)) not in (int, float):
         raise BadQueue(f"{where}: weight is {settings['weight']!r}; it must be a number.")
-    given = {key: value for key, value in settings.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
+    for key in ("members", "admins"):
+        names = given.get(key, [])
+        if not isinstance(names, list) or any(type(user) is not str for user in names):
+            raise BadQueue(f"{where}: {key} is {names!r}; it must be a list of users, such as [ann, '@students'].")
+        given[key] = tuple(names)
     return Queue(name, **given)
 
 

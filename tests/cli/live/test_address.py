@@ -156,3 +156,17 @@ def test_an_answer_from_something_else_is_told(fake: FakeService, horae: Horae, 
     assert answer.err.count("\n") == 1
     assert "version" in answer.err
     assert "bug" not in answer.err
+
+
+def test_a_standby_on_this_machine_is_found_beside_the_service_or_alone(home: Path) -> None:
+    private(home / "state" / "horae" / "token", "admin\n")
+    standby = {"url": "http://127.0.0.1:7", "pid": os.getpid()}
+    private(home / "state" / "horae" / "standby.json", json.dumps(standby))
+    own_service(home)
+    found = find_address(None)
+    assert (found.url, found.others) == ("http://127.0.0.1:9", ("http://127.0.0.1:7",))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    own_service(home, pid=ended.pid)
+    found = find_address(None)
+    assert (found.url, found.others) == ("http://127.0.0.1:7", ())

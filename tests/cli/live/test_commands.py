@@ -233,6 +233,22 @@ def test_the_log_as_it_is_and_the_state_as_exit_code(fake: FakeService, horae: H
     assert fake.last.query == {"tail": ["3"], "attempt": ["1"]}
 
 
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize(("terminal", "raw"), [(True, False), (True, True), (False, False)])
+def test_a_log_cannot_control_the_terminal(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch, follow: bool, terminal: bool, raw: bool
+) -> None:
+    line = "\x1b]0;title\x07 50 %\r\x9b2J\ttab"
+    fake.answers["GET /v1/jobs/train-1"] = detail(state="finished")
+    message = json.dumps({"line": line, "attempt": 1})
+    ended = 'event: end\ndata: {"state": "finished"}\n\n'
+    fake.answers["GET /v1/jobs/train-1/logs"] = (f"data: {message}\n\n{ended}" if follow else f"{line}\n").encode()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    answer = horae("logs", "train-1", *(["-f"] if follow else []), *(["--raw"] if raw else []))
+    harmless = "\\x1b]0;title\\x07 50 %\r\\x9b2J\ttab\n"
+    assert answer.out.replace("\r\n", "\n") == (harmless if terminal and not raw else f"{line}\n")
+
+
 def test_the_log_of_a_job_that_is_not_there(fake: FakeService, horae: Horae) -> None:
     fake.answers["GET /v1/jobs/train-1"] = (404, {"error": "There is no job 'train-1'."})
     assert horae("logs", "train-1").code == 102
@@ -508,16 +524,45 @@ def test_nodes_are_listed_drained_and_resumed(fake: FakeService, horae: Horae) -
 def test_a_token_is_shown_once_alone_on_stdout(fake: FakeService, horae: Horae) -> None:
     fake.answers |= {
         "POST /v1/tokens": {"token": "abc", "id": "t1"},
-        "GET /v1/tokens": {"tokens": [{"id": "t1", "user": "ana", "role": "user", "created": None, "expires": None}]},
+        "GET /v1/tokens": {
+            "tokens": [{"id": "t1", "user": "ana", "role": "user", "scope": "", "created": None, "expires": None}]
+        },
         "DELETE /v1/tokens/t1": (204, b""),
     }
     answer = horae("token", "create", "ana", "--expires", "30d")
     assert answer.out == "abc\n"
     assert "horae token revoke t1" in answer.err
-    assert fake.last.body == {"user": "ana", "role": "user", "expires": "30d"}
+    assert fake.last.body == {"user": "ana", "role": "member", "expires": "30d", "scope": ""}
     assert row_of(horae("token", "list").out, "t1")[1:3] == ["ana", "user"]
     assert horae("token", "revoke", "t1").out == "Token t1 is revoked.\n"
     assert horae("token", "create", "ana", "--role", "king").code == 2
+
+
+def test_a_token_is_a_members_and_can_be_narrowed(fake: FakeService, horae: Horae) -> None:
+    fake.answers = {"POST /v1/tokens": {"token": "abc", "id": "t1"}}
+    assert horae("token", "create", "ana").code == 0
+    assert fake.last.body == {"user": "ana", "role": "member", "expires": None, "scope": ""}
+    assert horae("token", "create", "ana", "--scope", "queue=org/a", "--scope", "submit-only").code == 0
+    assert fake.last.body["scope"] == "queue=org/a,submit-only"
+
+
+def test_limits_are_shown_and_set(fake: FakeService, horae: Horae) -> None:
+    """Tests cli/live/limits.py."""
+    each, yours = {"whom": "each-user", "gpus": 8, "grace_s": None}, {"whom": "user:ana", "gpus": 8, "grace_s": None}
+    fake.answers = {key: {"limits": [each], "yours": yours} for key in ("GET /v1/limits", "PUT /v1/limits")}
+    assert row_of(horae("limits").out, "each-user") == ["each-user", "8"]
+    assert row_of(horae("limits", "show").out, "yours") == ["yours", "8"]
+    assert horae("limits", "-o", "json").json["yours"]["gpus"] == 8
+    assert horae("limits", "set", "--gpus", "8", "--grace", "10m", "--requests", "2.5").code == 0
+    assert fake.last.body == {"whom": "each-user", "gpus": 8, "grace_s": 600.0, "requests_per_s": 2.5}
+    for words, whom in ((["--user", "ana"], "user:ana"), (["--queue", "a/b"], "queue:a/b"), (["--all"], "all")):
+        assert horae("limits", "set", *words, "--queued-jobs", "none").code == 0
+        assert fake.last.body == {"whom": whom, "queued_jobs": None}
+    assert "nothing to set" in horae("limits", "set", "--user", "ana").err
+    assert "give one of" in horae("limits", "set", "--user", "ana", "--all", "--gpus", "1").err
+    assert "--log-reads: 'many' is not a number" in horae("limits", "set", "--log-reads", "many").err
+    fake.answers["GET /v1/limits"] = {"limits": [], "yours": {"whom": "user:ana"}}
+    assert "There are no limits" in horae("limits").out
 
 
 def test_settings_are_shown_and_changed(fake: FakeService, horae: Horae, tmp_path: Any) -> None:
@@ -533,7 +578,10 @@ def test_settings_are_shown_and_changed(fake: FakeService, horae: Horae, tmp_pat
     file = tmp_path / "queues.yaml"
     file.write_text("queues: {a: {weight: 2, gpus_max: 4}}\n")
     assert horae("settings", "set", "themis", "--set", "lease=60", "--queues", file).code == 0
-    assert fake.asked[-2].body == {"policy": "themis", "settings": {"lease": "60"}, "queues": [queue]}
+    whole = {**queue, "members": [], "admins": []}
+    assert fake.asked[-2].body == {"policy": "themis", "settings": {"lease": "60"}, "queues": [whole]}
+    assert horae("settings", "set", "--unknown-queues", "users").code == 0
+    assert fake.asked[-2].body["unknown_queues"] == "users"
     assert horae("settings", "set", "-o", "json", "--set", "f=0.5").json["policy"] == "themis"
     assert fake.asked[-2].body == {"policy": None, "settings": {"f": "0.5"}, "queues": []}
     assert "nothing to change" in horae("settings", "set").err

@@ -38,7 +38,9 @@ class ReportAddress:
     """The address for progress reports. No proxies and no redirects, so that the token reaches only the service."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._url = env["HORAE_URL"].rstrip("/")
+        urls = f"{env['HORAE_URL']},{env.get('HORAE_STANDBY_URL', '')}"
+        #: Addresses of the service and its standby; the one that answered last comes first.
+        self._urls = [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
         self._path = f"/v1/attempts/{env['HORAE_JOB_ID']}/{env.get('HORAE_ATTEMPT') or 1}/progress"
         self._token = env.get("HORAE_TOKEN", "")
         #: Certificates of the CA that vouches for the service: a text, or a file. Empty: those the system trusts.
@@ -46,23 +48,43 @@ class ReportAddress:
         self._tls: ssl.SSLContext | None = None
 
     def post(self, report: RunProgress, ready: bool) -> tuple[int, bytes]:
-        """Send a report; returns HTTP status and body.
+        """Send a report to the service that is active; returns HTTP status and body.
 
         `ready` says that this is the first report of the attempt.
         """
+        for url in self._urls[:-1]:
+            try:
+                status, answer, is_standby = self._post_to(url, report, ready)
+            except OSError:
+                continue
+            if not is_standby:
+                self._prefer(url)
+                return status, answer
+        last = self._urls[-1]
+        status, answer, is_standby = self._post_to(last, report, ready)
+        if not is_standby:
+            self._prefer(last)
+        return status, answer
+
+    def _prefer(self, url: str) -> None:
+        self._urls.remove(url)
+        self._urls.insert(0, url)
+
+    def _post_to(self, address: str, report: RunProgress, ready: bool) -> tuple[int, bytes, bool]:
+        """HTTP status, body, and whether another service is active."""
         # Imported here: this module takes longer to import than the rest of this package.
         from urllib.parse import urlsplit
 
-        url = urlsplit(self._url)
+        url = urlsplit(address)
         if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError(f"HORAE_URL is no address of a service: {self._url}")
+            raise ValueError(f"HORAE_URL is no address of a service: {address}")
         connection = self._connection(url.scheme, url.hostname, url.port)
         body = {"step": report.step, "total": report.total, "loss": report.loss, "ready": ready}
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
             connection.request("POST", url.path + self._path, json.dumps(body), headers)
             answer = connection.getresponse()
-            return answer.status, answer.read(_ANSWER_BYTES)
+            return answer.status, answer.read(_ANSWER_BYTES), answer.getheader("Horae-Standby") is not None
         finally:
             connection.close()
 

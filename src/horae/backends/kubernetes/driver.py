@@ -34,6 +34,7 @@ from horae.backends.kubernetes.objects import (
     SLOW_S,
     KubeNode,
     KubePod,
+    beside_others,
     cannot_start,
     foreign_by_node,
     read_node,
@@ -85,10 +86,12 @@ class KubernetesDriver(ClusterDriver):
         self._give_up_stuck(own, now_s)
         states = ((pod.piece, state_of(pod, nodes.get(pod.node), now_s)) for pod in own)
         self._last_nodes = {**self._deleted(nodes, own), **nodes}
+        others = list(self._others())
+        seen = {name: seen_node(node, *self._sizes.believe(node)) for name, node in self._last_nodes.items()}
         return Look(
-            nodes={name: seen_node(node, *self._sizes.believe(node)) for name, node in self._last_nodes.items()},
+            nodes={name: beside_others(node, self._last_nodes[name], others) for name, node in seen.items()},
             pieces={piece: state for piece, state in states if piece and state},
-            foreign=foreign_by_node(self._others(), nodes),
+            foreign=foreign_by_node(others, nodes),
         )
 
     def _deleted(self, nodes: Mapping[str, KubeNode], own: Iterable[KubePod]) -> dict[str, KubeNode]:

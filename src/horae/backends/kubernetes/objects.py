@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -321,6 +321,18 @@ def seen_node(node: KubeNode, gpus: int, why: str) -> SeenNode:
         is_open=not why,
         is_lost=node.is_lost,
         why=why,
+    )
+
+
+def beside_others(seen: SeenNode, node: KubeNode, pods: Iterable[KubePod]) -> SeenNode:
+    """A node with the CPUs and memory that pods of others leave; at least 1 of each, for 0 would mean unknown."""
+    beside = [pod for pod in pods if pod.node == node.name]
+    cpus_m = node.cpus_m - sum(pod.cpus_m for pod in beside)
+    memory_mb = node.memory_mb - sum(pod.memory_mb for pod in beside)
+    return replace(
+        seen,
+        cpus=max(1, cpus_m // 1000) if node.cpus_m else 0,
+        memory_mb=max(1, memory_mb) if node.memory_mb else 0,
     )
 
 

@@ -3,11 +3,16 @@
 Each attempt has a folder and a runner, a small process that outlives the daemon (`runner.py`). State is
 written to disk before it is acted on, so a backend opened on the folder of a dead backend finds the running
 attempts, follows them again, and starts nothing twice.
+
+Disks may be slow and jobs may write into the folders of their attempts, so threads read and write these
+(`disk_workers.py`), in order for one attempt. The daemon's loop takes up what they found out. A launch or a stop that
+hears nothing has a deadline: the runner and all that it started are killed. If that does not help, the node is closed.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import signal
 import sys
@@ -19,18 +24,39 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from horae.backends.local import runner
-from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders, work_in, work_saved
+from horae.backends.local.attempt_fate import Fate, find_out, work_done
+from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders, ExitRecord, Order
+from horae.backends.local.disk_workers import DiskWorkers, Then
 from horae.backends.local.isolation.modes import Isolation, NoIsolation
-from horae.backends.local.processes import ExitWatcher, Process, leftovers, this_boot
-from horae.backends.local.runner_order import ATTEMPT_VARIABLE, BadTask, driver_numbers, make_order, task_of
-from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt, Seen, Sight, Start
+from horae.backends.local.processes import ExitWatcher, Process
+from horae.backends.local.runner_order import BadTask, driver_numbers, make_order
+from horae.backends.protocol import RUN_AGAIN, Attempt, Seen, Sight, Start
+from horae.backends.silent_ends import SilentEnds
 from horae.backends.task import Task
+from horae.backends.terms import Overtaken, Term
 from horae.core.cluster import Node
 from horae.core.errors import UserError
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed, NodeObserved
 
+_LOG = logging.getLogger(__name__)
 #: Seconds after which a job that never reports counts as started.
 READY_S = 5.0
+#: Seconds between two looks at an attempt that is about to begin or to end, and at one that was only ordered.
+_LOOK_AGAIN_S, _LOOK_RARELY_S = 0.1, 1.0
+#: Most seconds for which a new backend waits for the records of the last one, and for which an old one finishes work.
+_OPEN_S, _CLOSE_S = 10.0, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerDeadlines:
+    """How long the local backend waits for a runner, in seconds."""
+
+    #: From its start until the job's processes are up.
+    launch_s: float = 60.0
+    #: From a stop until the end, after the job's grace period: five seconds from SIGTERM to SIGKILL, and some more.
+    stop_s: float = 5.0 + 30.0
+    #: From the kill of the runner until nothing is left; after that the node is closed.
+    kill_s: float = 30.0
 
 
 @dataclass(slots=True)
@@ -39,25 +65,35 @@ class _TrackedAttempt:
 
     attempt: Attempt
     folder: AttemptFolder
-    nodes: tuple[str, ...]
-    task: Task | None
-    #: Work in the job's checkpoint when the order was written.
-    saved: float = 0.0
-    #: Process id of the runner if this backend started it and has not reaped it; else 0.
-    child: int = 0
-    #: Whether this backend started a runner, so that a runner that never appears is a failed launch.
-    ordered: bool = False
-    #: Version of `runner.json` that was read last; 0 before the first.
-    runner_stamp: int = 0
+    #: What its order says; None before it is written or read, or if it cannot be understood.
+    order: Order | None = None
+    #: The runner, if this backend started it. Set by the thread that did, so that the next one knows it.
+    child: Process | None = None
+    #: Whether a start was asked for.
+    asked_for: bool = False
+    #: Whether processes of it may live although no runner is followed.
+    may_live: bool = True
     #: When the job's processes came up, in seconds of the monotonic clock.
     up_at: float | None = None
     #: Whether this backend has reported the attempt as started.
     announced: bool = False
     ended: bool = False
+    #: When to look at its files again; None if there is no need to.
+    look_s: float | None = None
+    #: When its launch, or its stop, has taken too long; when it was killed for that; monotonic.
+    launch_by_s: float | None = None
+    stop_by_s: float | None = None
+    killed_s: float | None = None
+    #: Why it counts as a failed launch: it did not come up in time.
+    late: str = ""
+
+    def may_be_on(self, node: str) -> bool:
+        """Whether it is on a node, as far as is known."""
+        return not self.order or node in self.order.nodes
 
 
 class LocalBackend:
-    """Runs attempts as processes of this machine. Not thread-safe, but for `log` and `secrets`."""
+    """Runs attempts as processes of this machine. Not thread-safe, but for `log`, `secrets` and `refusal`."""
 
     shares_gpus = True
 
@@ -67,36 +103,55 @@ class LocalBackend:
         nodes: Sequence[Node],
         secrets: Path | None = None,
         devices: Mapping[Node, tuple[int, ...]] | None = None,
+        max_log_bytes: int = runner.LARGEST_LOG,
         ready_s: float = READY_S,
+        deadlines: RunnerDeadlines | None = None,
         isolation: Isolation | None = None,
     ) -> None:
         """Continue from the folder `state`; `devices` holds the driver's GPU numbers by node, if GPUs are real."""
         self._isolation: Isolation = isolation or NoIsolation()
-        self._sight, self._ready_s = Sight(tuple(Seen.of(node) for node in nodes)), ready_s
+        self._term = Term(state, "", 0)
+        #: Why this service starts and stops nothing any more; empty while no other has taken over.
+        self._overtaken = ""
+        self._nodes = tuple(Seen.of(node) for node in nodes)
+        self._sight, self._ready_s = Sight(self._nodes), ready_s
+        self._deadlines = deadlines or RunnerDeadlines()
         self._secrets = secrets.resolve() if secrets else None
         self._devices = {node.name: numbers for node, numbers in (devices or {}).items()}
-        self._folders = AttemptFolders(state.resolve())
-        self._runners = ExitWatcher()
+        self._folders, self._max_log_bytes = AttemptFolders(state.resolve()), max_log_bytes
+        self._runners, self._workers, self._silent_ends = ExitWatcher(), DiskWorkers(), SilentEnds()
         self._events: list[Event] = []
-        #: Starts and stops that the disk did not allow, tried again at each `watch`, and why.
-        self._noted: dict[Attempt, Start | None] = {}
-        self._refusal = ""
+        #: Stops that the disk did not allow, tried again at each `watch`, and why.
+        self._noted: dict[Attempt, str] = {}
         #: Whether `watch` has told which attempts live.
         self._observed = False
         self._tracked: dict[Attempt, _TrackedAttempt] = {}
         #: Attempts with a followed runner that are not reported as started yet.
         self._starting: dict[Attempt, _TrackedAttempt] = {}
-        #: Attempts that have not ended and have no followed runner: their fate must be read from disk.
-        self._unresolved: dict[Attempt, _TrackedAttempt] = {}
+        #: Attempts that are to be looked at again, or have a deadline.
+        self._pending: dict[Attempt, _TrackedAttempt] = {}
+        #: Process ids of runners that are children of this process, and whose exit status was not read.
+        self._unreaped: set[int] = set()
+        #: Attempts that were killed and do not end.
+        self._stuck: dict[Attempt, _TrackedAttempt] = {}
         self._bin_thread = threading.Thread()
         self._empty_bin()
         for attempt in self._folders.tracked():
-            self._resolve(self._load(attempt))
+            self._look_at(self._track(attempt))
+        self._workers.wait(_OPEN_S)
+        self._take_up()
 
     @property
     def trouble(self) -> str:
-        """Why an attempt cannot be started or stopped now."""
-        return self._refusal or self._isolation.trouble
+        """Why an attempt cannot be started or stopped now, or does not end, or why nothing is started any more."""
+        if self._overtaken:
+            return self._overtaken
+        if why := next(iter(self._noted.values()), ""):
+            return f"A job cannot be stopped: {why}."
+        if self._stuck:
+            nodes = ", ".join(sorted(self._stuck_nodes()))
+            return f"Processes of a job do not end although they were killed: {nodes} closed until they are gone."
+        return self._isolation.trouble
 
     @property
     def honours(self) -> frozenset[str]:
@@ -112,67 +167,38 @@ class LocalBackend:
         return self._sight
 
     def start(self, start: Start) -> None:
-        """Write the order of an attempt and start its runner, unless the attempt was started before."""
-        self._try((start.job, start.attempt), start)
+        """Note an attempt to start; a thread writes its order and starts its runner, unless it was started before."""
+        attempt = (start.job, start.attempt)
+        tracked = self._tracked.get(attempt) or self._track(attempt)
+        if not tracked.ended and not tracked.asked_for and attempt not in self._runners:
+            tracked.asked_for = tracked.may_live = True
+            self._workers.submit(attempt, lambda: self._launch(tracked, start))
 
     def stop(self, job: str, attempt: int) -> None:
-        """Ask the runner of an attempt to stop it; cancel an attempt that has no runner."""
-        self._try((job, attempt), None)
+        """Note that an attempt must stop; its runner is asked to once that is on disk. Cancels one without a runner."""
+        tracked = self._tracked.get((job, attempt)) or self._track((job, attempt))
+        if not tracked.ended:
+            self._workers.submit(tracked.attempt, lambda: self._request_stop(tracked))
 
     def gone(self, node: str) -> None:
         """Do nothing: of this machine it is always known what runs."""
 
-    def _try(self, attempt: Attempt, start: Start | None) -> None:
-        """Start an attempt, or stop it (None). What the disk does not allow is tried again later."""
-        self._noted.pop(attempt, None)
-        try:
-            if start:
-                self._start(start)
-            else:
-                self._stop(attempt)
-        except OSError as error:
-            self._noted[attempt] = start
-            self._refusal = f"A job cannot be {'started' if start else 'stopped'}: {error.strerror or error}."
-
-    def _start(self, start: Start) -> None:
-        attempt = (start.job, start.attempt)
-        if attempt in self._runners or runner.was_begun(str(self._folders.of(attempt).path)):
-            self._adopt(attempt)
-            return
-        tracked = self._tracked.get(attempt)
-        if tracked and tracked.ended:
-            return
-        try:
-            tracked = self._order(start)
-            tracked.child = self._spawn(tracked.folder)
-        except (OSError, UserError) as why:
-            self._launch_failed(self._tracked.get(attempt) or self._track_failed(start), str(why))
-            return
-        tracked.ordered = True
-        self._follow(tracked, Process.of(tracked.child))
-
-    def _stop(self, attempt: Attempt) -> None:
-        tracked = self._tracked.get(attempt)
-        if not tracked:
-            self._folders.remember(attempt)
-            tracked = self._load(attempt)
-        if tracked.ended:
-            return
-        tracked.folder.request_stop()
-        self._resolve(tracked)
-        self._runners.terminate(tracked.attempt)
+    def act_under(self, term: Term) -> None:
+        """Start and stop nothing once another service has a higher term."""
+        self._term = term
 
     def watch(self, now_s: float) -> list[Event]:
-        """Events since the last call. Costs one system call if nothing happened."""
-        for attempt, start in list(self._noted.items()):
-            self._try(attempt, start)
-        self._refusal = self._refusal if self._noted else ""
-        for attempt in self._runners.poll():
+        """Events since the last call. Costs two system calls if nothing happened."""
+        self._take_up()
+        for attempt in list(self._noted):
+            if not self._workers.is_busy(attempt):
+                self.stop(*attempt)
+        if dead := self._runners.poll():
+            self._reap()
+        for attempt in dead:
             self._starting.pop(attempt, None)
-            self._unresolved[attempt] = self._tracked[attempt]
-        for tracked in list(self._unresolved.values()):
-            with suppress(OSError):  # the disk is full: try again at the next call
-                self._resolve(tracked)
+            self._look_at(self._tracked[attempt])
+        self._see_to_pending(time.monotonic())
         self._report_started()
         events, self._events = self._events, []
         if not self._observed:
@@ -181,11 +207,11 @@ class LocalBackend:
         return [replace(event, at_s=now_s) for event in events]
 
     def _alive(self) -> list[Event]:
-        """Attempts with living processes, by node."""
+        """Attempts with living processes, by node. One whose nodes are unknown may be on any."""
         alive = [tracked for tracked in self._tracked.values() if self._is_alive(tracked)]
         return [
-            NodeObserved(0.0, name, tuple(sorted(tracked.attempt for tracked in alive if name in tracked.nodes)))
-            for name in (node.name for node in self._sight.nodes)
+            NodeObserved(0.0, node.name, tuple(sorted(each.attempt for each in alive if each.may_be_on(node.name))))
+            for node in self._nodes
         ]
 
     def forget(self, job: str, attempt: int) -> None:
@@ -193,18 +219,27 @@ class LocalBackend:
         tracked = self._tracked.get((job, attempt))
         if not tracked or self._is_alive(tracked):
             return
+        del self._tracked[tracked.attempt]
+        self._pending.pop(tracked.attempt, None)
+        self._events = [event for event in self._events if _attempt_of(event) != tracked.attempt]
+        self._workers.submit(tracked.attempt, lambda: self._remove_records(tracked))
+
+    def _remove_records(self, tracked: _TrackedAttempt) -> Then:
+        if not self._term.is_held:
+            return _nothing
         with suppress(OSError):  # the disk is full: leftover files do no harm
             tracked.folder.end(RUN_AGAIN, time.time(), stopped=True, was_begun=False)
             tracked.folder.scrub()
         with suppress(OSError):  # the next backend reports the end again
             self._folders.forget(tracked.attempt)
-        del self._tracked[tracked.attempt]
-        self._unresolved.pop(tracked.attempt, None)
-        self._events = [event for event in self._events if _attempt_of(event) != tracked.attempt]
+        return _nothing
 
     def discard(self, jobs: Iterable[str], kept: Iterable[Task]) -> list[str]:
         """Delete the folders of jobs: logs, working folders and checkpoints in the state folder, nothing outside it."""
-        needed = {job for job, _ in self._tracked} | self._folders.jobs_named_in(kept, self._isolation.job_folders)
+        if not self._term.is_held:
+            return []
+        needed = {job for job, _ in self._tracked} | self._workers.jobs()
+        needed |= self._folders.jobs_named_in(kept, self._isolation.job_folders)
         gone = [job for job in jobs if job not in needed and self._folders.discard(job)]
         self._empty_bin()
         return gone
@@ -226,12 +261,40 @@ class LocalBackend:
 
     def close(self) -> None:
         """Release all resources. Running attempts go on; the next backend on this folder follows them."""
+        self._workers.close(_CLOSE_S)
         self._runners.close()
 
-    # --- starting
+    # --- in threads: nothing here changes what the loop knows
 
-    def _order(self, start: Start) -> _TrackedAttempt:
-        """Track an attempt and write its order. An order that exists already is kept."""
+    def _launch(self, tracked: _TrackedAttempt, start: Start) -> Then:
+        """Write the order of an attempt and start its runner, unless the attempt was started before."""
+        folder = tracked.folder
+        try:
+            self._term.check()
+            if runner.was_begun(str(folder.path)):
+                return self._take_up_begun(tracked)
+            self._order(start)
+            tracked.child = child = Process.of(self._spawn(folder))
+        except Overtaken as why:
+            return self._overtaken_by(why)
+        except Exception as why:
+            if not isinstance(why, OSError | UserError):
+                _LOG.exception("An attempt could not be started.")
+            reason = str(why) or type(why).__name__
+            return lambda: self._launch_failed(tracked, reason)
+        order = folder.order()
+        return lambda: self._note_launched(tracked, order, child)
+
+    def _take_up_begun(self, tracked: _TrackedAttempt) -> Then:
+        """Follow an attempt that was begun before. One that has ended and was forgotten is another one's."""
+        if not self._folders.is_tracked(tracked.attempt) and tracked.folder.exit():
+            why = f"its folder {tracked.folder.path} was used by another attempt, whose end is in it"
+            return lambda: self._launch_failed(tracked, why)
+        self._folders.remember(tracked.attempt)
+        return self._find_out(tracked)
+
+    def _order(self, start: Start) -> None:
+        """Write an order. An order that exists already is kept."""
         attempt = (start.job, start.attempt)
         self._check_places(start)
         folder = self._folders.of(attempt).path
@@ -240,212 +303,295 @@ class LocalBackend:
         gpus = [number for place in start.places for number in driver_numbers(place, self._devices)]
         order = self._isolation.adapt(order, start, gpus)
         # An attempt that adds nothing to its checkpoint must not ask to be run again.
-        order["saved"] = self._work_saved(start.job, start.task, folder, is_user_owned=job_folder is not None)
+        saved = work_done(self._folders, attempt, start.task, is_user_owned=job_folder is not None)
+        order |= {"saved": saved, "max_log_bytes": self._max_log_bytes}
         self._folders.remember(attempt).write_order(order)
-        return self._load(attempt)
-
-    def _check_places(self, start: Start) -> None:
-        """Refuse GPUs that this machine no longer has."""
-        gpus = {node.name: node.gpus for node in self._sight.nodes}
-        for place in start.places:
-            gone = [number for number in place.gpus if number >= gpus.get(place.node, 0)]
-            if gone:
-                raise BadTask(f"Node {place.node} no longer has GPU {gone[0]}.")
-
-    def _load(self, attempt: Attempt) -> _TrackedAttempt:
-        """Track an attempt from its files."""
-        folder = self._folders.of(attempt)
-        order = folder.order()
-        tracked = _TrackedAttempt(
-            attempt, folder, tuple(order["nodes"]) if order else (), task_of(order) if order else None
-        )
-        tracked.saved = float(order.get("saved", 0.0)) if order else 0.0
-        self._tracked[attempt] = self._unresolved[attempt] = tracked
-        return tracked
-
-    def _adopt(self, attempt: Attempt) -> None:
-        """Follow an attempt that another backend started. An ended and forgotten attempt stays forgotten."""
-        if attempt not in self._tracked and not self._folders.of(attempt).exit():
-            self._folders.remember(attempt)
-            self._resolve(self._load(attempt))
-
-    def _track_failed(self, start: Start) -> _TrackedAttempt:
-        """Track an attempt whose order could not be written."""
-        attempt = (start.job, start.attempt)
-        tracked = _TrackedAttempt(attempt, self._folders.of(attempt), (), start.task)
-        self._tracked[attempt] = tracked
-        return tracked
-
-    def _follow(self, tracked: _TrackedAttempt, process: Process) -> None:
-        self._unresolved.pop(tracked.attempt, None)
-        self._starting[tracked.attempt] = tracked
-        self._runners.follow(tracked.attempt, process)
-
-    # --- finding out what became of an attempt
-
-    def _resolve(self, tracked: _TrackedAttempt) -> None:
-        """Read from disk whether an attempt without a followed runner has ended, lives, crashed or never started."""
-        if tracked.attempt not in self._unresolved:
-            return
-        process, end = tracked.folder.runner_process(), tracked.folder.exit()
-        if end:
-            self._reap(tracked)
-            self._report_end(tracked, int(end["code"]), bool(end["stopped"]))
-        elif process and process.is_alive():
-            self._reap(tracked)
-            self._follow(tracked, process)
-        elif process:
-            self._reap(tracked)
-            self._clean_up_after_crash(tracked, process)
-        elif tracked.folder.stop_requested:
-            self._cancel_unstarted(tracked)
-        elif tracked.ordered and not tracked.folder.locked and not tracked.folder.runner():
-            self._reap(tracked)
-            self._launch_failed(tracked, f"its runner ended before the job began; {tracked.folder.log} says why")
-
-    def _clean_up_after_crash(self, tracked: _TrackedAttempt, process: Process) -> None:
-        """Clean up after a runner that died without writing `exit.json`: kill its processes, then write the exit.
-
-        If the machine went down, the attempt counts as stopped, so that the job runs again.
-        """
-        stopped = tracked.folder.stop_requested or process.boot_id != this_boot()
-        leftover_pids = leftovers(process, f"{ATTEMPT_VARIABLE}={tracked.folder.path}")
-        for pid in leftover_pids:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        control_group = (tracked.folder.runner() or {}).get("control_group", "")
-        if process.boot_id == this_boot() and control_group:
-            leftover_pids += self._isolation.left(str(control_group))
-        if not leftover_pids and tracked.folder.end(KILLED, time.time(), stopped, was_begun=True):
-            self._report_end(tracked, KILLED, stopped)
-
-    def _cancel_unstarted(self, tracked: _TrackedAttempt) -> None:
-        """Make sure that an attempt that was never started cannot start any more."""
-        if tracked.folder.end(RUN_AGAIN, time.time(), stopped=True, was_begun=False):
-            self._reap(tracked)
-            self._report_end(tracked, RUN_AGAIN, stopped=True)
-
-    def _report_end(self, tracked: _TrackedAttempt, code: int, stopped: bool) -> None:
-        job, attempt = tracked.attempt
-        done = self._work_done(tracked)
-        self._read_up_at(tracked)
-        if tracked.up_at is not None and not tracked.announced:
-            # It was up for less than `ready_s`, and worked all the same.
-            self._announce(tracked, time.monotonic())
-        if code == 0:
-            self._finish(tracked, JobFinished(0.0, job, attempt))
-        elif stopped or (code == RUN_AGAIN and (tracked.folder.stop_requested or done > tracked.saved)):
-            self._finish(tracked, JobStopped(0.0, job, attempt, done))
-        else:
-            self._finish(tracked, JobFailed(0.0, job, attempt, code, done))
-
-    def _launch_failed(self, tracked: _TrackedAttempt, why: str) -> None:
-        self._finish(tracked, LaunchFailed(0.0, *tracked.attempt, why))
-
-    def _finish(self, tracked: _TrackedAttempt, event: Event) -> None:
-        tracked.ended = True
-        self._unresolved.pop(tracked.attempt, None)
-        self._starting.pop(tracked.attempt, None)
-        self._runners.unfollow(tracked.attempt)
-        self._events.append(event)
-
-    def _reap(self, tracked: _TrackedAttempt) -> None:
-        """Reap a dead runner that is a child of this process."""
-        try:
-            if tracked.child and os.waitpid(tracked.child, os.WNOHANG)[0]:
-                tracked.child = 0
-        except ChildProcessError:
-            tracked.child = 0  # reaped elsewhere in this process
-
-    def _report_started(self) -> None:
-        """Report attempts as started whose processes have been up for `ready_s`."""
-        now_s = time.monotonic()
-        for tracked in list(self._starting.values()):
-            self._read_up_at(tracked)
-            if tracked.up_at is not None and now_s - tracked.up_at >= self._ready_s:
-                del self._starting[tracked.attempt]
-                self._announce(tracked, now_s)
-
-    def _read_up_at(self, tracked: _TrackedAttempt) -> None:
-        """Read when the job's processes came up, if `runner.json` is new. A moment of another boot is none of ours."""
-        if tracked.up_at is None and tracked.runner_stamp != (stamp := tracked.folder.runner_stamp()):
-            identity = tracked.folder.runner() or {"up_at": None, "boot_id": ""}
-            tracked.runner_stamp = stamp
-            tracked.up_at = identity["up_at"] if identity["boot_id"] == this_boot() else None
-
-    def _announce(self, tracked: _TrackedAttempt, now_s: float) -> None:
-        assert tracked.up_at is not None, f"{tracked.attempt} is not up"
-        tracked.announced = True
-        self._events.append(JobStarted(0.0, *tracked.attempt, up_s=now_s - tracked.up_at))
-
-    def _is_alive(self, tracked: _TrackedAttempt) -> bool:
-        """Whether any process of an attempt runs, including processes that a dead runner left behind."""
-        if tracked.ended:
-            return False
-        return tracked.attempt in self._runners or tracked.folder.runner() is not None or tracked.folder.locked
-
-    def _work_done(self, tracked: _TrackedAttempt) -> float:
-        """Work in the checkpoint of a job; 0 if there is none or it cannot be read."""
-        job, order = tracked.attempt[0], tracked.folder.order() or next(self._folders.orders(tracked.attempt[0]), None)
-        task = tracked.task or (task_of(order) if order else None)
-        is_user_owned = bool(order and order.get("account"))
-        return self._work_saved(job, task, tracked.folder.path, is_user_owned) if task else 0.0
-
-    def _work_saved(self, job: str, task: Task, folder: Path, is_user_owned: bool) -> float:
-        """Work in the checkpoint of a job. If that belongs to its user, the last runner has read what is in it."""
-        return work_in(task, self._folders.last_saved(job)) if is_user_owned else work_saved(task, folder)
 
     def _spawn(self, folder: AttemptFolder) -> int:
         """Start the runner of an attempt, with what the isolation gives it; returns its process id."""
-        control = self._isolation.open(folder.order() or {})
+        order = folder.order()
+        control = self._isolation.open(order.content if order else {})
         try:
             return _spawn(folder, control)
         finally:
             if control is not None:
                 os.close(control)
 
+    def _check_places(self, start: Start) -> None:
+        """Refuse GPUs that this machine no longer has."""
+        gpus = {node.name: node.gpus for node in self._nodes}
+        for place in start.places:
+            gone = [number for number in place.gpus if number >= gpus.get(place.node, 0)]
+            if gone:
+                raise BadTask(f"Node {place.node} no longer has GPU {gone[0]}.")
 
-def _spawn(folder: AttemptFolder, control: int | None = None) -> int:
+    def _request_stop(self, tracked: _TrackedAttempt) -> Then:
+        """Record the stop request, and ask the runner to stop. One that the disk does not allow is tried again."""
+        try:
+            self._term.check()
+            if not self._folders.is_tracked(tracked.attempt):
+                self._folders.remember(tracked.attempt)
+            tracked.folder.request_stop()
+            fate = self._fate_of(tracked)
+        except Overtaken as why_not:
+            return self._overtaken_by(why_not)
+        except OSError as error:
+            why = error.strerror or str(error)
+            return lambda: self._note_unstopped(tracked, why)
+        if fate.runner:
+            fate.runner.send(signal.SIGTERM)
+        return lambda: self._note_stop(tracked, fate)
+
+    def _find_out(self, tracked: _TrackedAttempt) -> Then:
+        """Find out what became of an attempt. One whose files cannot be handled now is looked at again."""
+        try:
+            self._term.check()
+            fate = self._fate_of(tracked)
+        except Overtaken as why:
+            return self._overtaken_by(why)
+        except OSError:  # the disk is full
+            return lambda: self._look_later(tracked, _LOOK_RARELY_S)
+        except Exception:
+            _LOG.exception("It cannot be found out what became of an attempt.")
+            return lambda: self._note_changing(tracked, _LOOK_RARELY_S)
+        return lambda: self._note_fate(tracked, fate)
+
+    def _overtaken_by(self, why: Overtaken) -> Then:
+        def note() -> None:
+            self._overtaken = str(why)
+
+        return note
+
+    def _fate_of(self, tracked: _TrackedAttempt) -> Fate:
+        return find_out(self._folders, tracked.attempt, tracked.child, tracked.late, self._isolation.left)
+
+    # --- in the loop
+
+    def _track(self, attempt: Attempt) -> _TrackedAttempt:
+        self._tracked[attempt] = tracked = _TrackedAttempt(attempt, self._folders.of(attempt))
+        return tracked
+
+    def _look_at(self, tracked: _TrackedAttempt) -> None:
+        """Have a thread find out what became of an attempt."""
+        tracked.look_s = None
+        self._workers.submit(tracked.attempt, lambda: self._find_out(tracked))
+
+    def _look_later(self, tracked: _TrackedAttempt, in_s: float = _LOOK_AGAIN_S) -> None:
+        tracked.look_s = time.monotonic() + in_s
+        self._pending[tracked.attempt] = tracked
+
+    def _take_up(self) -> None:
+        """Take up what the threads have done."""
+        for then in self._workers.take_done():
+            then()
+
+    def _note_launched(self, tracked: _TrackedAttempt, order: Order | None, child: Process) -> None:
+        tracked.order = order
+        self._unreaped.add(child.pid)
+        self._follow(tracked, child)
+
+    def _note_stop(self, tracked: _TrackedAttempt, fate: Fate) -> None:
+        self._noted.pop(tracked.attempt, None)
+        self._note_fate(tracked, fate)
+        self._expect_stop(tracked)
+
+    def _expect_stop(self, tracked: _TrackedAttempt) -> None:
+        """Set the deadline of a stop, which an earlier stop may have done."""
+        if not tracked.ended and tracked.stop_by_s is None:
+            grace_s = tracked.order.task.grace_s if tracked.order else 0.0
+            tracked.stop_by_s = time.monotonic() + grace_s + self._deadlines.stop_s
+            self._pending[tracked.attempt] = tracked
+
+    def _note_unstopped(self, tracked: _TrackedAttempt, why: str) -> None:
+        if not tracked.ended:
+            self._noted[tracked.attempt] = why
+
+    def _note_fate(self, tracked: _TrackedAttempt, fate: Fate) -> None:
+        """Follow a living attempt, or report the end of another one."""
+        if tracked.ended or self._tracked.get(tracked.attempt) is not tracked:
+            return
+        tracked.order = fate.order or tracked.order
+        tracked.up_at = tracked.up_at if fate.up_at is None else min(fate.up_at, time.monotonic())
+        if fate.runner:
+            if tracked.attempt not in self._runners:
+                self._follow(tracked, fate.runner)
+            if fate.stop_requested:
+                self._expect_stop(tracked)
+            return
+        self._runners.unfollow(tracked.attempt)
+        tracked.may_live = fate.is_changing
+        if fate.exit:
+            self._report_end(tracked, fate, fate.exit)
+        elif fate.is_changing:
+            self._note_changing(tracked)
+        elif tracked.child:
+            why = tracked.late or f"its runner ended before the job began; {tracked.folder.log} says why"
+            self._launch_failed(tracked, why)
+        else:  # the last backend ordered it, and may have started a runner
+            self._look_later(tracked, _LOOK_RARELY_S)
+
+    def _note_changing(self, tracked: _TrackedAttempt, look_in_s: float = _LOOK_AGAIN_S) -> None:
+        """Look again at an attempt that is as good as gone; that it stays so for long is told."""
+        tracked.killed_s = tracked.killed_s or time.monotonic()
+        self._look_later(tracked, look_in_s)
+
+    def _follow(self, tracked: _TrackedAttempt, process: Process) -> None:
+        tracked.may_live, tracked.killed_s = True, None
+        if not tracked.announced:
+            self._starting[tracked.attempt] = tracked
+        if tracked.up_at is None and tracked.launch_by_s is None:
+            tracked.launch_by_s = time.monotonic() + self._deadlines.launch_s
+        self._pending[tracked.attempt] = tracked
+        self._runners.follow(tracked.attempt, process)
+
+    def _see_to_pending(self, now_s: float) -> None:
+        """Look again at attempts, and kill those whose launch or stop has taken too long."""
+        for tracked in list(self._pending.values()):
+            if tracked.look_s is not None and now_s >= tracked.look_s and not self._workers.is_busy(tracked.attempt):
+                self._look_at(tracked)
+            if tracked.up_at is not None:
+                tracked.launch_by_s = None
+            self._kill_overdue(tracked, now_s)
+            deadlines = (tracked.look_s, tracked.launch_by_s, tracked.stop_by_s, tracked.killed_s)
+            if all(each is None for each in deadlines):
+                del self._pending[tracked.attempt]
+        self._show_stuck(now_s)
+
+    def _kill_overdue(self, tracked: _TrackedAttempt, now_s: float) -> None:
+        """Kill a runner that is frozen, or cannot begin or end its job. What it leaves is killed after it."""
+        is_late = tracked.launch_by_s is not None and now_s >= tracked.launch_by_s
+        if not is_late and (tracked.stop_by_s is None or now_s < tracked.stop_by_s):
+            return
+        if not self._term.is_held:
+            return
+        if is_late and tracked.stop_by_s is None and not tracked.late:
+            tracked.late = f"its processes were not up after {self._deadlines.launch_s:.0f} s"
+        tracked.killed_s = tracked.killed_s or now_s
+        self._runners.kill(tracked.attempt)
+
+    def _show_stuck(self, now_s: float) -> None:
+        """Close the nodes of attempts that were killed long ago and still have not ended; open them afterwards."""
+        hanging = set(self._workers.hanging()) & self._tracked.keys()
+        self._stuck = {
+            tracked.attempt: tracked
+            for tracked in (*self._pending.values(), *(self._tracked[attempt] for attempt in hanging))
+            if tracked.attempt in hanging
+            or (tracked.killed_s is not None and now_s - tracked.killed_s >= self._deadlines.kill_s)
+        }
+        if (closed := self._stuck_nodes()) != {node.name for node in self._sight.nodes if not node.open}:
+            why = "Processes of a job do not end although they were killed."
+            self._sight = Sight(
+                tuple(replace(node, open=False, why=why) if node.name in closed else node for node in self._nodes)
+            )
+
+    def _stuck_nodes(self) -> set[str]:
+        return {node.name for node in self._nodes for each in self._stuck.values() if each.may_be_on(node.name)}
+
+    # --- reporting
+
+    def _report_end(self, tracked: _TrackedAttempt, fate: Fate, end: ExitRecord) -> None:
+        job, attempt = tracked.attempt
+        if end.why and fate.up_at is None and not fate.stop_requested:
+            self._launch_failed(tracked, end.why)
+            return
+        if fate.up_at is not None and not tracked.announced:
+            # It was up for less than `ready_s`, and worked all the same.
+            self._announce(tracked, time.monotonic())
+        asked = fate.stop_requested or (fate.order is not None and fate.done > fate.saved)
+        if end.code == 0:
+            self._finish(tracked, JobFinished(0.0, job, attempt))
+        elif end.stopped or (end.code == RUN_AGAIN and asked) or (end.silent and self._is_excused(tracked, fate)):
+            self._finish(tracked, JobStopped(0.0, job, attempt, fate.done))
+        else:
+            self._finish(tracked, JobFailed(0.0, job, attempt, end.code, fate.done))
+
+    def _is_excused(self, tracked: _TrackedAttempt, fate: Fate) -> bool:
+        """Whether the end of a killed runner is no fault of the job: the third one in a row without progress is."""
+        return fate.stop_requested or not self._silent_ends.add(tracked.attempt, fate.done)
+
+    def _launch_failed(self, tracked: _TrackedAttempt, why: str) -> None:
+        if not tracked.ended:
+            self._finish(tracked, LaunchFailed(0.0, *tracked.attempt, why))
+
+    def _finish(self, tracked: _TrackedAttempt, event: Event) -> None:
+        self._reap()
+        tracked.ended, tracked.may_live = True, False
+        for attempts in (self._pending, self._starting, self._noted, self._stuck):
+            attempts.pop(tracked.attempt, None)
+        self._runners.unfollow(tracked.attempt)
+        self._silent_ends.note_end(tracked.attempt, event)
+        self._events.append(event)
+
+    def _reap(self) -> None:
+        """Reap dead runners that are children of this process."""
+        for pid in list(self._unreaped):
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    self._unreaped.discard(pid)
+            except ChildProcessError:
+                self._unreaped.discard(pid)  # reaped elsewhere in this process
+
+    def _report_started(self) -> None:
+        """Report attempts as started whose processes have been up for `ready_s`."""
+        now_s = time.monotonic()
+        for tracked in list(self._starting.values()):
+            if tracked.up_at is None:
+                if tracked.look_s is None and not self._workers.is_busy(tracked.attempt):
+                    tracked.look_s = now_s + min(max(_LOOK_AGAIN_S / 2, self._ready_s / 10), _LOOK_RARELY_S / 2)
+            elif now_s - tracked.up_at >= self._ready_s:
+                del self._starting[tracked.attempt]
+                self._announce(tracked, now_s)
+
+    def _announce(self, tracked: _TrackedAttempt, now_s: float) -> None:
+        assert tracked.up_at is not None, f"{tracked.attempt} is not up"
+        tracked.announced = True
+        self._events.append(JobStarted(0.0, *tracked.attempt, up_s=max(now_s - tracked.up_at, 0.0)))
+
+    def _is_alive(self, tracked: _TrackedAttempt) -> bool:
+        """Whether any process of an attempt runs or may run, including processes that a dead runner left behind."""
+        return not tracked.ended and (tracked.attempt in self._runners or tracked.may_live)
+
+
+def _nothing() -> None:
+    """What is to be done after work whose result nobody needs."""
+
+
+def _spawn(folder: AttemptFolder, control: int | None) -> int:
     """Start the runner of an attempt in a new session, with its output in the job's log; returns its process id.
 
     The runner gets the descriptor `control` as `runner.CONTROL`.
     """
     # To duplicate a descriptor onto itself would not keep it open in the new process.
     high = fcntl.fcntl(control, fcntl.F_DUPFD_CLOEXEC, runner.CONTROL + 1) if control is not None else None
+    log = (1, str(folder.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        return _spawn_with(folder, high)
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", "-W", "ignore", _runner_program(), str(folder.path)],
+            {},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, *log),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+                *([(os.POSIX_SPAWN_DUP2, high, runner.CONTROL)] if high is not None else []),
+            ],
+            setsid=True,
+            # A stop signal may come before the runner can handle it.
+            setsigmask=runner.SIGNALS,
+            setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE),
+        )
     finally:
         if high is not None:
             os.close(high)
 
 
-def _spawn_with(folder: AttemptFolder, control: int | None) -> int:
-    log = (1, str(folder.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    program = _runner_program()
-    return os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-I", "-S", program, str(folder.path)],
-        {},
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, *log),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-            *([(os.POSIX_SPAWN_DUP2, control, runner.CONTROL)] if control is not None else []),
-        ],
-        setsid=True,
-        # A stop signal may come before the runner can handle it.
-        setsigmask=runner.SIGNALS,
-        setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE),
-    )
-
-
 def _runner_program() -> str:
-    """The runner's compiled file if it is there and not older than its source, which is then not compiled again."""
-    source, compiled = Path(runner.__file__), Path(runner.__spec__.cached or "") if runner.__spec__ else Path()
+    """The runner, compiled if that is up to date: where Python may not write, it may be of an older release."""
+    compiled = runner.__spec__.cached if runner.__spec__ else None
     with suppress(OSError):
-        if compiled.suffix and compiled.stat().st_mtime >= source.stat().st_mtime:
-            return str(compiled)
-    return str(source)
+        if compiled and Path(compiled).stat().st_mtime >= Path(runner.__file__).stat().st_mtime:
+            return compiled
+    return runner.__file__
 
 
 def _attempt_of(event: Event) -> Attempt | None:

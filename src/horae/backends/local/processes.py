@@ -9,6 +9,7 @@ import os
 import select
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,33 @@ class Process:
     def is_alive(self) -> bool:
         """Whether the process still runs. A zombie does not count."""
         return self.boot_id == this_boot() and 0 < self.start_time == runner.start_time(self.pid)
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process, if it still runs and may be signalled."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except AttributeError:  # a kernel, or a C library, without pidfds
+            if self.is_alive():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(self.pid, number)
+            return
+        except OSError:
+            return
+        try:
+            # Opened before it is compared, so the id cannot be reused in between.
+            if self.is_alive():
+                signal.pidfd_send_signal(handle, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+        finally:
+            os.close(handle)
+
+    def has_argument(self, argument: str) -> bool:
+        """Whether the process was started with this argument; False if that cannot be read."""
+        try:
+            return argument in Path(f"/proc/{self.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            return False
 
 
 class ExitWatcher:
@@ -92,15 +120,15 @@ class ExitWatcher:
             self.unfollow(attempt)
         return dead
 
-    def terminate(self, attempt: Attempt) -> None:
-        """Send SIGTERM to the runner of an attempt, if it is watched and alive."""
+    def kill(self, attempt: Attempt) -> None:
+        """Kill the runner of an attempt, if it is watched and alive."""
         try:
             if attempt in self._handles:
-                signal.pidfd_send_signal(self._handles[attempt], signal.SIGTERM)
-            elif attempt in self._without_handle and self._without_handle[attempt].is_alive():
-                os.kill(self._without_handle[attempt].pid, signal.SIGTERM)
-        except ProcessLookupError:
-            pass  # the runner has exited already
+                signal.pidfd_send_signal(self._handles[attempt], signal.SIGKILL)
+            elif attempt in self._without_handle:
+                self._without_handle[attempt].send(signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # the runner has exited already, or runs under another account by now
 
     def close(self) -> None:
         """Close all descriptors. The processes go on."""
@@ -111,10 +139,21 @@ class ExitWatcher:
 
 
 def leftovers(leader: Process, marker: str) -> list[int]:
-    """Living processes of a dead leader's session, and all processes with `marker` in their environment."""
-    if leader.boot_id != this_boot():
+    """Living processes of a dead leader's session, and all processes with `marker` in their environment.
+
+    A job may have named any process as the leader: this process, and those that started it, are never among them.
+    """
+    if leader.boot_id and leader.boot_id != this_boot():
         return []
-    return [pid for pid in process_ids() if _belongs(pid, leader, marker)]
+    own = set(_ancestors(os.getpid()))
+    return [pid for pid in process_ids() if pid not in own and _belongs(pid, leader, marker)]
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    """A process, its parent, the parent of that, and so on."""
+    while pid > 0:
+        yield pid
+        pid = int((runner.stat_of(pid)[1:2] or ["0"])[0])
 
 
 def process_ids() -> Iterator[int]:
@@ -126,7 +165,8 @@ def _belongs(pid: int, leader: Process, marker: str) -> bool:
     fields = runner.stat_of(pid)
     if not fields or fields[0] in "ZX" or int(fields[19]) < leader.start_time:
         return False
-    return int(fields[3]) == leader.pid or marker in environment_of(pid)
+    in_session = leader.pid > 0 and int(fields[3]) == leader.pid != os.getsid(0)
+    return in_session or marker in environment_of(pid)
 
 
 def environment_of(pid: int) -> list[str]:

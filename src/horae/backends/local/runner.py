@@ -8,6 +8,8 @@
 3. Run the setup, then the job's processes, in a process group of their own.
 4. Write `exit.json` when the last process is gone.
 
+What the job prints goes through a pipe into `log.txt`, and from there on into parts of which the oldest are dropped.
+
 On SIGTERM: send the stop signal to the group, after the grace period SIGTERM, then SIGKILL. If a file `stop`
 exists before the start, the job is not started.
 
@@ -27,10 +29,12 @@ sentence into the job's log: that is why annotations that it could not evaluate 
 """
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
 import signal
+import stat
 import sys
 import time
 
@@ -42,6 +46,8 @@ if TYPE_CHECKING:  # importing `typing` would cost milliseconds
 OLDEST_PYTHON = (3, 9)
 
 ORDER, RUNNER, EXIT, LOCK, STOP, LOG = "order.json", "runner.json", "exit.json", "lock", "stop", "log.txt"
+#: Most bytes of output that are kept of an attempt, unless its order says something else (`max_log_bytes`).
+LARGEST_LOG = 100_000_000
 #: Files of a piece: who began it, once and for all, and its sign of life.
 CLAIM, BEAT = "claim", "beat"
 #: The argument that says "run a piece", and the variable with the name of its node.
@@ -58,16 +64,39 @@ _TERM_TO_KILL_S, _KILL_EVERY_S = 5.0, 0.1
 #: Seconds for which to try to write the exit to a full disk, and between two tries. A piece tries for as long as the
 #: shared folder may be away.
 _DISK_S, _DISK_AGAIN_S = 60.0, 0.5
-#: Characters of `saved.json` that are read.
-_LARGEST_SAVED = 65536
+#: Errors of a read that say nothing of the file: a moment later it may be read.
+_PASSING = (
+    errno.EIO,
+    errno.ESTALE,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EINTR,
+    errno.EAGAIN,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+)
+#: Most bytes that are read of a file that a job can write; of `order.json`, which holds the whole task.
+LARGEST_FILE, LARGEST_ORDER = 64 * 1024, 32 * 1024 * 1024
+#: Seconds for which to wait for `saved.json`: the checkpoint folder may be on a file server that is dead.
+_SAVED_S = 10.0
+#: Bytes that are read of a job's output at a time, and that its pipe holds: a job that prints much does not wait.
+_BLOCK, _PIPE_BYTES = 1 << 20, 1 << 20
+#: Seconds for which to wait for the last output once all processes are gone: the disk may hang. And for what there is
+#: of it when the runner gives up while they live.
+_DRAIN_S, _LEAVE_S = 10.0, 0.5
+#: Constant of <linux/fcntl.h>.
+_F_SETPIPE_SZ = 1031
 #: Seconds between two looks for `stop`, and between two beats.
 _LOOK_EVERY_S, _BEAT_EVERY_S = 0.2, 1.0
 #: Constants of <sys/prctl.h>.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: The descriptor of the socket to the warden, and seconds for which an answer may be awaited.
 CONTROL, _ANSWER_S = 3, 30.0
-#: Seconds for which a command of the runner's own may run under the user's account.
-_OWN_COMMAND_S = 60.0
+#: Seconds for which the folders of a job may take to be made under its user's account: the service waits a minute.
+_FOLDERS_S = 30.0
 #: What is left to send once a job is being killed.
 _KILL = [(signal.SIGKILL, _KILL_EVERY_S)]
 #: Signals that are always blocked and only received in `_wait`.
@@ -96,7 +125,7 @@ def write_atomically(folder: str, name: str, content: object, once: bool = False
         if once:
             _link(draft, path)
         else:
-            os.rename(draft, path)
+            put_in_place(draft, path)
     except FileExistsError:
         return False
     finally:
@@ -113,8 +142,56 @@ def create(path: str) -> int:
     try:
         return os.open(path, flags, 0o600)
     except FileExistsError:
-        os.unlink(path)
+        put_away(path)
         return os.open(path, flags, 0o600)
+
+
+def put_away(path: str) -> None:
+    """Remove what a job has put in the place of a file. A folder, which may be full, gets another name."""
+    try:
+        os.unlink(path)
+    except (IsADirectoryError, PermissionError):
+        os.rename(path, f"{path}.away.{os.urandom(4).hex()}")
+
+
+def put_in_place(draft: str, path: str) -> None:
+    """Put a file in the place of another, or of a folder that a job has put there."""
+    try:
+        os.rename(draft, path)
+    except IsADirectoryError:
+        put_away(path)
+        os.rename(draft, path)
+
+
+def open_plain(path: str) -> int:
+    """Open a plain file for reading. Never waits for the other end of a pipe; raises OSError if it is no plain file."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(f"{path} is not a plain file")
+    return handle
+
+
+def read_object(path: str, most: int = LARGEST_FILE, sure: bool = False) -> "dict[str, Any] | None":
+    """The object in a JSON file that a job can write; None if the file is missing, or anything is wrong with it.
+
+    With `sure`, raises OSError if the file may be readable a moment later: a file server is away, or too many files
+    are open.
+    """
+    try:
+        handle = open_plain(path)
+        try:
+            size = os.fstat(handle).st_size
+            found = json.loads(os.read(handle, size)) if size <= most else None
+        finally:
+            os.close(handle)
+    except OSError as why:
+        if sure and why.errno in _PASSING:
+            raise
+        return None
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _link(draft: str, path: str) -> None:
@@ -137,7 +214,14 @@ def _sync_folder(folder: str) -> None:
 
 def take_lock(folder: str) -> "int | None":
     """Take the lock of an attempt: an open file, closed to release it. None if another process holds the lock."""
-    handle = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    path, flags = os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags, 0o600)
+    except OSError:
+        if not os.path.lexists(path):
+            raise
+        put_away(path)  # no runner takes a lock that is not a file
+        handle = os.open(path, flags, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -183,13 +267,120 @@ def _children() -> "list[int]":
         return [pid for pid in pids if stat_of(pid)[1:2] == [str(me)]]
 
 
+#: Where lines of Horae's own go: into the log itself or, while a job runs, into the pipe, behind what the job printed.
+_notes = [2]
+
+
 def _log_line(text: str) -> None:
-    """Write a line of Horae's own into the job's log."""
-    os.write(2, f"horae: {text}\n".encode(errors="replace"))
+    """Write a line of Horae's own into the job's log. A pipe that is full, since the disk hangs, is passed by."""
+    line = f"horae: {text}\n".encode(errors="replace")
+    try:
+        os.write(_notes[0], line)
+    except OSError:
+        os.write(2, line)
+
+
+class JobOutput:
+    """The job's output on its way into the log, of which a limited number of bytes is kept.
+
+    log.txt            the first half of these bytes
+    log.txt.OFFSET     a part of what came later, by the number of bytes that were printed before it
+
+    Of the later parts the newest four are kept. A full disk leaves bytes out, too, and stops no job.
+    """
+
+    PARTS = 4
+
+    def __init__(self, folder: str, most: int) -> None:
+        self.folder, self.part_bytes = folder, max(most // (2 * self.PARTS), 1)
+        self.reading, self.writing = os.pipe()
+        try:
+            fcntl.fcntl(self.writing, _F_SETPIPE_SZ, _PIPE_BYTES)
+        except OSError:
+            pass  # the user has too many large pipes: a small one is slower
+        #: Bytes that were printed, the open file, and the bytes that go into it.
+        self.printed = os.fstat(1).st_size
+        self.file, self.room = os.dup(1), max(most // 2 - self.printed, 0)
+        self.parts: list[str] = []
+        # Not blocking, without making the job's end of the pipe so.
+        _notes[0] = os.open(f"/proc/self/fd/{self.writing}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        import _thread
+
+        self.over = _thread.allocate_lock()
+        self.over.acquire()
+        _thread.start_new_thread(self._copy, ())
+
+    def give_to_job(self) -> None:
+        """In a new process: make the pipe its standard output and error."""
+        os.dup2(self.writing, 1)
+        os.dup2(self.writing, 2)
+
+    def let_others_open(self) -> None:
+        """Let processes of another account that have the pipe open it once more, by /dev/stdout or /dev/stderr."""
+        os.fchmod(self.writing, 0o622)
+
+    def finish(self, wait_s: float) -> None:
+        """Wait for the last output. A process that escaped, and has the pipe open, does not keep the runner waiting."""
+        os.close(_notes[0])
+        _notes[0] = 2
+        os.close(self.writing)
+        self.over.acquire(timeout=wait_s)
+
+    def _copy(self) -> None:
+        while True:
+            block = os.read(self.reading, _BLOCK)
+            if not block:
+                break
+            try:
+                self._keep(memoryview(block))
+            except OSError:
+                self.room = 0  # the disk is full: the rest is left out, and what comes next is another part
+                self.printed = self.end
+        self.over.release()
+
+    def _keep(self, block: "memoryview") -> None:
+        self.end = self.printed + len(block)
+        while block:
+            if not self.room:
+                self._begin_part()
+            written = os.write(self.file, block[: self.room])
+            self.printed, self.room, block = self.printed + written, self.room - written, block[written:]
+        while len(self.parts) > self.PARTS:
+            _remove(self.parts.pop(0))
+
+    def _begin_part(self) -> None:
+        if self.parts and not os.fstat(self.file).st_size:
+            _remove(self.parts.pop())  # nothing could be written into it
+        name = os.path.join(self.folder, f"{LOG}.{self.printed}")
+        file = create(name)
+        self.parts.append(name)
+        os.dup2(file, self.file, inheritable=False)
+        os.close(file)
+        self.room = self.part_bytes
+
+
+def _remove(path: str) -> None:
+    """Remove a file, unless the job has done so."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def _saved_work(found: "Any") -> "dict[str, Any] | None":
+    """What counts of a job's `saved.json`, in few bytes: the file with the exit must stay readable."""
+    if not isinstance(found, dict):
+        return None
+    values = {name: found.get(name) for name in ("step", "total")}
+    return {name: value for name, value in values.items() if isinstance(value, (int, float)) and abs(value) < 1e300}
 
 
 class CannotStart(Exception):
     """The attempt cannot be started; the text goes to its log."""
+
+
+class WardenLost(Exception):
+    """Nobody is left who can end the job: the service has that done when it finds no runner."""
 
 
 class OwnProcesses:
@@ -220,24 +411,35 @@ class OwnProcesses:
             self.sandbox.open_folders()
 
     def saved(self) -> "Any":
-        """Content of the job's `saved.json`; the backend reads it, but for pieces."""
+        """What the job of a piece says that its checkpoint holds; None if it says nothing that can be read in time.
+
+        On one machine the backend reads it.
+        """
         if self.order.get("beat_limit_s") is None:
             return None
-        try:
-            with open(os.path.join(self.order["checkpoint_dir"], "saved.json"), encoding="utf-8") as file:
-                return json.loads(file.read(_LARGEST_SAVED))
-        except (OSError, ValueError, RecursionError):
-            return None
+        import _thread
+
+        found: list[Any] = []
+        read = _thread.allocate_lock()
+        read.acquire()
+
+        def read_saved() -> None:
+            found.append(_saved_work(read_object(os.path.join(self.order["checkpoint_dir"], "saved.json"))))
+            read.release()
+
+        # In a thread: a file server that is dead must not keep the runner from saying its last word.
+        _thread.start_new_thread(read_saved, ())
+        return found[0] if read.acquire(timeout=_SAVED_S) else None
 
     def new_group(self) -> None:
         """Put processes that are started from now on into a new process group."""
         self.group = 0
 
-    def start(self, argv: "list[str]", env: "dict[str, str]") -> int:
+    def start(self, argv: "list[str]", env: "dict[str, str]", output: "JobOutput | None") -> int:
         """Start a process; returns its id."""
         me, pid = os.getpid(), os.fork()
         if pid == 0:
-            self._exec(argv, env, me)
+            self._exec(argv, env, me, output)
         self.has_ended[pid] = False
         self.group = self.group or pid
         try:
@@ -246,7 +448,7 @@ class OwnProcesses:
             pass  # the new process has joined the group already
         return pid
 
-    def _exec(self, argv: "list[str]", env: "dict[str, str]", runner: int) -> "NoReturn":
+    def _exec(self, argv: "list[str]", env: "dict[str, str]", runner: int, output: "JobOutput | None") -> "NoReturn":
         """In the new process: execute the program, or log why that fails and exit."""
         code = _CANNOT_RUN
         try:
@@ -257,6 +459,8 @@ class OwnProcesses:
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals; restore the default
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if output:
+                output.give_to_job()
             if self.sandbox:
                 argv = self.sandbox.wrap(argv)
             else:
@@ -395,52 +599,52 @@ class WardedProcesses:
     def make_folders(self) -> None:
         """Create the folders of the job as its user, who owns them."""
         own_only = 'umask 077 && exec mkdir -p -- "$@"'
-        code, text = self._run_command("sh", "-c", own_only, "sh", *self.order["make"])
+        code, text = self._run_command(_FOLDERS_S, "sh", "-c", own_only, "sh", *self.order["make"])
         if code:
             why = text.decode(errors="replace").strip()
             raise CannotStart(f"the account {self.order['account']} cannot make the folders of the job: {why}")
 
     def saved(self) -> "Any":
-        """Content of the job's `saved.json`, read as its user; None if that cannot be read."""
+        """What the job says that its checkpoint holds, read as its user; None if that cannot be read in time."""
         path = os.path.join(self.order["checkpoint_dir"], "saved.json")
         # With these flags `dd` waits for no other process, and follows no link.
-        flags = ("iflag=nonblock,nofollow,fullblock", f"bs={_LARGEST_SAVED}", "count=1", "status=none")
+        flags = ("iflag=nonblock,nofollow,fullblock", f"bs={LARGEST_FILE}", "count=1", "status=none")
         try:
-            code, text = self._run_command("dd", f"if={path}", *flags)
-            return None if code else json.loads(text)
-        except (CannotStart, ValueError, RecursionError):
+            code, text = self._run_command(_SAVED_S, "dd", f"if={path}", *flags)
+            return None if code else _saved_work(json.loads(text))
+        except (CannotStart, ValueError, RecursionError, MemoryError):
             return None
 
-    def _run_command(self, *argv: str) -> "tuple[int, bytes]":
+    def _run_command(self, limit_s: float, *argv: str) -> "tuple[int, bytes]":
         """Run a command of the runner's own as the user, before or after the job; returns its exit code and output."""
         ours, theirs = os.pipe()
         try:
             self.new_group()
-            pid = self._start(list(argv), {"PATH": os.defpath, "LC_ALL": "C"}, "/", theirs)
+            pid = self._start(list(argv), {"PATH": os.defpath, "LC_ALL": "C"}, "/", theirs, theirs)
         finally:
             os.close(theirs)
         try:
-            return self._result(pid, ours)
+            return self._result(pid, ours, time.monotonic() + limit_s)
         finally:
             os.close(ours)
             self.started.discard(pid)
             self.new_group()
 
-    def _result(self, pid: int, output: int) -> "tuple[int, bytes]":
+    def _result(self, pid: int, output: int, end_s: float) -> "tuple[int, bytes]":
         import select
 
-        text, end_s = b"", time.monotonic() + _OWN_COMMAND_S
-        while len(text) < 2 * _LARGEST_SAVED:
+        text = b""
+        while len(text) < 2 * LARGEST_FILE:
             ready, _, _ = select.select([output], [], [], max(end_s - time.monotonic(), 0.0))
-            part = os.read(output, _LARGEST_SAVED) if ready else b""
+            part = os.read(output, LARGEST_FILE) if ready else b""
             text += part
             if not part:
                 break
-        if time.monotonic() >= end_s:  # for example a file server that hangs
-            self.send(signal.SIGKILL)
-            return _CANNOT_RUN, b"it took too long"
         while not self.is_lost and pid not in [end[0] for end in self.ends]:
-            self._receive(_ANSWER_S)
+            if time.monotonic() >= end_s:  # for example a file server that hangs
+                self.send(signal.SIGKILL)
+                return _CANNOT_RUN, b"it took too long"
+            self._receive(max(end_s - time.monotonic(), 0.0))
         codes = [code for ended, code, _ in self.ends if ended == pid]
         self.ends = [end for end in self.ends if end[0] != pid]
         return (codes or [_CANNOT_RUN])[0], text
@@ -450,12 +654,15 @@ class WardedProcesses:
         self.group = 0
         self._tell({"new_group": True})
 
-    def start(self, argv: "list[str]", env: "dict[str, str]") -> int:
+    def start(self, argv: "list[str]", env: "dict[str, str]", output: "JobOutput | None") -> int:
         """Have the warden start a process; returns its id."""
-        return self._start(argv, env, self.order["workdir"], 1)
+        if output:
+            output.let_others_open()
+        out, errors = (output.writing, output.writing) if output else (1, 2)
+        return self._start(argv, env, self.order["workdir"], out, errors)
 
-    def _start(self, argv: "list[str]", env: "dict[str, str]", cwd: str, output: int) -> int:
-        self._tell({"start": {"argv": argv, "env": env, "cwd": cwd}}, (0, output, 2 if output == 1 else output))
+    def _start(self, argv: "list[str]", env: "dict[str, str]", cwd: str, out: int, errors: int) -> int:
+        self._tell({"start": {"argv": argv, "env": env, "cwd": cwd}}, (0, out, errors))
         pid = int(self._next("pid")["pid"])
         self.started.add(pid)
         self.group = self.group or pid
@@ -467,9 +674,7 @@ class WardedProcesses:
         found, self.ends = [end for end in self.ends if end[0] in self.started], []
         self.started -= {pid for pid, _, _ in found}
         if self.is_lost:
-            # Nobody is left who can end the job: the service has that done when it finds no runner.
-            _log_line("the process that started the job under its user's account was killed")
-            os._exit(1)
+            raise WardenLost("the process that started the job under its user's account was killed")
         if self.over_memory:
             self.over_memory = False
             _log_line(f"killed: the job used more than {self.order['limits']['memory_mb']} MiB of memory")
@@ -555,6 +760,7 @@ class Runner:
         self.beat_limit_s: float | None = self.order.get("beat_limit_s")
         self.saved_before: Any = None
         self.last_beat_s = _running_s()
+        self.output: JobOutput | None = None
         #: Whether the service has written the end of this piece: it was out of sight for too long.
         self.given_up = False
         #: Content of the file `stop`.
@@ -571,13 +777,23 @@ class Runner:
         if os.path.exists(os.path.join(self.folder, STOP)):
             self.stopped, self.code = True, _RUN_AGAIN
         else:
-            self._run_stages()
-        self._wait_for_strays()
+            self._run_to_last_process()
         self._write_exit()
+
+    def _run_to_last_process(self) -> None:
+        wait_s = _LEAVE_S
+        try:
+            self._run_stages()
+            self._wait_for_strays()
+            wait_s = _DRAIN_S
+        finally:
+            if self.output:
+                self.output.finish(wait_s)
 
     def _run_stages(self) -> None:
         """Run the setup, if any, and then the job."""
         try:
+            self.output = self._open_output()
             self._prepare()
             if self.task["setup"]:
                 self._run_to_end([["bash", "-e", "-c", self.task["setup"]]])
@@ -587,6 +803,14 @@ class Runner:
         except CannotStart as why:
             _log_line(str(why))
             self.code = self.code or _CANNOT_RUN
+
+    def _open_output(self) -> "JobOutput | None":
+        """The way of the job's output into its log; None if there is none, and the job must write the log itself."""
+        try:
+            return JobOutput(self.folder, int(self.order.get("max_log_bytes", LARGEST_LOG)))
+        except OSError as why:
+            _log_line(f"the size of this log is not limited: {why}")
+            return None
 
     def _check_setup_exit(self) -> None:
         """Set the exit code after the setup. Only the job itself may exit with "run me again"."""
@@ -611,7 +835,7 @@ class Runner:
         self.processes.new_group()
         try:
             for program, rank in zip(programs, self.order["ranks"]):
-                self.codes[self.processes.start(program, self.order["env"] | rank)] = None
+                self.codes[self.processes.start(program, self.order["env"] | rank, self.output)] = None
         except OSError as why:  # the limit of processes is reached
             _log_line(f"a process could not be started: {why}")
             self._note_failure(_CANNOT_RUN)
@@ -676,7 +900,7 @@ class Runner:
         begun_s = _running_s()
         if self.beat_limit_s is not None and begun_s - self.last_beat_s >= self.beat_limit_s:
             return  # a runner that was frozen: others believe that the job is gone, and `_check_beat` kills it
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         handle = os.open(os.path.join(self.folder, BEAT), flags, 0o600)
         try:
             os.utime(handle)
@@ -687,10 +911,13 @@ class Runner:
     def _look_for_stop(self) -> bool:
         """Send this process a SIGTERM if a stop is wished for."""
         try:
-            with open(os.path.join(self.folder, STOP), encoding="utf-8") as file:
-                self.stop_wish = file.read()
+            handle = open_plain(os.path.join(self.folder, STOP))
         except FileNotFoundError:
             return False
+        try:
+            self.stop_wish = os.read(handle, LARGEST_FILE).decode(errors="replace")
+        finally:
+            os.close(handle)
         os.kill(os.getpid(), signal.SIGTERM)
         return True
 
@@ -796,7 +1023,10 @@ def main(folder: str) -> int:
     lock = take_lock(folder)  # held until this process ends
     if lock is None or was_begun(folder) or _refuse_old_python(folder):
         return 0
-    Runner(folder).run()
+    try:
+        Runner(folder).run()
+    except (CannotStart, WardenLost) as why:
+        _log_line(str(why))
     return 0
 
 

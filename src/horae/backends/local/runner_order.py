@@ -53,6 +53,7 @@ def make_order(
         "version": 1,
         "job": start.job,
         "attempt": start.attempt,
+        "term": start.term,
         "nodes": [place.node for place in start.places],
         "task": asdict(task),
         "workdir": str(workdir),
@@ -168,7 +169,7 @@ def _secret_files(task: Task, secrets: Path | None) -> dict[str, str]:
     for name in task.secrets:
         if not name.isidentifier():
             raise BadTask(f"{name!r} cannot be the name of a secret: use the name of an environment variable.")
-    return {name: str(secrets / name) for name in task.secrets} if secrets else {}
+    return {name: str(secrets / task.secret_file(name)) for name in task.secrets} if secrets else {}
 
 
 def _free_port() -> int:

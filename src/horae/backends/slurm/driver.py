@@ -188,7 +188,8 @@ def seen_nodes(host: SlurmHost, rack: str) -> Iterator[SeenNode]:
             gpu_type=gpu_type or gpu_type_of(host.features),
             gpus=gpus,
             cpus=host.cpus * gpus // total,
-            memory_mb=host.memory_mb * gpus // total,
+            # Slurm shows 1 MB where nobody has told it how much there is.
+            memory_mb=host.memory_mb * gpus // total if host.memory_mb > 1 else 0,
             rack=rack,
             is_open=host.is_open,
             is_lost=host.is_lost,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,10 @@ app = typer.Typer(
 )
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)]
+
+
+#: Heading of each kind of room.
+_ROOM_HEADINGS = {"cpus": "cpus", "memory_mb": "GiB"}
 
 
 class NodesOutput(StrEnum):
@@ -127,7 +131,14 @@ def _cluster_file(records: list[dict[str, Any]]) -> str:
     if len(down) == len(records):
         raise UserError("This service has no nodes that are up: look at `horae nodes`, and try again later.")
     nodes = [
-        Node(str(record["node"]), str(record["gpu_type"]), int(record["gpus"]), str(record["rack"]))
+        Node(
+            str(record["node"]),
+            str(record["gpu_type"]),
+            int(record["gpus"]),
+            str(record["rack"]),
+            int(record.get("cpus") or 0),
+            int(record.get("memory_mb") or 0),
+        )
         for record in records
         if record.get("state") != "down"
     ]
@@ -137,8 +148,12 @@ def _cluster_file(records: list[dict[str, Any]]) -> str:
 
 def _overview(records: list[dict[str, Any]], trouble: str) -> list[RenderableType]:
     used, gpus = (sum(int(record.get(key) or 0) for record in records) for key in ("used", "gpus"))
+    room = [key for key in ("cpus", "memory_mb") if any(record.get(key) for record in records)]
+    names = [_ROOM_HEADINGS[key] for key in room]
     return [
-        table(("node", "type", "state", "gpus", "used", "", "jobs"), [_row(record) for record in records]),
+        table(
+            ("node", "type", "state", "gpus", "used", "", *names, "jobs"), [_row(record, room) for record in records]
+        ),
         f"{used:,} of {gpus:,} GPUs are used.",
         *_closed_lines(records),
         *([trouble] if trouble else []),
@@ -154,7 +169,15 @@ def _closed_lines(records: list[dict[str, Any]]) -> list[str]:
     return [f"The cluster keeps {', '.join(nodes)} closed: {why}" for why, nodes in whys.items()]
 
 
-def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
+def _room_cell(record: Mapping[str, Any], key: str) -> str:
+    """CPUs, or GiB of memory, that jobs take and that there are; empty where they are not counted."""
+    total, used = int(record.get(key) or 0), int(record.get(f"used_{key}") or 0)
+    if not total:
+        return ""
+    return f"{used:,}/{total:,}" if key == "cpus" else f"{used / 1024:,.0f}/{total / 1024:,.0f}"
+
+
+def _row(record: Mapping[str, Any], room: Sequence[str]) -> tuple[object, ...]:
     used, gpus = int(record.get("used") or 0), int(record.get("gpus") or 0)
     jobs = record.get("jobs") or {}
     return (
@@ -164,5 +187,6 @@ def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
         gpus,
         used,
         bar(used / gpus if gpus else 0, 8),
+        *(_room_cell(record, key) for key in room),
         visible(", ".join(f"{job} ({number})" for job, number in jobs.items())),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horae.cli.output import Output, note, print_csv, print_json, print_rich
+from horae.cli.output import Output, note, print_csv, print_json, print_rich, without_controls
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,7 +24,6 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job."
 JobsArgument = Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Ids of the jobs.", show_default=False)]
 
 _INTERRUPTED = 130
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def answer(
@@ -62,7 +60,7 @@ def pass_down(ctx: typer.Context, url: str | None, output: StrEnum) -> None:
 
 def visible(text: object) -> str:
     """A text from outside with control characters escaped, so that it cannot control the terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(text))
+    return without_controls(str(text))
 
 
 def command_line(words: Sequence[Any]) -> str:

@@ -16,6 +16,7 @@ from horae.cli.setup.inputs import read_pairs, read_queue_file
 from horae.cli.usage_errors import PlainUsage
 from horae.client.service_client import service
 from horae.core.errors import UserError
+from horae.core.queues import UnknownQueues
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,6 +52,14 @@ def change(
     queues: Annotated[
         Path | None, typer.Option("--queues", metavar="FILE", help="Queues to add or replace (YAML, section `queues`).")
     ] = None,
+    unknown_queues: Annotated[
+        UnknownQueues | None,
+        typer.Option(
+            "--unknown-queues",
+            help="What becomes of jobs for queues that nobody configured: refuse them; users: put them into "
+            "users/NAME/QUEUE; open: let everybody make queues.",
+        ),
+    ] = None,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -58,12 +67,15 @@ def change(
 
     A new policy starts with its own defaults.
     """
-    if policy is None and not setting and queues is None:
-        raise UserError("There is nothing to change: name a policy, --set KEY=VALUE or --queues FILE.")
+    if policy is None and not setting and queues is None and unknown_queues is None:
+        raise UserError(
+            "There is nothing to change: name a policy, --set KEY=VALUE, --queues FILE or --unknown-queues refuse."
+        )
     body = {
         "policy": policy,
         "settings": read_pairs("--set round=60", setting or ()),
         "queues": [asdict(queue) for queue in read_queue_file(queues)] if queues else [],
+        **({} if unknown_queues is None else {"unknown_queues": unknown_queues.value}),
     }
     with service(url) as client:
         sentence = client.put("/v1/settings", body).get("note")
@@ -81,6 +93,12 @@ def _overview(response: Mapping[str, Any]) -> list[RenderableType]:
     if queues:
         columns = list(dict.fromkeys(key for queue in queues for key in queue))
         shown.append(
-            table(columns, [["" if row.get(key) is None else visible(row[key]) for key in columns] for row in queues])
+            table(columns, [["" if row.get(key) is None else _value(row[key]) for key in columns] for row in queues])
         )
+    if response.get("unknown_queues"):
+        shown.append(f"Queues that are not listed: {visible(response['unknown_queues'])}.")
     return shown
+
+
+def _value(value: object) -> str:
+    return visible(", ".join(map(str, value)) if isinstance(value, list) else value)

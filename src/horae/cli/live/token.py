@@ -23,6 +23,7 @@ class TokenRole(StrEnum):
     """What the bearer of a token may do."""
 
     ADMIN = "admin"
+    MEMBER = "member"
     USER = "user"
     VIEWER = "viewer"
 
@@ -32,8 +33,20 @@ def create(
     user: Annotated[str, typer.Argument(metavar="USER", help="User of the token.", show_default=False)],
     role: Annotated[
         TokenRole,
-        typer.Option("--role", help="admin: everything; user: act on their own jobs; viewer: only read, all jobs."),
-    ] = TokenRole.USER,
+        typer.Option(
+            "--role",
+            help="admin: everything; member: act on their own jobs, see names and states of others; user: see their "
+            "own only; viewer: only read, all jobs.",
+        ),
+    ] = TokenRole.MEMBER,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scope",
+            metavar="SCOPE",
+            help="Narrow the token: queue=PATH (and the queues below), app=NAME, or submit-only; repeatable.",
+        ),
+    ] = None,
     expires: Annotated[
         str | None,
         typer.Option("--expires", metavar="TIME", help="Lifetime of the token, such as 30d (default: no end)."),
@@ -45,7 +58,8 @@ def create(
     if expires is not None:
         read_span("--expires", expires)
     with service(url) as client:
-        response = client.post("/v1/tokens", {"user": user, "role": role.value, "expires": expires})
+        asked = {"user": user, "role": role.value, "expires": expires, "scope": ",".join(scope or ())}
+        response = client.post("/v1/tokens", asked)
     if not isinstance(response.get("token"), str):
         raise Strange("The service did not return the token: check that service and command have the same version.")
     answer(output, response, [response], lambda: [response["token"]])
@@ -58,7 +72,7 @@ def create(
 
 @app.command("list", cls=PlainUsage)
 def list_tokens(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the tokens: user, role and expiry; never the tokens themselves."""
+    """List the tokens: user, role, scope and expiry; never the tokens themselves."""
     with service(url) as client:
         response = client.get("/v1/tokens")
     records = records_of(response, "tokens")
@@ -80,7 +94,7 @@ def revoke(
     answer(output, record, [record], lambda: [f"Token {visible(token)} is revoked."])
 
 
-_COLUMNS = ("id", "user", "role", "created", "expires", "")
+_COLUMNS = ("id", "user", "role", "scope", "created", "expires", "")
 
 
 def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
@@ -88,6 +102,7 @@ def _row(record: Mapping[str, Any]) -> tuple[object, ...]:
         visible(record.get("id", "")),
         visible(record.get("user", "")),
         visible(record.get("role", "")),
+        visible(record.get("scope", "")),
         ago(record.get("created")),
         until(record["expires"]) if record.get("expires") else "never",
         "revoked" if record.get("revoked") else "",

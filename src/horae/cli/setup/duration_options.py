@@ -1,4 +1,4 @@
-"""Lengths of time as users write them."""
+"""Lengths of time, and sizes, as users write them."""
 
 from __future__ import annotations
 
@@ -16,4 +16,17 @@ def read_span(option: str, text: str) -> float:
         raise UserError(f"{option}: {error}.") from None
     if not math.isfinite(value):
         raise UserError(f"{option}: {text!r} is too long.")
+    return value
+
+
+def read_size(option: str, text: str, least: int) -> int:
+    """Bytes of a size such as 100MB or 2GiB."""
+    from horae.service.job_file import size_bytes
+
+    try:
+        value = int(size_bytes(text))
+    except ValueError:
+        raise UserError(f"{option}: {text!r} is not a size; write it like 100MB or 2GiB.") from None
+    if value < least:
+        raise UserError(f"{option}: {text!r} is too small; the least is {least // 1000}KB.")
     return value

@@ -12,7 +12,7 @@ import numpy as np
 from horae.core.arrays import Floats, Ints
 from horae.core.compared_by import ComparedBy
 from horae.core.memory import Memory, MemorySpec
-from horae.core.queues import path_up
+from horae.core.quotas import QuotaUse
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.wishes import Wishes
@@ -104,9 +104,8 @@ def _most_ever(now: Snapshot) -> Ints:
     of_one_type = np.where(now.rates > 0, now.open_gpus, 0).max(axis=1, initial=0)
     most: Ints = np.minimum(now.table.gpus_max[now.rows], of_one_type)
     if now.queues.has_maximum:
-        parent, _, maximum = now.queues.columns()
-        allowed = np.array([maximum[path_up(queue, parent)].min() for queue in range(len(parent))], np.int64)
-        most = np.minimum(most, allowed[now.queue])
+        nothing = QuotaUse(now.queues)
+        most = np.minimum(most, np.array([nothing.room(node) for node in now.quota.tolist()], np.int64))
     return np.asarray(np.maximum(most, now.table.gpus_min[now.rows]), np.int64)
 
 

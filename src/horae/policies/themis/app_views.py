@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from horae.core.arrays import Floats, Ints
 from horae.core.cluster import Span
-from horae.core.queues import QueueUse
+from horae.core.quotas import QuotaUse
 from horae.core.snapshot import Snapshot
 from horae.core.straight_lines import along
 from horae.policies.themis.app_split import Counts
@@ -59,19 +59,19 @@ class AppViews:
         if self.now.queues.has_maximum:
             use = self.queue_use()
             wanting = np.flatnonzero(~self.leased).tolist()
-            allowed = [use.allows(int(self.now.queue[i]), int(self.now.gpus[i])) for i in wanting]
+            allowed = [use.allows(int(self.now.quota[i]), int(self.now.gpus[i])) for i in wanting]
             runnable[wanting] &= np.array(allowed, np.bool_)
         return runnable
 
-    def queue_use(self) -> QueueUse:
+    def queue_use(self) -> QuotaUse:
         """GPUs of each queue whose jobs keep them through this auction."""
-        use, ledger = QueueUse(self.now.queues), self.now.gpu_ledger
+        use, ledger = QuotaUse(self.now.queues), self.now.gpu_ledger
         offered = set(self.now.rows[~self.leased].tolist()) | set(self.now.rows[list(self.granted)].tolist())
         for row, gpu_ids in ledger.held.items():
             if row not in offered:
-                use.add(int(self.now.table.queue[row]), len(gpu_ids))
+                use.add(int(self.now.table.quota[row]), len(gpu_ids))
         for i, places in self.granted.items():
-            use.add(int(self.now.queue[i]), sum(places.values()))
+            use.add(int(self.now.quota[i]), sum(places.values()))
         return use
 
     @cached_property

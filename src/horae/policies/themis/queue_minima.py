@@ -24,10 +24,10 @@ def serve_minima(now: Snapshot, views: AppViews, free: Ints) -> dict[int, Counts
     given: dict[int, Counts] = {}
     use, left = views.queue_use(), Counter(dict(enumerate(free.tolist())))
     for i in _worst_off_first(views):
-        queue, gpus = int(now.queue[i]), int(now.gpus[i])
-        if use.guarantees(queue, gpus) and (found := divide(now, np.array([i]), left, views.leased)):
+        quota, gpus = int(now.quota[i]), int(now.gpus[i])
+        if use.guarantees(quota, gpus) and (found := divide(now, np.array([i]), left, views.leased)):
             given |= found
-            use.add(queue, gpus)
+            use.add(quota, gpus)
             left.subtract(found[i])
     # Divided together, no job leaves its GPUs for a job that fits elsewhere. Not used if a job would get nothing.
     together = divide(now, np.array(list(given), np.int64), dict(enumerate(free.tolist())), views.leased)

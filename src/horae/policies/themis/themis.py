@@ -32,7 +32,7 @@ from horae.policies.themis.bidding_agent import (
     job_taker,
 )
 from horae.policies.themis.queue_minima import serve_minima
-from horae.policies.themis.rho import MEMORY, AppsNow, alone_s, find_apps, whole_demand
+from horae.policies.themis.rho import BY_USER, MEMORY, AppsNow, alone_s, find_apps, users_rho, whole_demand
 from horae.solve.auction.bids import Bid, Offer, Taker
 
 #: Memory (stored): counters of all runs, and counters of runs with agents outside the scheduler.
@@ -70,6 +70,7 @@ class Themis:
         2.0, "seconds that an app's own agent has to answer; after that the built-in agent bids", least=0.01
     )
     seed: int = setting(0, "seed of lots and bid errors", least=0)
+    by_user: bool = setting(True, BY_USER)
 
     def __post_init__(self) -> None:
         if self.f > 1:
@@ -81,7 +82,7 @@ class Themis:
 
     def plan(self, now: Snapshot, memory: Memory) -> Wishes:
         """Serve queue minima; then hold an auction if there are free GPUs and apps that can use them."""
-        apps = find_apps(now, memory)
+        apps = find_apps(now, memory, self.by_user)
         views = AppViews(now, apps, self._alone_s(now, memory, apps), self.lease)
         free = _offered_gpus(now, views)
         given = serve_minima(now, views, free)
@@ -142,7 +143,8 @@ class Themis:
         agent = self._agent(number)
         asking = {app: view for app in np.flatnonzero(views.may_bid).tolist() if len((view := views.view(app)).asking)}
         offer = Offer(now.machines.names, free, now.machines.gpu_type)
-        return _AuctionRound(number, offer, asking, tuple(self._bidders(agent, asking, len(views.apps))), agent)
+        of_user = users_rho(now, views.apps, self.lease) if self.by_user else np.zeros(len(views.apps))
+        return _AuctionRound(number, offer, asking, tuple(self._bidders(agent, asking, of_user)), agent)
 
     def _asks(self, now: Snapshot, auction: _AuctionRound) -> tuple[Ask, ...]:
         """Open questions to agents outside, which delay the auction. Each agent is asked once in an auction."""
@@ -187,11 +189,14 @@ class Themis:
         truthful = TruthfulAgent()
         return ErringAgent(truthful, self.bid_error, (self.seed, auction)) if self.bid_error else truthful
 
-    def _bidders(self, agent: Agent, asking: Mapping[int, AppView], apps: int) -> list[int]:
-        """The apps that may bid: the asking apps with the highest rho, at most 1 - f of all apps."""
+    def _bidders(self, agent: Agent, asking: Mapping[int, AppView], of_user: Floats) -> list[int]:
+        """The apps that may bid: the asking apps with the highest rho, at most 1 - f of all apps.
+
+        Apps of the users whose rho is highest come first; `of_user` is that rho, by app.
+        """
         rho = {app: agent.rho(view) for app, view in asking.items()}
-        worst_first = sorted(asking, key=lambda app: (-round(rho[app], 9), app))
-        return worst_first[: max(1, math.ceil(round((1.0 - self.f) * apps, 9)))]
+        worst_first = sorted(asking, key=lambda app: (-round(float(of_user[app]), 9), -round(rho[app], 9), app))
+        return worst_first[: max(1, math.ceil(round((1.0 - self.f) * len(of_user), 9)))]
 
 
 @dataclass(frozen=True)
@@ -242,10 +247,10 @@ class _JobGrants:
     def _give(self, i: int, places: Counts) -> bool:
         """Give a job GPUs, or others than it was given before; False if its queue is at its maximum."""
         if i not in self.given and not self._views.leased[i]:
-            queue, gpus = int(self._now.queue[i]), int(self._now.gpus[i])
-            if not self._use.allows(queue, gpus):
+            quota, gpus = int(self._now.quota[i]), int(self._now.gpus[i])
+            if not self._use.allows(quota, gpus):
                 return False
-            self._use.add(queue, gpus)
+            self._use.add(quota, gpus)
         self.given[i] = places
         return True
 
@@ -267,7 +272,7 @@ class _JobGrants:
             for k, i in zip(view.asking.tolist(), self._views.jobs_of[app][view.asking].tolist(), strict=True):
                 stays = i not in self.given or self.given[i] == held_by(self._now, i)
                 allowed = self._views.leased[i] or i in self.given
-                if stays and (allowed or self._use.allows(int(self._now.queue[i]), int(self._now.gpus[i]))):
+                if stays and (allowed or self._use.allows(int(self._now.quota[i]), int(self._now.gpus[i]))):
                     takers[i] = job_taker(view, k, self._columns, typical, self._speed(i))
         return takers
 

@@ -5,7 +5,8 @@ speed depends on is type, number and span; so of all ways to divide GPUs of one 
 each gang into a region: a machine, a rack, or anywhere. A gang of n fits into S and one of m into T at once
 just when |S| >= n, |T| >= m and |S or T| >= n + m (Hall), so nothing has to be enumerated GPU by GPU. All this
 presumes that a gang is no slower the closer together it is; where a table of speeds says otherwise, some exchanges
-are missed, but none is found that is none. Jobs that ask for a number of nodes stay where they are.
+are missed, but none is found that is none. Jobs that ask for a number of nodes, or for
+CPUs or memory, stay where they are.
 
 What a move itself would cost is not counted.
 """
@@ -48,7 +49,7 @@ def better_places(moment: ObservedMoment, jobs: Sequence[JobSpec], cluster: Clus
     exchanger = _Exchanger(moment, jobs, cluster, speeds)
     found: list[Exchange] = []
     for position, place in enumerate(moment.places):
-        if jobs[place.job].nodes:
+        if _stays(jobs[place.job]):
             continue
         exchanges = [*exchanger.moves(position), *exchanger.swaps(position), *exchanger.divisions(position)]
         if exchanges:
@@ -76,7 +77,7 @@ class _Exchanger:
         numbers = {shape: n for n, shape in enumerate(dict.fromkeys(shapes))}
         by_shape = [[self._rate(place.job, *shape) for shape in numbers] for place in self.moment.places]
         rates = np.array(by_shape).reshape(len(shapes), len(numbers))[:, [numbers[shape] for shape in shapes]]
-        stays = np.array([self.jobs[place.job].nodes > 0 for place in self.moment.places], np.bool_)
+        stays = np.array([_stays(self.jobs[place.job]) for place in self.moment.places], np.bool_)
         rates[stays[:, None] & ~np.eye(len(shapes), dtype=np.bool_)] = 0.0
         return rates
 
@@ -123,7 +124,7 @@ class _Exchanger:
         if place.span <= Span.NODE or closest <= own * (1 + _TOLERANCE):
             return
         for j, other in enumerate(self.moment.places):
-            if j != i and self.gpu_type[j] == self.gpu_type[i] and not self.jobs[other.job].nodes:
+            if j != i and self.gpu_type[j] == self.gpu_type[i] and not _stays(self.jobs[other.job]):
                 yield from self._divisions_with(i, place, j, other)
 
     def _divisions_with(self, i: int, place: ObservedPlace, j: int, other: ObservedPlace) -> Iterator[Exchange]:
@@ -141,6 +142,11 @@ class _Exchanger:
                 gain, others = self._gain(i, takes), self._gain(j, sorted(pool - set(takes)))
                 if gain > _TOLERANCE and others > -_TOLERANCE:
                     yield Exchange(place.job, gain, place.gpu_ids, takes, other.job, others)
+
+
+def _stays(job: JobSpec) -> bool:
+    """Whether a job takes no part in exchanges: other GPUs may not be on nodes that it could use."""
+    return bool(job.nodes or job.cpus_per_gpu or job.memory_mb_per_gpu)
 
 
 def _regions(pool: list[int], machines: Machines) -> Iterator[frozenset[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
 
@@ -10,10 +11,11 @@ from fastapi import APIRouter, Path, Query, Response
 
 from horae.core.codec import encode
 from horae.core.engine import Engine
+from horae.core.limits import Limits, of_user
 from horae.service.api import schemas
 from horae.service.api.auth import CallerGiven, Service, ServiceGiven
 from horae.service.daemon import Change
-from horae.service.roles import Caller, Forbidden, Role
+from horae.service.roles import Caller, Forbidden, Role, Scope
 from horae.service.store.stored_records import Act
 
 router = APIRouter(prefix="/v1", tags=["operators"])
@@ -79,20 +81,51 @@ def settings(service: ServiceGiven, caller: CallerGiven) -> schemas.SettingsReco
     status = service.daemon.status
     queues = [
         schemas.QueueForm.model_construct(
-            path=queue.path, weight=queue.weight, rule=queue.rule, gpus_min=queue.gpus_min, gpus_max=queue.gpus_max
+            path=queue.path,
+            weight=queue.weight,
+            rule=queue.rule,
+            gpus_min=queue.gpus_min,
+            gpus_max=queue.gpus_max,
+            members=list(queue.members),
+            admins=list(queue.admins),
         )
         for queue in status.queues.values()
     ]
-    return schemas.SettingsRecord.model_construct(policy=status.policy, settings=dict(status.settings), queues=queues)
+    return schemas.SettingsRecord.model_construct(
+        policy=status.policy, settings=dict(status.settings), queues=queues, unknown_queues=status.unknown_queues
+    )
 
 
 @router.put("/settings", response_model=schemas.NewSettings, response_model_exclude_unset=True)
 def change_settings(service: ServiceGiven, caller: CallerGiven, body: schemas.SettingsForm) -> schemas.NewSettings:
     """Change the policy, its settings, or queues."""
     queues = [queue.queue() for queue in body.queues]
-    note = service.operations.configure(caller, body.policy, body.settings, queues)
+    note = service.operations.configure(caller, body.policy, body.settings, queues, body.unknown_queues)
     answer = dict(settings(service, caller))
     return schemas.NewSettings.model_construct(**(answer | {"note": note} if note else answer))
+
+
+@router.get("/limits", response_model=schemas.LimitList)
+def limits(service: ServiceGiven, caller: CallerGiven) -> schemas.LimitList:
+    """Limits of users and queues. Users see those of queues, of each user, and their own."""
+    shown = [
+        _limits(whom, found)
+        for whom, found in sorted(service.daemon.status.limits.items())
+        if caller.lists_all or not whom.startswith("user:") or whom == of_user(caller.user)
+    ]
+    yours = _limits(of_user(caller.user), service.limits_of(caller))
+    return schemas.LimitList.model_construct(limits=shown, yours=yours)
+
+
+def _limits(whom: str, limits: Limits) -> schemas.LimitsRecord:
+    return schemas.LimitsRecord.model_construct(whom=whom, **asdict(limits))
+
+
+@router.put("/limits", response_model=schemas.LimitList)
+def change_limits(service: ServiceGiven, caller: CallerGiven, body: schemas.LimitsForm) -> schemas.LimitList:
+    """Change the limits of each user, a user, a queue, or all users together. Admins of a queue: of queues below it."""
+    service.operations.set_limits(caller, body.whom, body.change())
+    return limits(service, caller)
 
 
 # ----------------------------------------------------------------------- tokens
@@ -109,6 +142,7 @@ def tokens(service: ServiceGiven, caller: CallerGiven) -> dict[str, Any]:
                 "id": token.id,
                 "user": token.user,
                 "role": token.role,
+                "scope": token.scope,
                 "created": timestamp(token.created_s),
                 "expires": None if token.expires_s is None else timestamp(token.expires_s),
                 "revoked": token.revoked,
@@ -122,9 +156,11 @@ def tokens(service: ServiceGiven, caller: CallerGiven) -> dict[str, Any]:
 def make_token(service: ServiceGiven, caller: CallerGiven, body: schemas.TokenAsked) -> schemas.TokenMade:
     """Make a token. It is shown only now: the service keeps only its hash."""
     caller.require_admin("make tokens")
-    token, record = service.tokens.draft(body.user, Role(body.role), body.expires)
+    token, record = service.tokens.draft(body.user, Role(body.role), body.expires, Scope.read(body.scope))
     # Write the audit trail first: an entry without a token is better than a token without an entry.
-    _record_act(service, caller, "make token", record.id, f"{record.role} {record.user}")
+    _record_act(
+        service, caller, "make token", record.id, " ".join(filter(None, (record.role, record.user, record.scope)))
+    )
     service.tokens.add(record)
     return schemas.TokenMade(token=token, id=record.id)
 
@@ -148,6 +184,23 @@ def _record_act(service: Service, caller: Caller, action: str, target: str, deta
         return Change(acts=(Act(now_s, caller.user, action, target, detail),)), None
 
     service.daemon.ask(prepare)
+
+
+# ------------------------------------------------------------------- orphans
+
+
+@router.get("/orphans", response_model=schemas.OrphanList)
+def orphans(service: ServiceGiven, caller: CallerGiven) -> dict[str, Any]:
+    """Attempts that run and that the journal does not know, since it lost records or was restored."""
+    caller.require_admin("see attempts that the journal does not know")
+    found = service.daemon.orphans.attempts
+    return {"orphans": [{"job": job, "attempt": number, "nodes": nodes} for (job, number), nodes in found.items()]}
+
+
+@router.post("/orphans/end", response_model=schemas.EndedOrphans)
+def end_orphans(service: ServiceGiven, caller: CallerGiven) -> dict[str, Any]:
+    """Stop these attempts: each gets its stop signal, and is killed after its grace period."""
+    return {"ended": service.operations.end_orphans(caller)}
 
 
 # ----------------------------------------------------------------- what happened
@@ -182,23 +235,23 @@ def journal(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Response:
     """Records of the journal after number `after`, for replays and reports."""
-    _require_sees_all(caller, "read the journal")
+    _require_reads_all(caller, "read the journal")
     records = [{"seq": seq, **encode(record)} for seq, record in islice(service.daemon.store.tail(after), limit)]
     following = records[-1]["seq"] if records else after
-    # Python's JSON, as in the journal: policy memory may hold infinite numbers.
+    # Python's JSON, as in the journal: older decisions hold policy memory, which may have infinite numbers.
     return Response(json.dumps({"records": records, "next": following}), media_type="application/json")
 
 
 @router.get("/beginning")
 def beginning(service: ServiceGiven, caller: CallerGiven) -> dict[str, Any]:
     """The initial settings of the service and its current time; with the journal, enough for a replay."""
-    _require_sees_all(caller, "read the journal")
+    _require_reads_all(caller, "read the journal")
     daemon = service.daemon
     return {**daemon.initial_settings.as_dict(), "epoch": daemon.store.epoch, "now_s": daemon.clock()}
 
 
-def _require_sees_all(caller: Caller, to: str) -> None:
-    if not caller.sees_all:
+def _require_reads_all(caller: Caller, to: str) -> None:
+    if not caller.reads_all:
         raise Forbidden(
-            f"A user may not {to}, since it shows everybody's jobs: use a token with the role admin or viewer."
+            f"This token may not {to}, since it shows everybody's jobs: use one with the role admin or viewer."
         )

@@ -13,11 +13,13 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
+from horae.core.limits import Limits
 from horae.core.states import ALIVE
-from horae.service.api.limits import FailedLogins
+from horae.service.api.limits import FailedLogins, LogReads
 from horae.service.daemon import Daemon
 from horae.service.operations import Operations
-from horae.service.roles import Caller
+from horae.service.roles import Caller, Forbidden
+from horae.service.standby import Follower
 from horae.service.tokens import Tokens
 from horae.service.views.event_sentences import EventSentence, EventSentences
 from horae.service.views.views import ServiceViews
@@ -33,12 +35,14 @@ _Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 class Service:
     """The service as handlers see it."""
 
-    daemon: Daemon
+    daemon: Daemon | Follower
     operations: Operations
     tokens: Tokens
     failed: FailedLogins = field(default_factory=FailedLogins)
     #: Open streams and waiting requests for offers, by user.
     streams: Counter[str] = field(default_factory=Counter)
+    #: Logs that are read now, by user.
+    log_reads: LogReads = field(default_factory=LogReads)
     #: Set when the service shuts down, so that streams end.
     leaving: threading.Event = field(default_factory=threading.Event)
 
@@ -53,19 +57,24 @@ class Service:
 
     def may_see_job(self, caller: Caller, job: str) -> bool:
         """Whether the caller may see a job."""
-        task = self.daemon.tasks.get(job)
-        return caller.sees_all or (task is not None and task.user == caller.user)
+        return caller.lists_all or self.views().sees_job(caller, job)
 
     def may_see_event(self, caller: Caller, sentence: EventSentence, at_s: float) -> bool:
         """Whether the caller may see an event of `at_s`: events of own jobs and apps, and of the cluster."""
         if sentence.job:
             return self.may_see_job(caller, sentence.job)
-        return not sentence.app or caller.sees_all or self.operations.sees_app(caller, sentence.app, at_s)
+        return not sentence.app or caller.lists_all or self.operations.sees_app(caller, sentence.app, at_s)
+
+    def limits_of(self, caller: Caller) -> Limits:
+        """The limits of the caller: requests in a second, streams and reads of logs at a time, and others."""
+        return self.operations.rights.limits_of(caller)
 
     def check_stream_limit(self, caller: Caller) -> None:
         """Refuse a caller who has too many streams open."""
-        if self.streams[caller.user] >= MOST_STREAMS:
-            raise HTTPException(429, f"You have {MOST_STREAMS} streams open: end one first.", {"Retry-After": "5"})
+        limit = self.limits_of(caller).streams
+        most = MOST_STREAMS if limit is None else limit
+        if self.streams[caller.user] >= most:
+            raise HTTPException(429, f"You have {most} streams open: end one first.", {"Retry-After": "5"})
 
     @contextmanager
     def counted_stream(self, caller: Caller) -> Iterator[None]:
@@ -83,8 +92,10 @@ class Service:
 
 
 async def service_of(request: Request) -> Service:
-    """The service of a request."""
+    """The service of a request. A standby answers only requests that change nothing."""
     service: Service = request.app.state.service
+    if isinstance(service.daemon, Follower) and request.method not in ("GET", "HEAD"):
+        raise service.daemon.refusal()
     return service
 
 
@@ -96,6 +107,8 @@ async def caller_of(request: Request, service: ServiceGiven, credentials: _Crede
     caller = service.tokens.caller(credentials.credentials) if credentials else None
     if caller is None:
         raise _unauthorized(request, service, given=credentials is not None)
+    if caller.scope.submit_only and (request.method, request.url.path) != ("POST", "/v1/jobs"):
+        raise Forbidden("This token is for submitting jobs only: use another one.")
     return caller
 
 
@@ -114,7 +127,7 @@ async def check_attempt(
         raise _unauthorized(request, service, given=credentials is not None)
 
 
-def _is_over(daemon: Daemon, job: str, attempt: int) -> bool:
+def _is_over(daemon: Daemon | Follower, job: str, attempt: int) -> bool:
     """Whether an existing attempt has ended; also true if its job has left the service.
 
     An attempt that has just started may not be in the published status yet, but its job is.

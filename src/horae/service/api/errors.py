@@ -18,12 +18,15 @@ from horae.crash import write_report
 from horae.service.daemon import Closed
 from horae.service.job_file import error_sentence, most_helpful_error
 from horae.service.roles import Forbidden, NotFound
+from horae.service.standby import StandingBy
 from horae.service.store.connection import StoreTrouble
 
+#: Header of an answer that refuses because another service is active.
+STANDBY_HEADER = "Horae-Standby"
 #: Longest sentence in characters.
 _LONGEST = 600
 #: HTTP statuses of user errors; all others are 400.
-_STATUS: dict[type[UserError], int] = {Forbidden: 403, NotFound: 404, StoreTrouble: 503, Closed: 503}
+_STATUS: dict[type[UserError], int] = {Forbidden: 403, NotFound: 404, StoreTrouble: 503, Closed: 503, StandingBy: 503}
 
 
 class Problem(BaseModel):
@@ -64,7 +67,8 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
 
 async def _user_error(request: Request, error: Exception) -> JSONResponse:
     status = next((number for error_type, number in _STATUS.items() if isinstance(error, error_type)), 400)
-    return problem(status, str(error), {"Retry-After": "1"} if status == 503 else None)
+    headers = {"Retry-After": "1"} if status == 503 else {}
+    return problem(status, str(error), headers | ({STANDBY_HEADER: "1"} if isinstance(error, StandingBy) else {}))
 
 
 async def _invalid_request(request: Request, error: Exception) -> JSONResponse:

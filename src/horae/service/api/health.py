@@ -12,6 +12,7 @@ from horae.service.api import schemas
 from horae.service.api.auth import CallerGiven, ServiceGiven
 from horae.service.health import what_is_wrong
 from horae.service.metrics import exposition
+from horae.service.standby import Follower
 
 router = APIRouter(tags=["health"])
 
@@ -24,7 +25,8 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 async def healthz(service: ServiceGiven) -> JSONResponse:
     """Whether the service works. Needs no token, so it gives no details."""
     wrong = what_is_wrong(service.daemon)
-    return JSONResponse({"ok": not wrong, "error": wrong}, 503 if wrong else 200)
+    standby = {"standby": True} if isinstance(service.daemon, Follower) else {}
+    return JSONResponse({"ok": not wrong, "error": wrong, **standby}, 503 if wrong else 200)
 
 
 @router.get("/metrics", responses=_TEXT, response_class=Response)

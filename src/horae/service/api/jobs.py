@@ -111,9 +111,9 @@ def job(service: ServiceGiven, caller: CallerGiven, job: JobId) -> dict[str, Any
     records = service.daemon.store.job_records(job)
     return {
         **views.job(row),
-        "why": views.why(row),
+        "why": views.why(caller, row),
         "attempts": attempts_of(job, records, views.status.cluster, views.timestamp),
-        "task": _task(views.tasks[job]),
+        "task": _task(views.tasks[job]) if views.sees_details(caller, row) else None,
     }
 
 
@@ -140,7 +140,7 @@ def _task(task: Task) -> dict[str, Any]:
 def why(service: ServiceGiven, caller: CallerGiven, job: JobId) -> dict[str, Any]:
     """Why a job waits, by the last decision."""
     views = service.views()
-    return views.why(views.visible_row(caller, job))
+    return views.why(caller, views.visible_row(caller, job))
 
 
 @router.get("/jobs/{job}/events", response_model=schemas.EventList)
@@ -153,7 +153,8 @@ def events(service: ServiceGiven, caller: CallerGiven, job: JobId) -> dict[str, 
     row = views.visible_row(caller, job)
     app, lifetime = views.status.spec(row).app_id, views.lifetime(row)
     events = [
-        {"seq": seq, "at": views.timestamp(record.at_s), "kind": event.kind, "job": event.job, "what": event.what}
+        {"seq": seq, "at": views.timestamp(record.at_s), "kind": event.kind, "job": event.job}
+        | {"what": views.plain(caller, event.what)}
         for seq, record in service.daemon.store.job_records(job, app)
         for event in event_sentences.sentences_of(record)
         if event.job == job or (event.app == app and lifetime[0] <= record.at_s <= lifetime[1])

@@ -1,12 +1,14 @@
-"""Limits: size of a request's body, and wrong tokens per address."""
+"""Limits: size of a request's body, wrong tokens per address, and logs that are read at a time."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
+from anyio import CapacityLimiter
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,6 +20,8 @@ BODY_LIMIT = 4 * 1024 * 1024
 DRAIN_BYTES = 64 * 1024 * 1024
 #: Wrong tokens that one address may send within FAILURES_S seconds; after that it must wait.
 FAILURES, FAILURES_S = 20, 60.0
+#: Threads that read logs, and logs that are read for one user at a time, or wait for it.
+LOG_THREADS, LOGS_A_USER, WAITING_A_USER = 8, 4, 100
 #: Most addresses remembered; the least recently used one is dropped first.
 _ADDRESSES = 10_000
 
@@ -90,3 +94,38 @@ class FailedLogins:
                 return FAILURES_S - (now_s - times[0])
             times.append(now_s)
             return 0.0
+
+
+class LogReads:
+    """Who may read a log now. Of the event loop alone."""
+
+    def __init__(self) -> None:
+        #: Limiters belong to an event loop; each is made when it is first used.
+        self._threads: CapacityLimiter | None = None
+        self._users: dict[str, tuple[CapacityLimiter, list[int]]] = {}
+
+    @property
+    def threads(self) -> CapacityLimiter:
+        """The threads that read logs; not those of other requests."""
+        self._threads = self._threads or CapacityLimiter(LOG_THREADS)
+        return self._threads
+
+    @asynccontextmanager
+    async def turn_of(self, user: str) -> AsyncIterator[None]:
+        """Wait until a user may read a log. Too many that wait are refused."""
+        limiter, waiting = self._users.setdefault(user, (CapacityLimiter(LOGS_A_USER), [0]))
+        if waiting[0] >= WAITING_A_USER:
+            raise HTTPException(429, "Too many logs are being read for you: wait until some have been read.")
+        waiting[0] += 1
+        try:
+            # Requests are told apart by themselves, not by their task: a stream may read in several.
+            borrower = object()
+            await limiter.acquire_on_behalf_of(borrower)
+            try:
+                yield
+            finally:
+                limiter.release_on_behalf_of(borrower)
+        finally:
+            waiting[0] -= 1
+            if not waiting[0]:
+                self._users.pop(user, None)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from typing_extensions import TypedDict
 
 from horae.core.job import MAX_SECONDS, MAX_STEPS
-from horae.core.queues import Queue
+from horae.core.queues import Queue, UnknownQueues
 from horae.service.job_file import MIN_WEIGHT, QueuePath, plain_text, seconds
 
 #: A time in UTC, ISO 8601; null if it has not come.
@@ -121,7 +121,8 @@ class JobDetail(_JobFields):
 
     why: Why
     attempts: list[AttemptRecord]
-    task: TaskRecord
+    #: Null for a member who is neither the job's user nor an admin of its queue.
+    task: TaskRecord | None
 
 
 class Ids(BaseModel):
@@ -187,7 +188,12 @@ class NodeRecord(TypedDict):
     gpu_type: str
     gpus: int
     rack: str
+    #: For the jobs on these GPUs; 0 if they are not counted.
+    cpus: int
+    memory_mb: int
     used: int
+    used_cpus: int
+    used_memory_mb: int
     state: Literal["up", "draining", "down"]
     why: str
     jobs: dict[str, int]
@@ -234,6 +240,10 @@ class ShareList(TypedDict):
     queues: list[ShareRecord]
 
 
+#: A user, or a group of the service's machine with an @ before it.
+UserOrGroup = Annotated[str, Field(pattern=r"^@?[A-Za-z0-9_][A-Za-z0-9._@-]{0,62}$")]
+
+
 class QueueForm(_RequestBody):
     """Settings of a queue."""
 
@@ -242,10 +252,14 @@ class QueueForm(_RequestBody):
     rule: Literal["fairness", "fifo"] = "fairness"
     gpus_min: int = Field(0, ge=0, le=1_000_000)
     gpus_max: int | None = Field(None, ge=0, le=1_000_000)
+    #: Users, and groups of the service's machine as @GROUP. Members may submit, admins may act on jobs, here and below.
+    members: list[UserOrGroup] = Field(default_factory=list, max_length=10_000)
+    admins: list[UserOrGroup] = Field(default_factory=list, max_length=10_000)
 
     def queue(self) -> Queue:
         """The queue for the engine."""
-        return Queue(self.path, self.weight, self.rule, self.gpus_min, self.gpus_max)
+        names = tuple(self.members), tuple(self.admins)
+        return Queue(self.path, self.weight, self.rule, self.gpus_min, self.gpus_max, *names)
 
 
 _Word = Annotated[str, Field(max_length=1000), AfterValidator(plain_text)]
@@ -257,14 +271,16 @@ class SettingsForm(_RequestBody):
     policy: _Word | None = None
     settings: dict[_Word, _Word] = Field(default_factory=dict, max_length=100)
     queues: list[QueueForm] = Field(default_factory=list, max_length=10_000)
+    unknown_queues: UnknownQueues | None = None
 
 
 class SettingsRecord(BaseModel):
-    """The policy, its settings that differ from the defaults, and the configured queues."""
+    """The policy, its settings that differ from the defaults, the configured queues, and what becomes of others."""
 
     policy: str
     settings: dict[str, str]
     queues: list[QueueForm]
+    unknown_queues: UnknownQueues
 
 
 class NewSettings(SettingsRecord):
@@ -273,12 +289,60 @@ class NewSettings(SettingsRecord):
     note: str = ""
 
 
+_Count = Annotated[int | None, Field(ge=0, le=1_000_000)]
+
+
+class _LimitFields(_RequestBody):
+    queued_jobs: _Count = None
+    gpus: _Count = None
+    non_preemptible_gpus: _Count = None
+    min_runtime_s: Span | None = None
+    grace_s: Span | None = None
+    max_duration_s: Span | None = None
+    default_duration_s: Span | None = None
+    requests_per_s: float | None = Field(None, ge=0, le=1e6)
+    streams: _Count = None
+    log_reads: _Count = None
+
+
+#: Whom limits are for: `each-user`, `user:NAME`, `queue:PATH` or `all`.
+Whom = Annotated[str, Field(max_length=210), AfterValidator(plain_text)]
+
+
+class LimitsForm(_LimitFields):
+    """New limits, for each user without their own, a user, a queue with those below it, or all users together.
+
+    A limit that is null is dropped, one that is not named stays.
+    """
+
+    whom: Whom
+
+    def change(self) -> dict[str, Any]:
+        """The limits that were named."""
+        return self.model_dump(include=self.model_fields_set - {"whom"})
+
+
+class LimitsRecord(_LimitFields):
+    """Limits, and whom they are for; null is no limit."""
+
+    whom: Whom
+
+
+class LimitList(BaseModel):
+    """All limits that the caller may see, and those that hold for the caller."""
+
+    limits: list[LimitsRecord]
+    yours: LimitsRecord
+
+
 class TokenAsked(_RequestBody):
-    """User, role and lifetime of a new token; without `expires` it is valid until revoked."""
+    """User, role, scope and lifetime of a new token; without `expires` it is valid until revoked."""
 
     user: str = Field(max_length=63)
-    role: Literal["admin", "user", "viewer"] = "user"
+    role: Literal["admin", "member", "user", "viewer"] = "member"
     expires: Span | None = Field(None, examples=["30d"])
+    #: What the token is narrowed to, such as `queue=org/a`, `app=NAME` or `submit-only`; empty for nothing.
+    scope: str = Field("", max_length=300)
 
 
 class TokenMade(BaseModel):
@@ -294,6 +358,7 @@ class TokenShown(TypedDict):
     id: str
     user: str
     role: str
+    scope: str
     created: Moment
     expires: Moment
     revoked: bool
@@ -315,6 +380,26 @@ class ActRecord(TypedDict):
     detail: str
 
 
+class Orphan(BaseModel):
+    """An attempt that runs and that the journal does not know."""
+
+    job: str
+    attempt: int
+    nodes: list[str]
+
+
+class OrphanList(BaseModel):
+    """All of them."""
+
+    orphans: list[Orphan]
+
+
+class EndedOrphans(BaseModel):
+    """Attempts that were told to stop, as JOB@NUMBER."""
+
+    ended: list[str]
+
+
 class Audit(TypedDict):
     """Acts of users and admins, newest last."""
 
@@ -333,3 +418,5 @@ class Health(BaseModel):
 
     ok: bool
     error: str = ""
+    #: Whether this service is a standby, and another one is active.
+    standby: bool = False

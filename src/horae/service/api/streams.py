@@ -6,9 +6,11 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+from anyio import to_thread
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
@@ -17,7 +19,7 @@ from starlette.responses import Response
 from horae.core.states import ALIVE, ENDED, State
 from horae.service.api.auth import CallerGiven, Service, ServiceGiven, TokenStillValid
 from horae.service.api.jobs import JobId
-from horae.service.roles import Caller, NotFound
+from horae.service.roles import Caller, Forbidden, NotFound
 from horae.service.views.job_list import STATE_NAMES
 from horae.service.views.logs import FollowedLog, masked, read_log
 
@@ -29,6 +31,8 @@ POLL_S, KEEP_ALIVE_S = 0.2, 15.0
 RECHECK_S = 1.0
 #: Records read at a time.
 _PAGE = 500
+
+_Answer = TypeVar("_Answer")
 
 #: A server-sent event in the API's description; `data` is JSON.
 _SENT = {"type": "object", "properties": {name: {"type": "string"} for name in ("id", "event", "data")}}
@@ -55,16 +59,20 @@ async def logs(
 ) -> Response:
     """The log of a job. Empty if the job was not launched yet."""
     status = service.daemon.status
-    newest = int(status.columns["attempt"][service.views().visible_row(caller, job)])
+    views = service.views()
+    row = views.visible_row(caller, job)
+    if not views.sees_details(caller, row):
+        raise Forbidden(f"The log of job {job} is for its user, admins of its queue, viewers and admins.")
+    newest = int(status.columns["attempt"][row])
     if attempt is not None and attempt > newest:
         raise NotFound(f"Job {job} has no attempt {attempt}: its newest attempt is number {newest}.")
     if follow:
-        return _stream(service, caller, token_valid, _follow(service, job, attempt, tail))
-    text = await run_in_threadpool(_log_text, service, job, attempt or newest, tail) if newest else ""
+        return _stream(service, caller, token_valid, _follow(service, caller, job, attempt, tail))
+    text = await _in_log_thread(service, caller, _log_text, service, job, attempt or newest, tail) if newest else ""
     return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
 
 
-async def _follow(service: Service, job: str, only: int | None, tail: int | None) -> AsyncIterator[str]:
+async def _follow(service: Service, caller: Caller, job: str, only: int | None, tail: int | None) -> AsyncIterator[str]:
     """New lines, attempt after attempt (or of attempt `only`), and the state of the job at the end."""
     number, log = only or max(_attempt_and_state(service, job)[0], 1), None
     while not service.closing:
@@ -72,8 +80,9 @@ async def _follow(service: Service, job: str, only: int | None, tail: int | None
         newest, state = _attempt_and_state(service, job)
         over = newest > number or state in ENDED or (newest == number and state not in ALIVE)
         if log is None and newest >= number:
-            log = FollowedLog(await run_in_threadpool(service.daemon.backend.log, job, number), tail)
-        for line in await run_in_threadpool(_lines, service, job, log, over) if log else ():
+            path = await _in_log_thread(service, caller, service.daemon.backend.log, job, number)
+            log = FollowedLog(path, tail, partial(_masked, service, job))
+        for line in await _in_log_thread(service, caller, _lines, service, job, log, over) if log else ():
             yield _event({"line": line, "attempt": number})
         if log and not log.at_end:
             continue
@@ -87,6 +96,12 @@ async def _follow(service: Service, job: str, only: int | None, tail: int | None
             await asyncio.sleep(POLL_S)
 
 
+async def _in_log_thread(service: Service, caller: Caller, read: Callable[..., _Answer], *words: Any) -> _Answer:
+    """Read a log in one of the threads for logs, a few at a time for each user: other requests go on meanwhile."""
+    async with service.log_reads.turn_of(caller.user):
+        return await to_thread.run_sync(read, *words, limiter=service.log_reads.threads)
+
+
 def _log_text(service: Service, job: str, attempt: int, tail: int | None) -> str:
     return _masked(service, job, read_log(service.daemon.backend.log(job, attempt), tail))
 
@@ -97,7 +112,8 @@ def _lines(service: Service, job: str, log: FollowedLog, finished: bool) -> list
 
 
 def _masked(service: Service, job: str, text: str) -> str:
-    return masked(text, service.daemon.backend.secrets(service.daemon.tasks[job].secrets).values())
+    task = service.daemon.tasks[job]
+    return masked(text, service.daemon.backend.secrets(map(task.secret_file, task.secrets)).values())
 
 
 def _attempt_and_state(service: Service, job: str) -> tuple[int, State]:
@@ -139,7 +155,8 @@ def _page(service: Service, caller: Caller, after: int) -> tuple[list[dict[str, 
     records = list(islice(service.daemon.store.tail(after, upto), _PAGE))
     views, event_sentences = service.views(), service.event_sentences()
     events = [
-        {"seq": seq, "at": views.timestamp(record.at_s), "kind": event.kind, "job": event.job, "what": event.what}
+        {"seq": seq, "at": views.timestamp(record.at_s), "kind": event.kind, "job": event.job}
+        | {"what": views.plain(caller, event.what)}
         for seq, record in records
         for event in event_sentences.sentences_of(record)
         if service.may_see_event(caller, event, record.at_s)

@@ -21,16 +21,31 @@ from sqlalchemy import (
 )
 
 from horae.core.errors import UserError
+from horae.service.store.chain import JournalDamaged
+
+
+def _add_chain(connection: Connection) -> None:
+    """Version 2: identity, digests of all records, policy memory apart, checksums of checkpoints and facts."""
+    from horae.service.store.chain_migration import add_chain
+
+    add_chain(connection)
+
+
+def _add_scopes(connection: Connection) -> None:
+    """Tokens have a scope."""
+    connection.exec_driver_sql("ALTER TABLE tokens ADD COLUMN scope TEXT NOT NULL DEFAULT ''")
+
 
 #: Steps from each version of the tables to the next; the first makes version 2 of version 1. Each adds, and drops
 #: nothing. All run in one transaction when the owner of an older store opens it.
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = ()
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_add_chain, _add_scopes)
 #: Version of the tables. A store of a later version is refused.
 SCHEMA = 1 + len(MIGRATIONS)
 
 TABLES = MetaData()
 
-#: Names and values: schema version, epoch (Unix time of second 0), initial settings, last options of `serve`.
+#: Names and values: schema version, identity, epoch (Unix time of second 0), initial settings, last options of
+#: `serve`; see `facts.py`.
 facts = Table("facts", TABLES, Column("name", Text, primary_key=True), Column("value", Text, nullable=False))
 
 #: Events and decisions. `body` is JSON with its own version; `kind` is the class name of the record.
@@ -41,6 +56,25 @@ journal = Table(
     Column("at_s", Double, nullable=False),
     Column("kind", Text, nullable=False),
     Column("body", Text, nullable=False),
+)
+
+#: The chain: digest of each record, also of records that compaction dropped, and the head after it. `task` is the
+#: digest of the task that was submitted with the record.
+digests = Table(
+    "digests",
+    TABLES,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("head", LargeBinary, nullable=False),
+    Column("task", LargeBinary),
+)
+
+#: What decisions wrote to the policy's memory, until two checkpoints cover it. Its digest is in the record's body.
+memories = Table(
+    "memories",
+    TABLES,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),
 )
 
 #: Which records name which jobs, or which apps that bid for themselves (`app:NAME`).
@@ -57,6 +91,8 @@ checkpoints = Table(
     TABLES,
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),
+    #: SHA-256 of number and body.
+    Column("digest", LargeBinary),
 )
 
 tasks = Table("tasks", TABLES, Column("job", Text, primary_key=True), Column("body", Text, nullable=False))
@@ -72,6 +108,7 @@ tokens = Table(
     Column("expires_s", Double),
     Column("revoked", Boolean, nullable=False),
     Column("job", Text, nullable=False, index=True),
+    Column("scope", Text, nullable=False, server_default=""),
 )
 
 acts = Table(
@@ -106,7 +143,10 @@ def read_version(connection: Connection) -> int | None:
     """Version of the tables of a store; None if the store has no tables yet."""
     if not inspect(connection).has_table(facts.name):
         return None
-    version = int(connection.scalar(select(facts.c.value).where(facts.c.name == "schema")) or 0)
+    stored = str(connection.scalar(select(facts.c.value).where(facts.c.name == "schema")))
+    if not stored.isdecimal():
+        raise JournalDamaged("The journal is damaged: the version of its tables cannot be read.")
+    version = int(stored)
     if version > SCHEMA:
         raise WrongSchema(
             f"This journal has tables of version {version} and this release of Horae knows versions up to {SCHEMA}: "
@@ -115,18 +155,12 @@ def read_version(connection: Connection) -> int | None:
     return version
 
 
-def read_epoch(connection: Connection) -> float:
-    """Unix time of second 0 of a store."""
-    return float(connection.scalar(select(facts.c.value).where(facts.c.name == "epoch")) or 0.0)
-
-
-def create(connection: Connection, epoch: float) -> None:
+def create(connection: Connection) -> None:
     """Create the tables."""
     TABLES.create_all(connection)
     for guard in _GUARDS[connection.dialect.name]:
         connection.exec_driver_sql(guard)
-    values = {"schema": str(SCHEMA), "epoch": repr(epoch)}
-    connection.execute(facts.insert(), [{"name": name, "value": value} for name, value in values.items()])
+    connection.execute(facts.insert(), {"name": "schema", "value": str(SCHEMA)})
 
 
 def migrate(connection: Connection, version: int) -> None:

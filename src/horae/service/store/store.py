@@ -9,49 +9,67 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import cache
+from dataclasses import asdict, replace
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
+from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, select, update
 
 from horae.backends.task import Task
-from horae.core.codec import decode, encode
-from horae.core.commands import Decided
-from horae.core.events import (
-    AgentChanged,
-    BidReceived,
-    Event,
-    JobProgressed,
-    JobsRetired,
-    JobSubmitted,
-    NodeDraining,
-    NodeJoined,
-    NodeLost,
-    NodeObserved,
-    SettingsChanged,
+from horae.core.events import JobSubmitted
+from horae.service.store import journal_compaction, schema
+from horae.service.store.background_call import BackgroundCall
+from horae.service.store.chain import JournalDamaged, JournalLost, Link, linked, text_digest
+from horae.service.store.chain_migration import link_row
+from horae.service.store.connection import (
+    TIMEOUT_S,
+    StoreTrouble,
+    connect,
+    keep_copy,
+    read_url,
+    reading,
+    unhurried,
+    writing,
 )
-from horae.service.store import schema
-from horae.service.store.connection import TIMEOUT_S, StoreTrouble, connect, read_url, reading, writing
-from horae.service.store.journal_compaction import MAX_KEPT_REPORTS, superseded_reports
-from horae.service.store.store_lock import lock_store
+from horae.service.store.facts import read_fact, write_fact
+from horae.service.store.high_water_mark import HighWaterMark, Mark
+from horae.service.store.record_rows import (
+    JSON,
+    NUMBERING,
+    Record,
+    RecordRow,
+    app_name,
+    highest_numbers,
+    job_number,
+    names_of,
+    numbers_in,
+    record_of,
+    row_of,
+    whole_record_of,
+)
+from horae.service.store.rows import chunks, insert, last_number
+from horae.service.store.store_lock import lock_store, take_term, try_lock
 from horae.service.store.stored_records import Act, TokenRecord, decode_task, encode_task
+from horae.service.store.verification import (
+    check_bodies,
+    check_body,
+    check_chain,
+    check_counts,
+    check_pages,
+    check_tasks,
+    check_tokens,
+    checkpoint_digest,
+    counts,
+    seal_tokens,
+    telling_damage,
+    tip,
+)
 
-Record = Event | Decided
-Name = TypeVar("Name", str, int)
-
-#: One encoder for all calls: `json.dumps` with separators would make a new encoder each time.
-_JSON = json.JSONEncoder(separators=(",", ":"))
 #: Records per page. No transaction is open between two pages, so that a slow reader blocks nobody.
 _PAGE = 2000
-#: Names or numbers in one statement; databases limit this.
-_NAMES = 500
-#: Rows in one statement of SQLite: as many as possible of these, in this order.
-_ROWS = (64, 8, 1)
-#: Record kinds that are never dropped, since later records depend on them: GPU numbering, which nodes there are and
-#: take jobs, and policy settings.
-_ALWAYS_KEPT = tuple(record.__name__ for record in (NodeJoined, NodeLost, NodeDraining, SettingsChanged))
+#: Seconds for one statement of a compaction, which reads much of the journal.
+_COMPACT_S = 30.0
 
 
 class Store:
@@ -61,74 +79,192 @@ class Store:
     and tokens managed, while a daemon runs. Thread-safe.
     """
 
-    def __init__(self, url: str, own: bool = False, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, own: bool = False, timeout_s: float = TIMEOUT_S, may_create: bool = True) -> None:
+        """Open a store; without `may_create`, only one that exists."""
         self._engine = connect(read_url(url), timeout_s)
         self._append_lock = Lock()
         #: Progress reports before this record number were compacted already.
         self._compacted = 0
+        self._mark: HighWaterMark | None = None
+        #: What the check of older records found, in a sentence; empty if nothing.
+        self.damage = ""
         self._store_lock = lock_store(self._engine) if own else None
+        #: A database of its own process may hang: then a call in another thread tells when it can be written again.
+        self._writing_again = BackgroundCall(self._write_nothing) if self.can_be_taken_over else None
+        #: Number of this owner of the store, higher than that of all owners before it; 0 for others.
+        self.term = 0
         try:
-            #: Unix time of second 0 of this store.
-            self.epoch = self._open()
+            #: Unix time of second 0 of this store, and the identity of its journal.
+            self.epoch, self.identity = self._open(may_create)
+            self.term = take_term(self._engine) if own else 0
         except BaseException:
             self.close()
             raise
 
-    def _open(self) -> float:
-        """Create the tables of a new store, or migrate those of an older one; returns the epoch."""
+    def try_to_own(self) -> bool:
+        """Own a store in PostgreSQL from now on if nobody does, under the next term; returns whether."""
+        assert self._store_lock is None, "the store is owned already"
+        self._store_lock = try_lock(self._engine)
+        if self._store_lock:
+            try:
+                self.epoch, self.identity = self._open(may_create=False)
+                self.term = take_term(self._engine)
+            except BaseException:
+                self._store_lock.release()
+                self._store_lock = None
+                raise
+        return self._store_lock is not None
+
+    @property
+    def can_be_taken_over(self) -> bool:
+        """Whether another service may own the store while this process lives, since a server decides who does."""
+        return self._engine.dialect.name != "sqlite"
+
+    def raise_term(self, above: int) -> None:
+        """Have a term above one that is known from elsewhere: this store may have been restored from a backup."""
+        if self.term <= above:
+            self.term = take_term(self._engine, above)
+
+    def confirm_owner(self) -> None:
+        """Raise `StoreInUse` if another service has taken the store over. Does not wait."""
+        if self._store_lock:
+            self._store_lock.confirm()
+
+    @property
+    def recent_facts(self) -> Mapping[str, str]:
+        """Facts that another service may have written a moment ago; empty unless this one owns the store."""
+        return self._store_lock.facts if self._store_lock else {}
+
+    def _open(self, may_create: bool) -> tuple[float, str]:
+        """Create the tables of a new store, or migrate those of an older one; returns epoch and identity."""
         with reading(self._engine) as connection:
-            if schema.read_version(connection) == schema.SCHEMA:
-                return schema.read_epoch(connection)
-        with writing(self._engine) as connection:
-            # Another process may have created them meanwhile.
             version = schema.read_version(connection)
-            if version is None:
-                schema.create(connection, time.time())
-            elif version < schema.SCHEMA and self._store_lock:
+        if version is not None and version < schema.SCHEMA and self._store_lock:
+            check_pages(self._engine)
+            keep_copy(self._engine.url, version)
+        if version != schema.SCHEMA:
+            with writing(self._engine) as connection, unhurried(connection):
+                self._make_tables(connection, may_create)
+        with telling_damage(), reading(self._engine) as connection:
+            epoch, identity = read_fact(connection, "epoch"), read_fact(connection, "identity")
+            if not epoch or not identity:
+                raise JournalDamaged("The journal is damaged: its epoch or its identity is missing.")
+            return float(epoch), identity
+
+    def _make_tables(self, connection: Connection, may_create: bool) -> None:
+        # Another process may have created them meanwhile.
+        version = schema.read_version(connection)
+        if version is None and not may_create:
+            raise JournalLost("The journal is gone: its database has no tables.")
+        if version is None:
+            schema.create(connection)
+            write_fact(connection, "epoch", repr(time.time()))
+            write_fact(connection, "identity", str(uuid4()))
+        elif version < schema.SCHEMA and self._store_lock:
+            with telling_damage():
                 schema.migrate(connection, version)
-            elif version < schema.SCHEMA:
-                raise schema.WrongSchema(
-                    f"This journal has tables of version {version}, and this release of Horae uses version "
-                    f"{schema.SCHEMA}: start the service once with this release, which migrates them."
-                )
-            return schema.read_epoch(connection)
+        elif version < schema.SCHEMA:
+            raise schema.WrongSchema(
+                f"This journal has tables of version {version}, and this release of Horae uses version "
+                f"{schema.SCHEMA}: start the service once with this release, which migrates them."
+            )
 
     def ensure_initial_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Store the settings with which the service first started, once; returns the stored settings."""
-        facts = schema.facts
         with writing(self._engine) as connection:
-            stored = connection.scalar(select(facts.c.value).where(facts.c.name == "beginning"))
+            stored = read_fact(connection, "beginning")
             if stored is None:
-                stored = _JSON.encode(settings)
-                connection.execute(facts.insert(), {"name": "beginning", "value": stored})
+                stored = JSON.encode(settings)
+                write_fact(connection, "beginning", stored)
         first: dict[str, Any] = json.loads(stored)
         return first
 
     def initial_settings(self) -> dict[str, Any] | None:
         """The settings with which the service first started; None before its first start."""
-        with reading(self._engine) as connection:
-            stored = connection.scalar(select(schema.facts.c.value).where(schema.facts.c.name == "beginning"))
-        return json.loads(stored) if stored else None
+        with telling_damage(), reading(self._engine) as connection:
+            stored = read_fact(connection, "beginning")
+            return json.loads(stored) if stored else None
 
     def serve_options(self) -> dict[str, Any]:
         """Options of the last `horae serve`, as saved by `save_serve_options`; empty before the first."""
-        with reading(self._engine) as connection:
-            stored = connection.scalar(select(schema.facts.c.value).where(schema.facts.c.name == "served"))
-        return json.loads(stored) if stored else {}
+        return self.fact("served")
+
+    def fact(self, name: str) -> dict[str, Any]:
+        """A fact that services write for each other; empty if there is none."""
+        with telling_damage(), reading(self._engine) as connection:
+            stored = read_fact(connection, name)
+            return json.loads(stored) if stored else {}
+
+    def save_fact(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a fact for other services."""
+        with writing(self._engine) as connection:
+            write_fact(connection, name, JSON.encode(value))
 
     def save_serve_options(self, how: Mapping[str, Any]) -> None:
         """Save the options of this `horae serve` for the next start."""
-        facts = schema.facts
-        with writing(self._engine) as connection:
-            connection.execute(delete(facts).where(facts.c.name == "served"))
-            connection.execute(facts.insert(), {"name": "served", "value": _JSON.encode(how)})
+        self.save_fact("served", how)
 
     def close(self) -> None:
         """Close the database and release the store lock."""
         if self._store_lock:
             self._store_lock.release()
             self._store_lock = None
+        if self._mark:
+            self._mark.close()
         self._engine.dispose()
+
+    # ---------------------------------------------------------- verification
+
+    def verify(self, mark: Mark | None = None) -> None:
+        """Raise `JournalDamaged` if the journal is damaged, or behind the mark. Bodies of records are not read."""
+        check_pages(self._engine)
+        check_chain(self._engine, self.identity, mark)
+        if mark:
+            check_counts(self._engine, mark)
+        check_tasks(self._engine, self.last_seq())
+        with telling_damage():
+            self.initial_settings()
+            self.serve_options()
+            self.tokens()
+
+    def verify_bodies(self, upto: int) -> None:
+        """Raise `JournalDamaged` if a record up to number `upto` is not what was written."""
+        check_bodies(self._engine, upto)
+
+    def keep_mark(self, mark: HighWaterMark) -> None:
+        """Write the high-water mark now, and from now on after each commit."""
+        with self._append_lock:
+            self._mark = mark
+            self._write_mark(*(self.highest_numbers() if mark.mark is None else ()))
+
+    def highest_numbers(self) -> tuple[int, int]:
+        """The highest job number and the highest attempt number in the records that compaction has left."""
+        with reading(self._engine) as connection:
+            jobs = connection.scalars(select(schema.journal_jobs.c.job).distinct())
+            highest = max(map(job_number, jobs), default=0)
+            journal = schema.journal
+            query = select(journal.c.seq, journal.c.body).where(journal.c.kind.in_(NUMBERING))
+            raised, attempt = numbers_in(connection.execute(query))
+        return max(highest, raised), attempt
+
+    def _write_mark(self, job: int = 0, attempt: int = 0) -> None:
+        """Bring the mark up to what is stored."""
+        if self._mark is None:
+            return
+        with reading(self._engine) as connection:
+            last = tip(connection, self.identity)
+            acts, tokens = counts(connection)
+        self._mark.write(Mark(self.identity, last.seq, last.head.hex(), job, attempt, acts, tokens))
+
+    def _advance_mark(self, last: Link, job: int, attempt: int, acts: int) -> None:
+        """Write the mark after an append: the last link, the highest numbers given, and the number of new acts."""
+        if self._mark is None or (before := self._mark.mark) is None:
+            return
+        self._mark.write(
+            replace(
+                before, seq=last.seq, head=last.head.hex(), job_number=job, attempt=attempt, acts=before.acts + acts
+            )
+        )
 
     # --------------------------------------------------------------- journal
 
@@ -144,28 +280,61 @@ class Store:
         With `after`, writes only if `after` is the number of the last record: a decision made from an old journal is
         refused.
         """
-        rows = [_row(record) for record in records]
-        texts = [{"job": task.job, "body": encode_task(task)} for task in tasks]
+        rows, texts = [row_of(record) for record in records], [(task.job, encode_task(task)) for task in tasks]
+        digests = {job: text_digest(body) for job, body in texts}
+        parts = [
+            (row.at_s, row.record_kind, row.body, digests.get(_submitted(record)))
+            for row, record in zip(rows, records, strict=True)
+        ]
         with self._append_lock:
             if self._store_lock:
                 self._store_lock.confirm()
             with writing(self._engine) as connection:
-                last = _last(connection, schema.journal.c.seq)
-                if after is not None and last != after:
+                last = tip(connection, self.identity)
+                if after is not None and last.seq != after:
                     raise StoreTrouble("Another service has written to the journal meanwhile: try again in a moment.")
-                numbered = list(enumerate(records, last + 1))
-                _insert(connection, schema.journal, [{**row, "seq": last + k} for k, row in enumerate(rows, 1)])
-                named = [{"job": name, "seq": seq} for seq, record in numbered for name in _names(record)]
-                _insert(connection, schema.journal_jobs, named)
-                _insert(connection, schema.tasks, texts)
+                links = list(linked(last.seq, last.head, parts))
+                insert(connection, schema.journal, [_journal_row(last.seq + k, row) for k, row in enumerate(rows, 1)])
+                insert(connection, schema.digests, [link_row(link) for link in links])
+                numbered = enumerate(records, last.seq + 1)
+                named = [{"job": name, "seq": seq} for seq, record in numbered for name in names_of(record)]
+                insert(connection, schema.journal_jobs, named)
+                memories = [(last.seq + k, row.memory) for k, row in enumerate(rows, 1) if row.memory is not None]
+                insert(connection, schema.memories, [{"seq": seq, "body": memory} for seq, memory in memories])
+                insert(connection, schema.tasks, [{"job": job, "body": body} for job, body in texts])
                 _append_acts(connection, acts)
-        return last + len(records)
+            self._advance_mark(links[-1] if links else last, *highest_numbers(records), len(acts))
+        return last.seq + len(records)
 
-    def tail(self, after: int = 0, upto: int | None = None) -> Iterator[tuple[int, Record]]:
-        """Numbers and records after record `after`, up to record `upto` if given, in order."""
+    def tail(self, after: int = 0, upto: int | None = None, whole: bool = False) -> Iterator[tuple[int, Record]]:
+        """Numbers and records after record `after`, up to record `upto` if given, in order.
+
+        With `whole`, as recovery needs them: with policy memory, each compared with its digest, none missing. Without,
+        decisions have no policy memory (it is large, and dropped once a checkpoint covers it).
+        """
+        if whole:
+            return self._whole_tail(after, upto)
         seq = schema.journal.c.seq
         query = select(seq, schema.journal.c.body)
         return self._pages(query if upto is None else query.where(seq <= upto), seq, after)
+
+    def _whole_tail(self, after: int, upto: int | None) -> Iterator[tuple[int, Record]]:
+        journal, digests, memories = schema.journal, schema.digests, schema.memories
+        joined = digests.outerjoin(journal, journal.c.seq == digests.c.seq)
+        joined = joined.outerjoin(memories, memories.c.seq == digests.c.seq)
+        columns = (digests.c.seq, journal.c.at_s, journal.c.kind, journal.c.body, digests.c.digest, digests.c.task)
+        query = select(*columns, memories.c.body).select_from(joined).order_by(digests.c.seq).limit(_PAGE)
+        query = query if upto is None else query.where(digests.c.seq <= upto)
+        covered = self.covered_seq()
+        while True:
+            with telling_damage(), reading(self._engine) as connection:
+                page = connection.execute(query.where(digests.c.seq > after)).all()
+            for seq, at_s, record_kind, body, digest, task, memory in page:
+                check_body(seq, at_s, record_kind, body, digest, task)
+                yield seq, whole_record_of(seq, body, bytes(memory) if memory is not None else None, seq <= covered)
+            if len(page) < _PAGE:
+                return
+            after = page[-1][0]
 
     def job_records(self, job: str, app: str | None = None) -> Iterator[tuple[int, Record]]:
         """Records that name a job: its submission, reports about it, decisions that stop, place or launch it.
@@ -173,33 +342,42 @@ class Store:
         With `app`, also the records of the app's own agent: registration, offers, bids.
         """
         named, seq = schema.journal_jobs, schema.journal.c.seq
-        names = [job] if app is None else [job, _app_name(app)]
+        names = [job] if app is None else [job, app_name(app)]
         wanted = select(named.c.seq).where(named.c.job.in_(names))
         return self._pages(select(seq, schema.journal.c.body).where(seq.in_(wanted)), seq, 0)
 
     def last_seq(self) -> int:
         """Number of the last record; 0 if the journal is empty."""
         with reading(self._engine) as connection:
-            return _last(connection, schema.journal.c.seq)
+            return last_number(connection, schema.journal.c.seq)
 
     def try_writing(self) -> int:
-        """Test whether the store can be written, without changing it; returns the number of the last record."""
+        """Test whether the store can be written, without changing it; returns the number of the last record.
+
+        A database that hangs is not waited for: `StoreTrouble` is raised meanwhile.
+        """
+        return self._writing_again.answer() if self._writing_again else self._write_nothing()
+
+    def _write_nothing(self) -> int:
         facts = schema.facts
-        with writing(self._engine) as connection:
-            connection.execute(update(facts).where(facts.c.name == "epoch").values(value=repr(self.epoch)))
-            return _last(connection, schema.journal.c.seq)
+        with self._append_lock:
+            with writing(self._engine) as connection:
+                connection.execute(update(facts).where(facts.c.name == "epoch").values(value=repr(self.epoch)))
+                last = last_number(connection, schema.journal.c.seq)
+            self._write_mark()
+        return last
 
     def is_complete(self) -> bool:
         """Whether no record was ever dropped."""
         with reading(self._engine) as connection:
             number = schema.journal.c.seq
-            return (connection.scalar(select(func.count(number))) or 0) == _last(connection, number)
+            return (connection.scalar(select(func.count(number))) or 0) == last_number(connection, number)
 
     def _pages(self, query: Select[int, str], seq: ColumnElement[int], after: int) -> Iterator[tuple[int, Record]]:
         while True:
             with reading(self._engine) as connection:
                 page = connection.execute(query.where(seq > after).order_by(seq).limit(_PAGE)).all()
-            yield from ((number, decode(json.loads(body))) for number, body in page)
+            yield from ((number, record_of(number, body)) for number, body in page)
             if len(page) < _PAGE:
                 return
             after = page[-1][0]
@@ -211,41 +389,40 @@ class Store:
         table = schema.checkpoints
         with writing(self._engine) as connection:
             connection.execute(delete(table).where(table.c.seq == seq))
-            connection.execute(table.insert(), {"seq": seq, "body": body})
+            connection.execute(table.insert(), {"seq": seq, "body": body, "digest": checkpoint_digest(seq, body)})
             newest = connection.scalars(select(table.c.seq).order_by(table.c.seq.desc()).limit(2)).all()
             connection.execute(delete(table).where(table.c.seq < newest[-1]))
+            if len(newest) == 2:
+                # Recovery may start from the older checkpoint, and then needs what came after it.
+                connection.execute(delete(schema.memories).where(schema.memories.c.seq <= newest[-1]))
+
+    def covered_seq(self) -> int:
+        """Number of the last record that all checkpoints cover; 0 without one. What it and those before hold may go."""
+        with reading(self._engine) as connection:
+            return connection.scalar(select(func.min(schema.checkpoints.c.seq))) or 0
 
     def newest_checkpoint(self, before: int | None = None) -> tuple[int, bytes] | None:
-        """Record number and body of the newest checkpoint; with `before`, of the newest one before that record."""
+        """Record number and body of the newest checkpoint; with `before`, of the newest one before that record.
+
+        The body is empty if it is not what was written.
+        """
         table = schema.checkpoints
-        query = select(table.c.seq, table.c.body).order_by(table.c.seq.desc()).limit(1)
-        with reading(self._engine) as connection:
+        query = select(table.c.seq, table.c.body, table.c.digest).order_by(table.c.seq.desc()).limit(1)
+        with telling_damage(), reading(self._engine) as connection:
             row = connection.execute(query if before is None else query.where(table.c.seq < before)).first()
-        return (row.seq, bytes(row.body)) if row else None
+            if row is None:
+                return None
+            body = bytes(row.body)
+            return row.seq, body if checkpoint_digest(row.seq, body) == bytes(row.digest or b"") else b""
 
     def compact(self, before_seq: int, keep_since_s: float, jobs: Iterable[str] = ()) -> int:
         """Drop records before `before_seq` that recovery does not need; returns how many.
 
-        1. Records after the older of the two checkpoints always stay: recovery may start there.
-        2. Records older than `keep_since_s` go, except nodes and settings (`_ALWAYS_KEPT`) and records that name one
-           of `jobs` (jobs older than `keep_since_s` that have not left).
-        3. Progress reports that later reports supersede go, whatever their age.
+        Records since `keep_since_s` stay, but for progress reports that later reports supersede, and so do records
+        that name one of `jobs` (jobs older than `keep_since_s` that have not left). Digests stay.
         """
-        journal = schema.journal
-        with writing(self._engine) as connection:
-            covered = connection.scalar(select(func.min(schema.checkpoints.c.seq))) or 0
-            # The last record always stays: the next record's number follows it.
-            end = min(before_seq, covered + 1, _last(connection, journal.c.seq))
-            first_kept = select(journal.c.seq).where(journal.c.at_s >= keep_since_s).order_by(journal.c.seq).limit(1)
-            old = journal.c.seq < min(end, connection.scalar(first_kept) or end)
-            spared = _records_naming(connection, jobs)
-            old_seqs = connection.scalars(select(journal.c.seq).where(old & journal.c.kind.not_in(_ALWAYS_KEPT))).all()
-            dropped = 0
-            for numbers in _chunks([seq for seq in old_seqs if seq not in spared]):
-                dropped += _drop(connection, journal.c.seq.in_(numbers))
-            reports = _progress_reports(connection, self._compacted, end)
-            for numbers in _chunks([seq for seq in superseded_reports(reports) if seq < end]):
-                dropped += _drop(connection, journal.c.seq.in_(numbers))
+        with writing(self._engine) as connection, unhurried(connection, _COMPACT_S):
+            dropped, end = journal_compaction.compact(connection, before_seq, keep_since_s, jobs, self._compacted)
         self._compacted = max(self._compacted, end)
         return dropped
 
@@ -260,40 +437,48 @@ class Store:
             else:
                 bodies = [
                     body
-                    for names in _chunks(sorted(set(jobs)))
+                    for names in chunks(sorted(set(jobs)))
                     for body in connection.scalars(
                         select(rows.c.body).where(rows.c.job.in_(names)).order_by(rows.c.job)
                     )
                 ]
-        return {task.job: task for task in map(decode_task, bodies)}
+        with telling_damage():
+            return {task.job: task for task in map(decode_task, bodies)}
 
     def drop_tasks(self, jobs: Iterable[str]) -> None:
         """Delete the tasks of jobs that left the service."""
         with writing(self._engine) as connection:
-            for names in _chunks(sorted(set(jobs))):
+            for names in chunks(sorted(set(jobs))):
                 connection.execute(delete(schema.tasks).where(schema.tasks.c.job.in_(names)))
 
     # ---------------------------------------------------------------- tokens
 
     def add_token(self, token: TokenRecord) -> None:
         """Store a new token."""
-        with writing(self._engine) as connection:
-            connection.execute(schema.tokens.insert(), asdict(token))
+        with self._append_lock:
+            with writing(self._engine) as connection:
+                connection.execute(schema.tokens.insert(), asdict(token))
+                seal_tokens(connection)
+            self._write_mark()
 
     def tokens(self) -> list[TokenRecord]:
         """All tokens, oldest first, including revoked and expired tokens."""
         columns = schema.tokens.c
-        with reading(self._engine) as connection:
+        with telling_damage(), reading(self._engine) as connection:
+            check_tokens(connection)
             rows = connection.execute(select(schema.tokens).order_by(columns.created_s, columns.id))
             return [TokenRecord(**row) for row in rows.mappings()]
 
     def revoke(self, token: str) -> int:
         """Revoke the token with this id; returns the number of tokens revoked (0 or 1)."""
         columns = schema.tokens.c
-        with writing(self._engine) as connection:
-            return connection.execute(
-                update(schema.tokens).where(columns.id == token, columns.revoked.is_(False)).values(revoked=True)
-            ).rowcount
+        change = update(schema.tokens).where(columns.id == token, columns.revoked.is_(False)).values(revoked=True)
+        with self._append_lock:
+            with writing(self._engine) as connection:
+                revoked = connection.execute(change).rowcount
+                seal_tokens(connection)
+            self._write_mark()
+        return revoked
 
     # ----------------------------------------------------------- audit trail
 
@@ -305,110 +490,15 @@ class Store:
             return [Act(*row) for row in connection.execute(query.order_by(rows.c.number.desc()).limit(limit))]
 
 
-def _row(record: Record) -> dict[str, Any]:
-    """A record as a row of the journal, without its number."""
-    body = encode(record)
-    return {"at_s": record.at_s, "kind": body["kind"], "body": _JSON.encode(body)}
+def _submitted(record: Record) -> str:
+    """The job that a record submits; empty if it submits none."""
+    return record.spec.id if isinstance(record, JobSubmitted) else ""
 
 
-def _names(record: Record) -> Iterable[str]:
-    """Names under which a record is found: its jobs, and its apps that bid for themselves. Each once."""
-    match record:
-        case JobSubmitted():
-            return (record.spec.id,)
-        case Decided():
-            stopped = (name for stop in record.stops for name in (stop.job, stop.by) if name)
-            started = (*(placed.job for placed in record.placed), *(launch.job for launch in record.launches))
-            # Every decision repeats the offers that are still open.
-            asked = (ask.app for ask in record.asks if ask.asked_s == record.at_s)
-            apps = map(_app_name, (*asked, *record.unanswered))
-            given_up = (trial.job for trial in record.given_up)
-            return dict.fromkeys((*given_up, *stopped, *record.withdrawn, *started, *apps))
-        case NodeJoined() | NodeLost() | NodeDraining() | NodeObserved() | SettingsChanged() | JobsRetired():
-            return ()
-        case AgentChanged():
-            return (_app_name(record.app),)
-        case BidReceived():
-            return (_app_name(record.answer.app),)
-        case _:
-            return (record.job,)
-
-
-def _app_name(app: str) -> str:
-    """Name of an app in `journal_jobs`. No job id has a colon."""
-    return f"app:{app}"
-
-
-def _last(connection: Connection, number: ColumnElement[int]) -> int:
-    """The largest number in a column; 0 if it is empty."""
-    return connection.scalar(select(func.max(number))) or 0
-
-
-def _drop(connection: Connection, which: ColumnElement[bool]) -> int:
-    """Delete records and their names; returns the number of records."""
-    journal, named = schema.journal, schema.journal_jobs
-    connection.execute(delete(named).where(named.c.seq.in_(select(journal.c.seq).where(which))))
-    return connection.execute(delete(journal).where(which)).rowcount
-
-
-def _records_naming(connection: Connection, jobs: Iterable[str]) -> set[int]:
-    """Numbers of the records that name one of these jobs."""
-    named = schema.journal_jobs
-    return {
-        seq
-        for names in _chunks(sorted(set(jobs)))
-        for seq in connection.scalars(select(named.c.seq).where(named.c.job.in_(names)))
-    }
-
-
-def _progress_reports(connection: Connection, since: int, end: int) -> Iterator[tuple[int, JobProgressed]]:
-    """All progress reports of jobs with more than `MAX_KEPT_REPORTS`, one of them in [since, end)."""
-    journal, named = schema.journal, schema.journal_jobs
-    is_report = journal.c.kind == JobProgressed.__name__
-    joined = named.join(journal, journal.c.seq == named.c.seq)
-    new = select(named.c.job).select_from(joined).where(is_report, journal.c.seq >= since, journal.c.seq < end)
-    query = select(journal.c.seq, journal.c.body).select_from(joined).where(is_report)
-    for jobs in _chunks(list(connection.scalars(new.distinct()))):
-        counted = select(named.c.job).select_from(joined).where(is_report, named.c.job.in_(jobs), journal.c.seq < end)
-        many = counted.group_by(named.c.job).having(func.count() > MAX_KEPT_REPORTS)
-        for seq, body in connection.execute(query.where(named.c.job.in_(many)).order_by(journal.c.seq)):
-            record = decode(json.loads(body))
-            assert isinstance(record, JobProgressed)
-            yield seq, record
-
-
-def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
-    """Insert rows. SQLite gets many in a statement: for each statement, other threads may take the interpreter."""
-    if rows and connection.dialect.name != "sqlite":
-        connection.execute(table.insert(), rows)
-        return
-    names = table.columns.keys()
-    for some in _batches(rows):
-        values = tuple([row[name] for row in some for name in names])
-        connection.exec_driver_sql(_insert_statement(table, len(some)), values)
-
-
-def _batches(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Split rows into batches of 64, 8 and 1, so that there are few statements to prepare."""
-    start = 0
-    for size in _ROWS:
-        while len(rows) - start >= size:
-            yield rows[start : start + size]
-            start += size
-
-
-@cache
-def _insert_statement(table: Table, rows: int) -> str:
-    row = f"({', '.join('?' * len(table.columns))})"
-    names = ", ".join(f'"{name}"' for name in table.columns.keys())  # noqa: SIM118, not a dict
-    return f'INSERT INTO "{table.name}" ({names}) VALUES {", ".join([row] * rows)}'
+def _journal_row(seq: int, row: RecordRow) -> dict[str, Any]:
+    return {"seq": seq, "at_s": row.at_s, "kind": row.record_kind, "body": row.body}
 
 
 def _append_acts(connection: Connection, acts: Sequence[Act]) -> None:
-    first = _last(connection, schema.acts.c.number) + 1 if acts else 0
-    _insert(connection, schema.acts, [{"number": number, **asdict(act)} for number, act in enumerate(acts, first)])
-
-
-def _chunks(names: list[Name]) -> Iterator[list[Name]]:
-    """Split names or numbers into pieces that fit one statement."""
-    return (names[start : start + _NAMES] for start in range(0, len(names), _NAMES))
+    first = last_number(connection, schema.acts.c.number) + 1 if acts else 0
+    insert(connection, schema.acts, [{"number": number, **asdict(act)} for number, act in enumerate(acts, first)])

@@ -19,14 +19,15 @@ from horae.core.codec import UnreadableRecord
 #: Version of tasks as text.
 TASK_VERSION = 1
 
-StoredRole = Literal["admin", "user", "viewer", "job"]
+StoredRole = Literal["admin", "member", "user", "viewer", "job"]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
     """A token as stored: its SHA-256 in hex, never the token itself.
 
-    Times are in seconds since the store's epoch. `job` is set only for a token that belongs to a job.
+    Times are in seconds since the store's epoch; the expiry is by the day's clock. `job` is set only for a token that
+    belongs to a job. `scope` is what the token is narrowed to, as text; empty for everything that the role may do.
     """
 
     id: str
@@ -37,6 +38,7 @@ class TokenRecord:
     expires_s: float | None = None
     revoked: bool = False
     job: str = ""
+    scope: str = ""
 
     def __post_init__(self) -> None:
         assert re.fullmatch("[0-9a-f]{64}", self.digest), "a token is stored by its SHA-256 only"

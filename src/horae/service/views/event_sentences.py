@@ -38,8 +38,10 @@ from horae.core.events import (
     NodeJoined,
     NodeLost,
     NodeObserved,
+    NumbersRaised,
     SettingsChanged,
 )
+from horae.core.limits import in_words
 from horae.core.queues import Queue
 from horae.core.reasons import RULES, Reason
 from horae.core.status import ClusterStatus
@@ -68,7 +70,7 @@ class EventSentences:
         match record:
             case Decided():
                 yield from self._decision(record)
-            case JobProgressed() | NodeObserved() | JobsRetired():
+            case JobProgressed() | NodeObserved() | JobsRetired() | NumbersRaised():
                 pass
             case NodeJoined() | NodeLost() | NodeDraining() | SettingsChanged():
                 yield _cluster_news(record)
@@ -280,6 +282,9 @@ def _settings(record: SettingsChanged) -> str:
     elif pairs:
         parts.append(f"The policy's settings changed: {pairs}.")
     parts += [_queue(queue) for queue in record.queues]
+    parts += [f"The limits of {in_words(whom)} changed." for whom in record.limits]
+    if record.unknown_queues is not None:
+        parts.append(f"Queues that nobody configured: {record.unknown_queues}.")
     return " ".join(parts) or "Nothing was changed."
 
 

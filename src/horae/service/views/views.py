@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 
 from horae.backends.task import Task
 from horae.core.explain import explain
+from horae.core.node_room import CPUS, MEMORY
 from horae.core.states import ALIVE, ENDED, STATES, State
 from horae.core.status import ClusterStatus
 from horae.service.machines import node_numbers
+from horae.service.rights import Rights, without_others_names
 from horae.service.roles import Caller, NotFound
 from horae.service.views.job_list import STATE_NAMES, WAITING, JobListing, in_states, timestamp
 from horae.service.views.queue_shares import QueueShares
@@ -59,7 +62,10 @@ class ServiceViews:
         rows = self._rows(caller, filters)
         counts = np.bincount(self.status.columns["state"][rows], minlength=len(STATES)).tolist()
         by_state = {STATE_NAMES[state]: count for state, count in zip(STATES, counts, strict=True) if count}
-        return self._listing(self._cut(rows, filters.limit)).records(filters.fields), by_state
+        records = self._listing(self._cut(rows, filters.limit)).records(filters.fields)
+        for record in records if "why" in filters.fields else ():
+            record["why"] = self.plain(caller, record["why"])
+        return records, by_state
 
     def _cut(self, rows: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
         """At most `limit` rows: jobs that have GPUs, then jobs in line from its head, then the newest of the others."""
@@ -72,9 +78,30 @@ class ServiceViews:
     def visible_row(self, caller: Caller, job: str) -> int:
         """Row of a job that the caller may see. A job of another user is reported as not found."""
         row = self.status.row(job)
-        if row is None or not (caller.sees_all or self.tasks[job].user == caller.user):
+        if row is None or not self.rights.sees(caller, self.tasks[job].user, self.status.spec(row)):
             raise NotFound(f"There is no job {job!r}; `horae queue --all` lists yours.")
         return row
+
+    def sees_job(self, caller: Caller, job: str) -> bool:
+        """Whether the caller may see a job."""
+        row = self.status.row(job)
+        return row is not None and self.rights.sees(caller, self.tasks[job].user, self.status.spec(row))
+
+    def sees_details(self, caller: Caller, row: int) -> bool:
+        """Whether the caller may see what a job runs, and its log."""
+        spec = self.status.spec(row)
+        return self.rights.sees_details(caller, self.tasks[spec.id].user, spec)
+
+    def plain(self, caller: Caller, sentence: str) -> str:
+        """A sentence without the names of jobs that the caller may not see."""
+        if caller.lists_all:
+            return sentence
+        return without_others_names(sentence, self.tasks, lambda job: self.sees_job(caller, job))
+
+    @cached_property
+    def rights(self) -> Rights:
+        """What callers may do."""
+        return Rights.of(self.status)
 
     def job(self, row: int) -> dict[str, Any]:
         """The record of one job."""
@@ -83,7 +110,7 @@ class ServiceViews:
     def _listing(self, rows: NDArray[np.int64]) -> JobListing:
         return JobListing(self.status, self.tasks, self.epoch, self.now_s, rows)
 
-    def why(self, row: int) -> dict[str, Any]:
+    def why(self, caller: Caller, row: int) -> dict[str, Any]:
         """Why a job waits: reason and numbers of the last decision, and a sentence."""
         status = self.status
         explanation = explain(status, status.spec(row).id, self.now_s)
@@ -92,10 +119,15 @@ class ServiceViews:
             "job": explanation.job,
             "state": STATE_NAMES[status.state(row)],
             "reason": explanation.code,
-            "sentence": explanation.sentence,
-            "numbers": explanation.numbers,
+            "sentence": self.plain(caller, explanation.sentence),
+            "numbers": {name: self._plain_number(caller, value) for name, value in explanation.numbers.items()},
             "decided": None if decided_s is None else self.timestamp(decided_s),
         }
+
+    def _plain_number(self, caller: Caller, value: float | str) -> float | str:
+        """A number of an explanation; the name of a job that the caller may not see is left out."""
+        hidden = isinstance(value, str) and self.status.row(value) is not None and not self.sees_job(caller, value)
+        return "" if hidden else value
 
     def lifetime(self, row: int) -> tuple[float, float]:
         """Times of submission and end of a job in seconds; the end is infinite if it has not ended."""
@@ -112,15 +144,15 @@ class ServiceViews:
         chosen &= np.asarray(column["submit_s"], np.float64) >= filters.since_s
         if filters.queue is not None:
             chosen &= np.isin(column["queue"], self._queues_in(filters.queue))
-        user = filters.user if caller.sees_all else caller.user
-        if not caller.sees_all and filters.user not in (None, caller.user):
-            chosen[:] = False
         rows = np.flatnonzero(chosen)
         if filters.app is not None:
             rows = rows[[self.status.spec(row).app == filters.app for row in rows.tolist()]]
-        if user is not None:
-            tasks, spec = self.tasks, self.status.spec
-            rows = rows[[tasks[spec(row).id].user == user for row in rows.tolist()]]
+        tasks, spec = self.tasks, self.status.spec
+        if filters.user is not None:
+            rows = rows[[tasks[spec(row).id].user == filters.user for row in rows.tolist()]]
+        if not caller.lists_all:
+            sees = self.rights.sees
+            rows = rows[[sees(caller, tasks[spec(row).id].user, spec(row)) for row in rows.tolist()]]
         return rows
 
     def _queues_in(self, path: str) -> list[int]:
@@ -144,9 +176,11 @@ class ServiceViews:
         # Two jobs may share a GPU.
         in_use = cluster.gpu_node[list(set(chain(*status.occupied.values())))].tolist()
         used = Counter(cluster.nodes[node].host for node in in_use)
-        return [self._node(number, used[host], taken[host]) for host, number in node_numbers(cluster).items()]
+        room = status.room_in_use()
+        numbers = node_numbers(cluster)
+        return [self._node(number, used[host], room[:, number], taken[host]) for host, number in numbers.items()]
 
-    def _node(self, number: int, used: int, jobs: Mapping[str, int]) -> dict[str, Any]:
+    def _node(self, number: int, used: int, in_use: NDArray[np.int64], jobs: Mapping[str, int]) -> dict[str, Any]:
         status, node = self.status, self.status.nodes[number]
         state = "down" if not status.node_up[number] else "draining" if status.node_draining[number] else "up"
         return {
@@ -154,7 +188,11 @@ class ServiceViews:
             "gpu_type": node.gpu_type,
             "gpus": node.gpus,
             "rack": node.rack,
+            "cpus": node.cpus,
+            "memory_mb": node.memory_mb,
             "used": used,
+            "used_cpus": int(in_use[CPUS]) if node.cpus else 0,
+            "used_memory_mb": int(in_use[MEMORY]) if node.memory_mb else 0,
             "state": state,
             "jobs": dict(jobs),
         }

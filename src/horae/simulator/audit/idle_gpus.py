@@ -11,8 +11,10 @@ from horae.core.alike_nodes import choose_alike
 from horae.core.arrays import Ints
 from horae.core.audit_observations import Idleness, IdleStretch
 from horae.core.engine import Engine
+from horae.core.gpu_ledger import first_of_each
 from horae.core.gpu_moves import NOBODY
-from horae.core.queues import QueueTree, path_up
+from horae.core.node_room import NodeRoom, gpus_with_room, room_of
+from horae.core.quotas import QuotaUse
 from horae.core.reasons import Reason
 from horae.core.snapshot import Snapshot
 from horae.core.states import State
@@ -62,17 +64,23 @@ def idle_now(now: Snapshot) -> IdleStretch | None:
     if not len(waiting) or not free.any():
         return None
     by_type = np.bincount(now.cluster.gpu_type[free], minlength=len(now.cluster.gpu_types))
-    room = _Room(now.queues, ledger.held, table.queue)
+    use = QuotaUse(now.queues)
+    for row, gpu_ids in ledger.held.items():
+        use.add(int(table.quota[row]), len(gpu_ids))
     fitting = waiting[_fits(table.types[waiting], table.gpus_min[waiting], by_type)]
     if now.queues.has_maximum:
-        fitting = fitting[[room.of(int(table.queue[row])) >= table.gpus_min[row] for row in fitting.tolist()]]
+        fitting = fitting[[use.room(int(table.quota[row])) >= table.gpus_min[row] for row in fitting.tolist()]]
     fitting = _without_nodes(now, fitting, free)
+    left = room_of(table, ledger)
+    if left is not None:
+        fitting, free = _first_with_room(now, fitting, free, left)
+        by_type = np.bincount(now.cluster.gpu_type[free], minlength=len(now.cluster.gpu_types))
     if not len(fitting):
         return None
     job = int(fitting[0])
-    gangs = np.stack((table.gpus_min[fitting], table.types[fitting], table.queue[fitting]))
+    gangs = np.stack((table.gpus_min[fitting], table.types[fitting], table.quota[fitting]))
     reason = Reason(int(table.reason[job]))
-    gpus = _usable(gangs, by_type, room)
+    gpus = _usable(gangs, by_type, use)
     return IdleStretch(now.now_s, now.now_s, gpus, job, reason, _gpus_for(now, job, free, by_type))
 
 
@@ -91,6 +99,25 @@ def _without_nodes(now: Snapshot, fitting: Ints, free: NDArray[np.bool_]) -> Int
     return plain if first is None else np.array([first], np.int64)
 
 
+def _first_with_room(
+    now: Snapshot, fitting: Ints, free: NDArray[np.bool_], left: NodeRoom
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """The first job for which there are CPUs and memory, too, and the free GPUs that it could use.
+
+    What several jobs could use at once is not the sum of what each could.
+    """
+    cluster, none = now.cluster, np.zeros_like(free)
+    for row in fitting.tolist():
+        cpus, memory_mb = left.asks[:, row].tolist()
+        limit = gpus_with_room(left.idle, cpus, memory_mb, cluster.room_share)
+        usable = none.copy()
+        usable[first_of_each(np.flatnonzero(free), cluster.gpu_node[free], limit)] = True
+        by_type = np.bincount(cluster.gpu_type[usable], minlength=len(cluster.gpu_types))
+        if _gpus_for(now, row, usable, by_type):
+            return np.array([row], np.int64), usable
+    return fitting[:0], none
+
+
 def _fits(types: Ints, gangs: Ints, by_type: Ints) -> NDArray[np.bool_]:
     """Whether each job's gang fits into the free GPUs of a type that the job can use."""
     bits = np.arange(len(by_type))
@@ -99,17 +126,17 @@ def _fits(types: Ints, gangs: Ints, by_type: Ints) -> NDArray[np.bool_]:
     return fits
 
 
-def _usable(jobs: Ints, by_type: Ints, room: _Room) -> int:
-    """GPUs that jobs (rows: gang, types, queue) could use at once: equal jobs together, the largest gangs first."""
+def _usable(jobs: Ints, by_type: Ints, use: QuotaUse) -> int:
+    """GPUs that jobs (rows: gang, types, quota) could use at once: equal jobs together, the largest gangs first."""
     left, used = by_type.copy(), 0
     distinct, counts = np.unique(jobs, axis=1, return_counts=True)
     for k in np.argsort(-distinct[0], kind="stable").tolist():
-        gang, types, queue = distinct[:, k].tolist()
+        gang, types, quota = distinct[:, k].tolist()
         wanted = int(counts[k])
         for gpu_type in np.flatnonzero((types >> np.arange(len(left))) & 1).tolist():
-            placed = min(wanted, int(left[gpu_type]) // gang, room.of(queue) // gang)
+            placed = min(wanted, int(left[gpu_type]) // gang, use.room(quota) // gang)
             left[gpu_type] -= placed * gang
-            room.use(queue, placed * gang)
+            use.add(quota, placed * gang)
             wanted, used = wanted - placed, used + placed * gang
     return used
 
@@ -124,25 +151,3 @@ def _gpus_for(now: Snapshot, job: int, free: NDArray[np.bool_], by_type: Ints) -
         if rates[gpu_type] > 0 and found:
             return found
     return ()
-
-
-class _Room:
-    """GPUs that each queue may still get, by the maxima of queues."""
-
-    def __init__(self, queues: QueueTree, held: dict[int, tuple[int, ...]], queue_of: Ints) -> None:
-        self._parent, _, top = queues.columns()
-        self._left, self._limited = top.copy(), queues.has_maximum
-        if self._limited:
-            for row, gpu_ids in held.items():
-                self.use(int(queue_of[row]), len(gpu_ids))
-
-    def of(self, queue: int) -> int:
-        """How many more GPUs a queue may get, by its own maximum and the maxima of the queues above it."""
-        if not self._limited:
-            return int(self._left[0])
-        return int(min(self._left[above] for above in path_up(queue, self._parent)))
-
-    def use(self, queue: int, gpus: int) -> None:
-        """Count GPUs for a queue and all queues above it."""
-        for above in path_up(queue, self._parent):
-            self._left[above] -= gpus

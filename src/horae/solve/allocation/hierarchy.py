@@ -230,7 +230,7 @@ class QueuesInUse:
 
 def _queues_in_use(problem: AllocationProblem) -> QueuesInUse:
     queue = problem.queue if len(problem.queue) else np.zeros(len(problem), np.int64)
-    parents = problem.queues.columns()[0]
+    parents = problem.queues.parents()
     numbers = _with_parents(queue, parents)
     queues = [problem.queues[number] for number in numbers.tolist()]
     fifo = np.array([queue.rule == "fifo" for queue in queues], np.int64)

@@ -30,6 +30,7 @@ from horae.backends.local.isolation.account_helper import (
     find_account,
 )
 from horae.backends.local.isolation.modes import ACCOUNT, CannotIsolate, DeviceFiles, nvidia_devices, processes_in
+from horae.backends.local.machine_room import with_machine_room
 from horae.backends.protocol import Start
 from horae.core.cluster import Node
 from horae.core.errors import UserError
@@ -40,8 +41,6 @@ JOB_GROUP = "horae-jobs"
 JOBS_IN_HOME = "horae-jobs"
 #: Seconds for which the helper may take to answer.
 _ANSWER_S = 20.0
-#: Part of the machine's memory that jobs get together; the rest is the system's and the service's.
-_MEMORY_FOR_JOBS = 15 / 16
 #: Processes and threads that a job may have, for each GPU.
 _TASKS_PER_GPU = 4096
 
@@ -135,7 +134,9 @@ class AccountIsolation:
     ) -> None:
         """`names`: account by user, where they differ."""
         self._helper, self._names, self._devices, self._find = helper, dict(names or {}), devices, find
-        self._gpus = max(sum(node.gpus for node in nodes), 1)
+        counted = nodes if all(node.memory_mb for node in nodes) else with_machine_room(nodes)
+        #: MiB of memory that go with a GPU, by node: what a job that asks for nothing is counted with.
+        self._memory_share_mb = {node.name: node.memory_mb // node.gpus for node in counted}
 
     @property
     def trouble(self) -> str:
@@ -189,15 +190,14 @@ class AccountIsolation:
         }
 
     def limits(self, start: Start, gpus: Sequence[int]) -> dict[str, Any]:
-        """What a job may use: what it asked for, or its GPUs' share of the machine.
+        """What a job may use: what it asked for, or its GPUs' share of their nodes.
 
         Processors that nobody uses are for everybody, unless a job asked for a number of them.
         """
         count, task = sum(len(place.gpus) for place in start.places), start.task
-        memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
-        share_mb = int(memory_mb * _MEMORY_FOR_JOBS * min(count / self._gpus, 1.0))
+        share_mb = sum(self._memory_share_mb[place.node] * len(place.gpus) for place in start.places)
         return {
-            "memory_mb": task.memory_mb_per_gpu * count if task.memory_mb_per_gpu else max(share_mb, 1),
+            "memory_mb": task.memory_mb_per_gpu * count if task.memory_mb_per_gpu else share_mb or None,
             "cpus": task.cpus_per_gpu * count if task.cpus_per_gpu else None,
             "cpu_weight": 100 * count,
             "tasks": _TASKS_PER_GPU * count,

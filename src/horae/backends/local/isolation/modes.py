@@ -17,6 +17,9 @@ MODES = (ACCOUNT, SANDBOX, NONE)
 #: Devices that all programs with a GPU open, beside the GPU's own.
 _SHARED_GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
+#: Where the kernel's control groups are.
+CONTROL_GROUPS = "/sys/fs/cgroup/"
+
 #: Paths of devices, by the numbers of GPUs as `CUDA_VISIBLE_DEVICES` names them.
 DeviceFiles = Callable[[Sequence[int]], list[str]]
 
@@ -92,17 +95,18 @@ class NoIsolation:
         return None
 
     def left(self, control_group: str) -> list[int]:
-        """There are no control groups. One of an earlier start is looked at: its jobs are not this service's to end."""
-        return processes_in(control_group)
+        """There are no control groups: a job may have written the name of one that is not its own."""
+        return []
 
     def remove(self, order: Mapping[str, Any]) -> None:
         """All folders are in the state folder."""
 
 
 def processes_in(control_group: str) -> list[int]:
-    """Ids of the processes in a control group; nothing if it is gone."""
+    """Ids of the processes in a control group; nothing if it is gone, or that is no control group."""
+    path = os.path.normpath(control_group)
     try:
-        text = Path(control_group, "cgroup.procs").read_text(encoding="ascii") if control_group else ""
+        text = Path(path, "cgroup.procs").read_text(encoding="ascii") if path.startswith(CONTROL_GROUPS) else ""
     except OSError:
         return []
     return [int(pid) for pid in text.split() if pid != str(os.getpid())]
