@@ -92,9 +92,11 @@ kubernetes: $(INSTALLED)
 		$$($(BIN)/python -c 'from horae.testing.kubernetes_build import INSTALL; print(INSTALL)') && \
 		$(BIN)/python -m horae.testing.kubernetes_cluster build; }
 
-## 2,000 seeds of random workloads with every fault, new cases for all property tests, 100 kills of a real service, and 20 of one with a standby; `make test` and `make test-long` run a slice of it.
+## 10,000 seeded worlds of the daemon, 2,000 seeds of random workloads with every fault, new cases for all property tests, 100 kills of a real service, and 20 of one with a standby; `make test` and `make test-long` run a slice of it.
+WORLDS ?= 10000
 soak: $(INSTALLED)
 	HORAE_NEW_CASES=1 $(BIN)/pytest -n $(TEST_WORKERS) -q -m "not long" $$(grep -rl "^from hypothesis" tests)
+	$(BIN)/python -m tests.world.soak $(WORLDS)
 	HORAE_SEEDS=2000 $(BIN)/pytest -n $(TEST_WORKERS) -q tests/simulation
 	HORAE_KILLS=100 $(BIN)/pytest -q tests/service/test_crashes.py
 	HORAE_DAMAGES=5000 $(BIN)/pytest -q -m long tests/service/test_damage.py

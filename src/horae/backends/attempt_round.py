@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from horae.backends.driver import (
@@ -38,7 +37,7 @@ class ReconcilerSettings:
     ready_s: float = 5.0
     #: How long the shared folder may be away: without a beat for so long, the runner kills its job.
     beat_limit_s: float = 60.0
-    #: Without a beat, by the file server's clock: a piece that the cluster manager denies is gone.
+    #: Without a new beat, by this service's clock: a piece that the cluster manager denies is gone.
     fence_s: float = 90.0
     #: After its grace period, a piece is killed by the cluster manager. An ended piece has as long to free its GPUs.
     overdue_s: float = 15.0
@@ -79,6 +78,8 @@ class FollowedAttempt:
     #: For how long the cluster manager was seen not to start a piece, and when that was last seen; monotonic.
     waited_s: float = 0.0
     seen_waiting_s: float | None = None
+    #: The last sign of life of each piece by the file server's clock, and when this reconciler first saw it; monotonic.
+    signs: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def id(self) -> Attempt:
@@ -129,9 +130,12 @@ class AttemptRound:
         look: Look,
         settings: ReconcilerSettings,
         hands: RoundActions,
+        now_s: float,
     ) -> None:
+        """`now_s`: by the reconciler's clock, which is monotonic."""
         self._followed, self._ordered = followed, followed.ordered
         self._folder, self._look, self._settings, self._hands = folder, look, settings, hands
+        self._now_s = now_s
 
     def see_to(self) -> None:
         """Do for the attempt what is missing, and tell what became of it."""
@@ -162,13 +166,15 @@ class AttemptRound:
         files, state = self._ordered.piece(node), self._state(node)
         if word := files.last_word():
             return word
+        # Before anybody denies it: the seconds of silence are counted from here.
+        last_sign_s = files.last_sign_s()
+        silent_s = self._silent_s(node, last_sign_s) if last_sign_s else 0.0
         denied = state is None or isinstance(state, PieceEnded)
         if isinstance(state, PieceEnded) and self._cancel_unbegun(node, state):
             return files.last_word()
         gone_s = self._folder.gone_s(node)
-        if not (denied or gone_s) or not (last_sign_s := files.last_sign_s()):
+        if not (denied or gone_s) or not last_sign_s:
             return None
-        silent_s = self._folder.clock_s() - last_sign_s
         is_gone = gone_s > last_sign_s and silent_s > self._settings.doubt_s
         if is_gone or (denied and silent_s > self._fence_s(files)):
             is_silent = not is_gone and not self._is_out_of_reach(node) and _has_run_out(state)
@@ -177,6 +183,18 @@ class AttemptRound:
         if denied and silent_s > self._settings.doubt_s and self._is_out_of_reach(node):
             self._hands.fence_off(node)
         return None
+
+    def _silent_s(self, node: str, last_sign_s: float) -> float:
+        """For how long this reconciler has seen no new sign of life.
+
+        The file server's clock may be set at any time, which would make a living piece look dead, or a dead one alive.
+        So its times only tell one sign from the next; seconds are counted by the clock of this process.
+        """
+        seen_s, since_s = self._followed.signs.get(node, (0.0, 0.0))
+        if seen_s != last_sign_s:
+            since_s = self._now_s
+            self._followed.signs[node] = (last_sign_s, since_s)
+        return self._now_s - since_s
 
     def _is_out_of_reach(self, node: str) -> bool:
         """Whether the cluster manager cannot tell what runs on a node. Nobody cuts the power of one that answers."""
@@ -229,7 +247,7 @@ class AttemptRound:
         The launch has failed once the cluster manager holds nothing for them any more. Time out of sight does not
         count.
         """
-        followed, now_s = self._followed, time.monotonic()
+        followed, now_s = self._followed, self._now_s
         waiting = {node: state for node in followed.nodes if isinstance(state := self._state(node), PieceWaiting)}
         waiting = {node: state for node, state in waiting.items() if not self._ordered.piece(node).begun}
         since_s, followed.seen_waiting_s = followed.seen_waiting_s, now_s if waiting else None
@@ -254,9 +272,9 @@ class AttemptRound:
                 files.ask_to_stop(how)
         assert self._ordered.task
         if self._followed.told_s is None:
-            self._followed.told_s = time.monotonic()
+            self._followed.told_s = self._now_s
             self._hands.look_again()
-        elif time.monotonic() - self._followed.told_s > self._ordered.task.grace_s + self._settings.overdue_s:
+        elif self._now_s - self._followed.told_s > self._ordered.task.grace_s + self._settings.overdue_s:
             self._kill(nodes)
 
     def _kill(self, nodes: Iterable[str]) -> None:
@@ -297,8 +315,8 @@ class AttemptRound:
         if not left and not held:
             self._conclude(JobFailed(0.0, *self._ordered.id, _BROKEN, self._folder.work_done(self._ordered)))
         elif self._followed.told_s is None:
-            self._followed.told_s = time.monotonic()
-        elif time.monotonic() - self._followed.told_s > self._settings.overdue_s:
+            self._followed.told_s = self._now_s
+        elif self._now_s - self._followed.told_s > self._settings.overdue_s:
             for piece in held:
                 self._hands.kill(piece)
 
@@ -318,8 +336,8 @@ class AttemptRound:
 
     def _free(self, nodes: list[str]) -> None:
         """Wait until the cluster manager frees the GPUs of ended pieces; kill what waits, or does not end."""
-        self._followed.over_s = self._followed.over_s or time.monotonic()
-        overdue = time.monotonic() - self._followed.over_s > self._settings.overdue_s
+        self._followed.over_s = self._followed.over_s or self._now_s
+        overdue = self._now_s - self._followed.over_s > self._settings.overdue_s
         if late := [node for node in nodes if overdue or isinstance(self._state(node), PieceWaiting)]:
             self._kill(late)
 

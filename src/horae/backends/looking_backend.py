@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from horae.backends.driver import OutOfSight
@@ -25,15 +25,15 @@ _LOG = logging.getLogger(__name__)
 class LookingBackend(Backend):
     """A backend with a thread. Its maker calls `_begin` when all is in place."""
 
-    def __init__(self, thread_name: str, silence_s: float) -> None:
-        """`silence_s`: without a look for as long, the cluster is out of sight."""
-        self._silence_s = silence_s
+    def __init__(self, thread_name: str, silence_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`silence_s`: without a look for as long, by the clock `monotonic`, the cluster is out of sight."""
+        self._silence_s, self._monotonic = silence_s, monotonic
         # Shared with other threads, under the lock.
         self._lock = threading.Lock()
         self._events: list[Event] = []
         self._sight: Sight | None = None
         self._trouble = "The cluster was not looked at yet."
-        self._looked_s = time.monotonic()
+        self._looked_s = monotonic()
         # Of the thread alone: nodes whose attempts were told since they are in sight.
         self._observed: set[str] = set()
         #: Faults that the log has, by their place in the code.
@@ -63,7 +63,7 @@ class LookingBackend(Backend):
 
     @property
     def _silent(self) -> bool:
-        return time.monotonic() - self._looked_s > self._silence_s
+        return self._monotonic() - self._looked_s > self._silence_s
 
     def sight(self) -> Sight | None:
         """The nodes of the last look; None while the cluster is out of sight."""
@@ -87,16 +87,20 @@ class LookingBackend(Backend):
         while True:
             self._wake.wait(self._pause_s())
             self._wake.clear()
-            try:
-                self.check_term()
-                self._turn()
-            except Overtaken as why:
-                self._lose_sight(str(why))
-            except Exception as why:
-                self._log_fault(why)
-                self._lose_sight(self._why_blind(why))
+            self._take_turn()
             if self._closing:
                 return
+
+    def _take_turn(self) -> None:
+        """One turn; the cluster is out of sight if it fails."""
+        try:
+            self.check_term()
+            self._turn()
+        except Overtaken as why:
+            self._lose_sight(str(why))
+        except Exception as why:
+            self._log_fault(why)
+            self._lose_sight(self._why_blind(why))
 
     @abstractmethod
     def _pause_s(self) -> float:

@@ -77,7 +77,7 @@ class PieceFiles:
     def last_word(self) -> LastWord | None:
         """How the piece ended; None if it has not said so."""
         path = self.path / runner.EXIT
-        return LastWord.of(read_json(path) or {}) if is_there(path) else None
+        return LastWord.of(read_json(path, sure=True) or {}) if is_there(path) else None
 
     def ended_s(self) -> float:
         """When the piece said its last word."""
@@ -85,7 +85,7 @@ class PieceFiles:
 
     def up_since_s(self) -> float:
         """When the processes of the piece came up; 0 if they have not."""
-        identity = read_json(self.path / runner.RUNNER)
+        identity = read_json(self.path / runner.RUNNER, sure=True)
         return _changed_s(self.path / runner.RUNNER) if identity and identity.get("up_at") is not None else 0.0
 
     def last_sign_s(self) -> float:
@@ -95,7 +95,7 @@ class PieceFiles:
 
     def beat_limit_s(self) -> float:
         """After how many seconds without a beat the runner kills its job; 0 if there is no order."""
-        limit_s = (read_json(self.path / runner.ORDER, runner.LARGEST_ORDER) or {}).get("beat_limit_s")
+        limit_s = (read_json(self.path / runner.ORDER, runner.LARGEST_ORDER, sure=True) or {}).get("beat_limit_s")
         return float(limit_s) if isinstance(limit_s, int | float) and 0.0 <= limit_s < LONGEST_BEAT_LIMIT_S else 0.0
 
     def write_order(self, order: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class PieceFiles:
     def remove_environment(self) -> None:
         """Remove the environment, with token and secrets, from the order."""
         remove_drafts(self.path)
-        if order := read_json(self.path / runner.ORDER, runner.LARGEST_ORDER):
+        if order := read_json(self.path / runner.ORDER, runner.LARGEST_ORDER, sure=True):
             runner.write_atomically(str(self.path), runner.ORDER, {**order, "env": {}}, durable=False)
 
     def ask_to_stop(self, how: str) -> None:

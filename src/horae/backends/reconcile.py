@@ -98,9 +98,10 @@ class Reconciler(LookingBackend):
         python: str = sys.executable,
         fence: str = "",
         max_log_bytes: int = runner.LARGEST_LOG,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._python = settings or ReconcilerSettings(), python
-        super().__init__("horae-reconciler", self._settings.silence_s)
+        super().__init__("horae-reconciler", self._settings.silence_s, monotonic)
         self._driver, self._shared, self._secrets = driver, shared.resolve(), secrets
         self._max_log_bytes = max_log_bytes
         self._folder: SharedFolder | None = None
@@ -120,7 +121,7 @@ class Reconciler(LookingBackend):
         self._rounds = 0
         self._fence = Fence(fence, lambda node: self._note(_Gone(node)))
         #: Set while the daemon's loop waits for something to do; when this thread last gave way to it; monotonic.
-        self._loop_idle, self._gave_way_s = threading.Event(), time.monotonic()
+        self._loop_idle, self._gave_way_s = threading.Event(), monotonic()
         self._loop_idle.set()
         self._begin()
 
@@ -230,12 +231,12 @@ class Reconciler(LookingBackend):
         self._stuck = {}
         with self._lock:
             notes = list(self._notes)
-        end_s = time.monotonic() + _SLICE_S
+        end_s = self._monotonic() + _SLICE_S
         kept: list[_Note] = []
         # Stops first. A start of an attempt that must stop is then not performed at all.
         for note in sorted(notes, key=_urgency):
             self._give_way()
-            if time.monotonic() > end_s and isinstance(note, Start | _Forget):
+            if self._monotonic() > end_s and isinstance(note, Start | _Forget):
                 kept.append(note)
                 self._wake.set()
             elif not self._try_for(_subject(note), partial(self._take, folder, note)):
@@ -306,36 +307,39 @@ class Reconciler(LookingBackend):
             return
         self._drop_unwanted(look)
         self._observe_attempts()
-        self._trouble, self._looked_s = f"{trouble} {self._stuck_in_words()}".strip(), time.monotonic()
+        self._trouble, self._looked_s = f"{trouble} {self._stuck_in_words()}".strip(), self._monotonic()
 
     def _see_to_all(self, folder: SharedFolder, look: Look) -> None:
         """See to the attempts in turn, for a while: thousands of launches must not keep a stop waiting."""
         living = self._living()
         self._rounds += 1
-        refused, end_s = 0, time.monotonic() + _SLICE_S
+        refused, end_s = 0, self._monotonic() + _SLICE_S
         for followed in sorted(living, key=lambda each: each.seen_to):
             followed.seen_to = self._rounds
             if self._goes_on(followed, folder, look):
                 continue
             self._give_way()
             try:
-                self._try_for(followed.id[0], AttemptRound(followed, folder, look, self._settings, self).see_to)
+                self._try_for(followed.id[0], self._attempt_round(followed, folder, look).see_to)
             except OutOfSight as why:
                 # The cluster manager may refuse one submission for now, and take the next.
                 refused += 1
                 self._stuck[followed.id[0]] = str(why).rstrip(".")
                 if refused >= _REFUSALS:
                     raise
-            if self._closing or time.monotonic() > end_s:
+            if self._closing or self._monotonic() > end_s:
                 self._wake.set()
                 return
 
+    def _attempt_round(self, followed: FollowedAttempt, folder: SharedFolder, look: Look) -> AttemptRound:
+        return AttemptRound(followed, folder, look, self._settings, self, self._monotonic())
+
     def _give_way(self) -> None:
         """Wait while the daemon's loop is busy, but only a few times as long as this thread has worked since."""
-        worked_s = time.monotonic() - self._gave_way_s
+        worked_s = self._monotonic() - self._gave_way_s
         if not self._loop_idle.is_set():
             self._loop_idle.wait(_GIVE_WAY * worked_s)
-        self._gave_way_s = time.monotonic()
+        self._gave_way_s = self._monotonic()
 
     def _goes_on(self, followed: FollowedAttempt, folder: SharedFolder, look: Look) -> bool:
         """Whether an attempt of one piece simply runs, so that there is nothing to do for it.
@@ -343,7 +347,7 @@ class Reconciler(LookingBackend):
         Its end would be told only when the cluster manager says that the piece has ended, too. Of a gang, one piece
         may end while the cluster manager says that all run.
         """
-        now_s = time.monotonic()
+        now_s = self._monotonic()
         if not followed.announced or followed.stopping or len(followed.nodes) != 1:
             return False
         [node] = followed.nodes
@@ -450,7 +454,7 @@ class Reconciler(LookingBackend):
 
     def kill(self, piece: PieceId) -> None:
         """Kill a piece; again if that has not helped after a while, and then less and less often."""
-        now_s = time.monotonic()
+        now_s = self._monotonic()
         due_s, wait_s = self._kills.get(piece, (0.0, _KILL_AGAIN_S))
         if now_s >= due_s:
             self.check_term()

@@ -61,10 +61,24 @@ class TimedReads:
 READS = TimedReads()
 
 
-def work_saved(task: Task, folder: Path, reads: TimedReads | None = None) -> float:
-    """Work in the checkpoint of a task whose attempt has this folder; 0 if there is none that can be read in time."""
+def work_saved(task: Task, folder: Path, reads: TimedReads | None = None, sure: bool = False) -> float:
+    """Work in the checkpoint of a task whose attempt has this folder; 0 if there is none that can be read in time.
+
+    With `sure`, raises OSError if it may be readable a moment later.
+    """
     path = str(checkpoint_folder(task, folder) / "saved.json")
-    return work_in(task, (reads or READS).read(lambda: runner.read_object(path), None))
+
+    def read() -> dict[str, Any] | OSError | None:
+        try:
+            return runner.read_object(path, sure=sure)
+        except OSError as why:
+            return why
+
+    nothing: dict[str, Any] | OSError | None = None
+    found = (reads or READS).read(read, nothing)
+    if isinstance(found, OSError):
+        raise found
+    return work_in(task, found)
 
 
 def work_in(task: Task, saved: Mapping[str, Any] | None) -> float:
@@ -73,5 +87,5 @@ def work_in(task: Task, saved: Mapping[str, Any] | None) -> float:
         return 0.0
     try:
         return task.work_done(float(saved["step"]), float(saved["total"]) if saved.get("total") else None)
-    except (KeyError, TypeError, ValueError, OverflowError, ArithmeticError):
+    except (KeyError, TypeError, ValueError, ArithmeticError):
         return 0.0

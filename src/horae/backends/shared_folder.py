@@ -7,9 +7,10 @@
     <shared>/jobs/<job>/<attempt>/order.json   the attempt as it was ordered; beside it `stop`, if it must stop
     <shared>/jobs/<job>/<attempt>/<node>/      the files of a piece
 
-The other files are as in `local/attempt_folders.py`. Of what is written here, nothing waits until it would survive a
-power cut of the file server: that takes milliseconds each time. The journal has every launch, and orders again what is
-lost; whether a piece was begun is what its runner writes durably.
+The other files are as in `local/attempt_folders.py`. An attempt's order survives a power cut of the file server:
+without it, a service that starts later would take the attempt for one that never began, and give its GPUs away while it
+runs. It is the one thing here that waits for the disk, which takes milliseconds. What is lost of the rest is written
+again, and whether a piece was begun is what its runner writes durably.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +38,8 @@ from horae.core.errors import UserError
 
 #: File with the id of the service.
 SERVICE = "service.json"
+#: How often a checkpoint whose folder fails is read again, before it counts as none.
+_READ_TRIES = 20
 #: Variables that name the GPUs which the cluster manager chose.
 _TAKEN_OVER = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
@@ -71,7 +75,7 @@ class OrderedAttempt:
 
     def why_not_ordered(self) -> str:
         """Why the attempt could not be ordered; empty if it was only stopped before."""
-        return str((read_json(self.path / runner.EXIT) or {}).get("why", ""))
+        return str((read_json(self.path / runner.EXIT, sure=True) or {}).get("why", ""))
 
 
 class SharedFolder:
@@ -83,6 +87,9 @@ class SharedFolder:
         self._attempts = AttemptFolders(path)
         self._clock = path / "clock"
         self._clock.touch(mode=0o600)
+        _sync(path)
+        #: How often in a row a job's checkpoint could not be read.
+        self._unread: Counter[str] = Counter()
         #: The thread that deletes; jobs that it has to discard, and jobs whose folders are gone.
         self._bin_thread, self._bin_lock = threading.Thread(), threading.Lock()
         self._to_discard: set[str] = set()
@@ -125,7 +132,7 @@ class SharedFolder:
         folder = self._attempts.of(attempt)
         path = folder.path / runner.ORDER
         is_ordered = is_there(path)
-        order = Order.of(read_json(path, runner.LARGEST_ORDER)) if is_ordered else None
+        order = Order.of(read_json(path, runner.LARGEST_ORDER, sure=True)) if is_ordered else None
         if order and _can_be_submitted(order):
             return OrderedAttempt(attempt, folder.path, order.content, order.task, order.nodes, folder.stop_requested)
         nodes = folder.claimed_pieces() if is_ordered else ()
@@ -139,10 +146,10 @@ class SharedFolder:
             return False
         self._attempts.remember(attempt)
         try:
-            order = make_order(start, folder.path, {}, self._secrets)
+            order, saved = make_order(start, folder.path, {}, self._secrets), self._work_saved(start.task, folder.path)
             seats = [list(place.gpus) for place in start.places]
-            order |= {"saved": work_saved(start.task, folder.path), "max_log_bytes": self._max_log_bytes}
-            folder.write_order({**order, "seats": seats}, durable=False)
+            order |= {"saved": saved, "max_log_bytes": self._max_log_bytes}
+            folder.write_order({**order, "seats": seats})
         except UserError as why:
             end = {"code": CANNOT_RUN, "stopped": False, "why": str(why)}
             runner.write_atomically(str(folder.path), runner.EXIT, end, once=True)
@@ -159,6 +166,7 @@ class SharedFolder:
             if folder.was_ordered or folder.exit() or folder.stop_requested:
                 return False
             self._attempts.remember(attempt)
+        folder.make()  # services before this one made the marker first, and may have died then
         if not folder.stop_requested:
             os.close(runner.create(str(folder.path / runner.STOP)))
         return True
@@ -176,7 +184,19 @@ class SharedFolder:
     def work_done(self, ordered: OrderedAttempt) -> float:
         """Work in the checkpoint of a job, which any order of the job leads to."""
         task = ordered.task or next((order.task for order in self._attempts.orders(ordered.id[0])), None)
-        return work_saved(task, ordered.path) if task else 0.0
+        return self._work_saved(task, ordered.path) if task else 0.0
+
+    def _work_saved(self, task: Task, folder: Path) -> float:
+        """Work in a job's checkpoint. A folder that fails for a moment is tried again, but not for ever."""
+        try:
+            saved = work_saved(task, folder, sure=True)
+        except OSError:
+            self._unread[task.job] += 1
+            if self._unread[task.job] < _READ_TRIES:
+                raise
+            saved = 0.0
+        self._unread.pop(task.job, None)
+        return saved
 
     # --- pieces
 
@@ -251,7 +271,7 @@ class SharedFolder:
         return gone
 
     def _empty_bin(self) -> None:
-        if not self._bin_thread.is_alive():
+        if not self._bin_thread.is_alive() and (self._to_discard or self._attempts.has_full_bin):
             self._bin_thread = threading.Thread(target=self._delete, name="horae-bin", daemon=True)
             self._bin_thread.start()
 
@@ -275,6 +295,15 @@ def _can_be_submitted(order: Order) -> bool:
     return whole and len(order.content["seats"]) == len(order.nodes)
 
 
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder would survive a power cut of the file server."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def service_id(shared: Path) -> str:
     """The id of the service that owns a shared folder, made on its first day: services must not mix up their jobs."""
     shared.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -285,7 +314,7 @@ def service_id(shared: Path) -> str:
 def piece_log(shared: Path, attempt: Attempt, piece: int) -> Path:
     """The log file of an attempt's piece, counted from 0."""
     path = shared / "jobs" / attempt[0] / str(attempt[1])
-    order = Order.of(read_json(path / runner.ORDER, runner.LARGEST_ORDER))
+    order = Order.of(read_json(path / runner.ORDER, runner.LARGEST_ORDER, sure=True))
     nodes = order.nodes if order else ()
     return PieceFiles(path / nodes[piece] if piece < len(nodes) else path).log
 

@@ -9,8 +9,13 @@ from collections.abc import Callable
 Clock = Callable[[], float]
 
 
-def wall_clock(epoch: float, not_before_s: float = 0.0) -> Clock:
+def wall_clock(
+    epoch: float,
+    not_before_s: float = 0.0,
+    time_of_day: Callable[[], float] = time.time,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Clock:
     """A clock that starts at the time of day minus `epoch`, and then ignores changes of the system clock."""
-    begun_s = max(time.time() - epoch, not_before_s)
-    ticks = time.monotonic()
-    return lambda: begun_s + time.monotonic() - ticks
+    begun_s = max(time_of_day() - epoch, not_before_s)
+    ticks = monotonic()
+    return lambda: begun_s + monotonic() - ticks

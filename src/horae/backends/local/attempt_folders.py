@@ -147,8 +147,10 @@ class AttemptFolder:
         runner.write_atomically(str(self.path), runner.ORDER, order, once=True, durable=durable)
 
     def order(self) -> Order | None:
-        """The order; None if there is none, or it cannot be understood."""
-        return Order.of(read_json(self.path / runner.ORDER, runner.LARGEST_ORDER))
+        """The order; None if there is none, or it cannot be understood. Like all reads here, raises OSError if a moment
+        later there may be one.
+        """
+        return Order.of(read_json(self.path / runner.ORDER, runner.LARGEST_ORDER, sure=True))
 
     @property
     def was_ordered(self) -> bool:
@@ -174,7 +176,7 @@ class AttemptFolder:
     def runner(self) -> RunnerRecord | None:
         """Content of `runner.json`; None if no runner was started."""
         path = self.path / runner.RUNNER
-        return RunnerRecord.of(read_json(path) or {}) if os.path.lexists(path) else None
+        return RunnerRecord.of(read_json(path, sure=True) or {}) if os.path.lexists(path) else None
 
     def runner_process(self) -> Process | None:
         """The runner's process, alive or dead; None if no runner was started."""
@@ -184,7 +186,7 @@ class AttemptFolder:
     def exit(self) -> ExitRecord | None:
         """Content of `exit.json`; None if the attempt has not ended."""
         path = self.path / runner.EXIT
-        return ExitRecord.of(read_json(path) or {}) if os.path.lexists(path) else None
+        return ExitRecord.of(read_json(path, sure=True) or {}) if os.path.lexists(path) else None
 
     def request_stop(self) -> None:
         """Record the stop request before any signal is sent. A full disk must not prevent the stop."""
@@ -257,10 +259,10 @@ class AttemptFolders:
         return os.path.lexists(self._markers / f"{attempt[0]}@{attempt[1]}")
 
     def remember(self, attempt: Attempt) -> AttemptFolder:
-        """Create the marker of an attempt, then its folder: no attempt may run without a marker."""
-        (self._markers / f"{attempt[0]}@{attempt[1]}").touch(mode=0o600)
+        """Create the folder of an attempt, then its marker: each marker has a folder, and nothing runs without one."""
         folder = self.of(attempt)
         folder.make()
+        (self._markers / f"{attempt[0]}@{attempt[1]}").touch(mode=0o600)
         return folder
 
     def forget(self, attempt: Attempt) -> None:
@@ -299,9 +301,9 @@ class AttemptFolders:
         `remove` is given an order of each job first, to delete what is not in the state folder.
         """
         for entry in self._discarded():
-            for order in _orders(Path(entry.path)):
-                remove(order.content)
-                break
+            with suppress(OSError):  # its order cannot be read now: what is outside the state folder stays
+                if order := next(_orders(Path(entry.path)), None):
+                    remove(order.content)
             # A job may have replaced its folder by anything; links are never followed.
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
@@ -353,9 +355,12 @@ def _path_texts(task: Task) -> Iterator[str]:
     return chain(paths, (task.workdir, task.checkpoint_dir, task.setup), task.run, task.env.values())
 
 
-def read_json(path: Path, most: int = runner.LARGEST_FILE) -> dict[str, Any] | None:
-    """The object in a JSON file; None if the file is missing, unreadable, too large or holds something else."""
-    return runner.read_object(str(path), most)
+def read_json(path: Path, most: int = runner.LARGEST_FILE, sure: bool = False) -> dict[str, Any] | None:
+    """The object in a JSON file; None if the file is missing, unreadable, too large or holds something else.
+
+    With `sure`, raises OSError if the file may be readable a moment later.
+    """
+    return runner.read_object(str(path), most, sure)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

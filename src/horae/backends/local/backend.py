@@ -274,7 +274,8 @@ class LocalBackend:
             if runner.was_begun(str(folder.path)):
                 return self._take_up_begun(tracked)
             self._order(start)
-            tracked.child = child = Process.of(self._spawn(folder))
+            order = folder.order()
+            tracked.child = child = Process.of(self._spawn(folder, order))
         except Overtaken as why:
             return self._overtaken_by(why)
         except Exception as why:
@@ -282,7 +283,6 @@ class LocalBackend:
                 _LOG.exception("An attempt could not be started.")
             reason = str(why) or type(why).__name__
             return lambda: self._launch_failed(tracked, reason)
-        order = folder.order()
         return lambda: self._note_launched(tracked, order, child)
 
     def _take_up_begun(self, tracked: _TrackedAttempt) -> Then:
@@ -307,9 +307,8 @@ class LocalBackend:
         order |= {"saved": saved, "max_log_bytes": self._max_log_bytes}
         self._folders.remember(attempt).write_order(order)
 
-    def _spawn(self, folder: AttemptFolder) -> int:
+    def _spawn(self, folder: AttemptFolder, order: Order | None) -> int:
         """Start the runner of an attempt, with what the isolation gives it; returns its process id."""
-        order = folder.order()
         control = self._isolation.open(order.content if order else {})
         try:
             return _spawn(folder, control)

@@ -1,0 +1,127 @@
+"""The model of the store answers as the real store does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from horae.backends.task import Task
+from horae.core.cluster import Node
+from horae.core.commands import Decided, Stop, StopWhy
+from horae.core.events import JobHeld, JobProgressed, JobSubmitted, NodeJoined, NodeLost, SettingsChanged
+from horae.service.store.connection import StoreTrouble
+from horae.service.store.store import Store
+from horae.service.store.store_lock import StoreInUse
+from horae.service.store.stored_records import Act, TokenRecord
+from horae.service.tokens import digest_of
+from tests.builders import job
+from tests.world.model_store import Disk, LessThanConfirmed, ModelStore
+
+
+class Calls:
+    """Random calls of a store, from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random, self._now_s, self._jobs = random.Random(seed), 0.0, 0
+
+    def __iter__(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        for _ in range(120):
+            yield self._call()
+
+    def _call(self) -> tuple[str, tuple[Any, ...]]:
+        draw, some = self._random.random(), self._random.randint
+        if draw < 0.5:
+            records = [self._record() for _ in range(some(0, 4))]
+            self._jobs += 1
+            task = Task(f"t-{self._jobs}", "ann", "t", ("true",), 1.0)
+            after = self._random.choice((None, None, some(0, 40)))
+            return "append", (records, [task], [Act(self._now_s, "ann", "submit", task.job)], after)
+        calls = (
+            ("tail", (some(0, 60),)),
+            ("tail", (some(0, 30), some(0, 90))),
+            ("job_records", (f"j-{some(1, 4)}",)),
+            ("last_seq", ()),
+            ("try_writing", ()),
+            ("is_complete", ()),
+            ("save_checkpoint", (some(1, 80), b"engine")),
+            ("newest_checkpoint", (self._random.choice((None, some(0, 60))),)),
+            ("compact", (some(1, 90), self._now_s - some(0, 30), (f"j-{some(1, 4)}",))),
+            ("tasks", ()),
+            ("tasks", ([f"t-{some(1, 50)}", "t-1"],)),
+            ("drop_tasks", ([f"t-{some(1, 50)}"],)),
+            ("acts", (some(1, 9),)),
+            ("ensure_initial_settings", ({"policy": f"p{some(1, 9)}"},)),
+            ("initial_settings", ()),
+            ("serve_options", ()),
+            ("save_serve_options", ({"port": some(1, 9)},)),
+            ("add_token", (TokenRecord(f"k-{self._now_s}", digest_of(f"{self._now_s}"), "ann", "user", self._now_s),)),
+            ("revoke", (f"k-{float(some(0, 40))}",)),
+            ("tokens", ()),
+        )
+        self._now_s += 1.0
+        return self._random.choice(calls)
+
+    def _record(self) -> Any:
+        self._now_s += self._random.choice((0.0, 1.0))
+        now_s, name = self._now_s, f"j-{self._random.randint(1, 4)}"
+        return self._random.choice(
+            (
+                JobSubmitted(now_s, job(name)),
+                JobHeld(now_s, name),
+                JobProgressed(now_s, name, 1, now_s),
+                JobProgressed(now_s, name, 1, now_s),
+                NodeJoined(now_s, Node("v", "v100", 2)),
+                NodeLost(now_s, "v"),
+                SettingsChanged(now_s, "fifo"),
+                Decided(now_s, False, stops=(Stop(name, 1, StopWhy.PREEMPTED, "j-1"),)),
+            )
+        )
+
+
+def answer(store: Any, name: str, words: tuple[Any, ...]) -> object:
+    try:
+        said = getattr(store, name)(*words)
+    except StoreTrouble:
+        return StoreTrouble
+    return [(seq, repr(record)) for seq, record in said] if isinstance(said, Iterator) else said
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_model_answers_as_the_store_does(tmp_path: Path, seed: int) -> None:
+    real, model = Store(f"sqlite:///{tmp_path}/journal.db", own=True), ModelStore(Disk(), own=True)
+    for name, words in Calls(seed):
+        assert answer(model, name, words) == answer(real, name, words), (name, words)
+    real.close()
+
+
+def test_the_model_has_every_public_method_of_the_store() -> None:
+    public = {name for name in vars(Store) if not name.startswith("_")}
+    assert public <= set(dir(ModelStore))
+
+
+def test_a_second_model_store_is_refused_and_a_replaced_one_may_not_append() -> None:
+    disk = Disk()
+    first = ModelStore(disk, own=True)
+    with pytest.raises(StoreInUse):
+        ModelStore(disk, own=True)
+    disk.owner = None
+    second = ModelStore(disk, own=True)
+    with pytest.raises(StoreInUse):
+        first.append([JobHeld(1.0, "a")])
+    assert second.append([JobHeld(1.0, "a")]) == 1
+
+
+def test_a_model_store_that_was_set_back_is_refused() -> None:
+    disk = Disk()
+    store = ModelStore(disk, own=True)
+    store.append([JobHeld(1.0, "a")])
+    copy = disk.backup()
+    store.append([JobHeld(2.0, "a")])
+    store.close()
+    disk.restore(copy)
+    with pytest.raises(LessThanConfirmed):
+        ModelStore(disk, own=True)
