@@ -17,7 +17,7 @@ from horae.backends.local.isolation.account_helper import (
     Account,
     ControlGroups,
     HelperSettings,
-    Limits,
+    GroupLimits,
     RequestRefused,
     check_account,
     find_account,
@@ -117,8 +117,8 @@ def test_limits_that_make_no_sense_are_refused(limits: Any) -> None:
 
 def test_limits_are_read_as_they_are_given() -> None:
     given = {"memory_mb": 64, "cpus": 2, "cpu_weight": 200, "tasks": 10, "devices": ["/dev/nvidia0"]}
-    assert read_limits(given, "/dev/nvidia") == Limits(64, 2.0, 200, 10, ("/dev/nvidia0",))
-    assert read_limits({}, "/dev/nvidia") == Limits()
+    assert read_limits(given, "/dev/nvidia") == GroupLimits(64, 2.0, 200, 10, ("/dev/nvidia0",))
+    assert read_limits({}, "/dev/nvidia") == GroupLimits()
 
 
 @needs_root
@@ -209,7 +209,7 @@ def test_a_warden_that_hears_nonsense_ends_its_attempt(
 
 
 def test_a_scope_of_systemd_has_the_same_limits() -> None:
-    words = scope_command("horae-x.scope", Limits(64, 1.5, 200, 10, ("/dev/nvidia0", "/dev/nvidiactl")))
+    words = scope_command("horae-x.scope", GroupLimits(64, 1.5, 200, 10, ("/dev/nvidia0", "/dev/nvidiactl")))
     assert words[:5] == ["systemd-run", "--scope", "--quiet", "--collect", "--unit=horae-x.scope"]
     assert words[-1] == "--"
     properties = [word for before, word in pairwise(words) if before == "--property"]
@@ -224,7 +224,7 @@ def test_a_scope_of_systemd_has_the_same_limits() -> None:
         "DeviceAllow=/dev/nvidia0 rw",
         "DeviceAllow=/dev/nvidiactl rw",
     ]
-    assert "DevicePolicy=closed" not in scope_command("x", Limits())
+    assert "DevicePolicy=closed" not in scope_command("x", GroupLimits())
 
 
 def test_the_version_of_control_groups_is_found_by_their_files(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_the_version_of_control_groups_is_found_by_their_files(tmp_path: Path) -
     assert not systemd_owns_groups(str(second), str(tmp_path / "no-systemd"))
     groups = ControlGroups.find("s", str(second))
     assert (groups.version, groups.limits_devices) == (2, False)
-    made = groups.make("a-1.1", Limits(64, 1.5, 200, 10))
+    made = groups.make("a-1.1", GroupLimits(64, 1.5, 200, 10))
     content = {path.name: path.read_text() for path in Path(made.folders[0]).iterdir()}
     assert content == {
         "pids.max": "10",

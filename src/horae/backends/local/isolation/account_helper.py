@@ -131,7 +131,7 @@ def least_user_id(path: str = "/etc/login.defs") -> int:
 
 
 @dataclass(frozen=True)
-class Limits:
+class GroupLimits:
     """What an attempt may use. None: no limit."""
 
     memory_mb: int | None = None
@@ -144,7 +144,7 @@ class Limits:
     devices: tuple[str, ...] | None = None
 
 
-def read_limits(given: Any, device_prefix: str) -> Limits:
+def read_limits(given: Any, device_prefix: str) -> GroupLimits:
     """Limits as a request names them, checked."""
     if not isinstance(given, dict):
         raise RequestRefused("limits are an object")
@@ -158,7 +158,7 @@ def read_limits(given: Any, device_prefix: str) -> Limits:
     for path in devices or ():
         if not path.startswith(device_prefix) or "/.." in path:
             raise RequestRefused(f"{path!r} is no GPU: jobs get devices that begin with {device_prefix}")
-    return Limits(
+    return GroupLimits(
         None if numbers["memory_mb"] is None else int(numbers["memory_mb"]),
         None if numbers["cpus"] is None else float(numbers["cpus"]),
         int(numbers["cpu_weight"] or 100),
@@ -208,7 +208,7 @@ class ControlGroups:
             raise RequestRefused(f"control groups cannot be made here: {why}") from None
         return found
 
-    def make(self, name: str, limits: Limits) -> "ControlGroup":
+    def make(self, name: str, limits: GroupLimits) -> "ControlGroup":
         """A new control group with limits."""
         group = ControlGroup([os.path.join(folder, name) for folder in self.parents.values()])
         try:
@@ -230,7 +230,7 @@ def _write(folder: str, name: str, text: str) -> None:
         file.write(text)
 
 
-def _limit_v1(controller: str, path: str, limits: Limits) -> None:
+def _limit_v1(controller: str, path: str, limits: GroupLimits) -> None:
     if controller == "pids":
         _write(path, "pids.max", str(limits.tasks))
     elif controller == "memory" and limits.memory_mb is not None:
@@ -248,7 +248,7 @@ def _limit_v1(controller: str, path: str, limits: Limits) -> None:
             _write(path, "devices.allow", f"c {number} rw")
 
 
-def _limit_v2(controller: str, path: str, limits: Limits) -> None:
+def _limit_v2(controller: str, path: str, limits: GroupLimits) -> None:
     _write(path, "pids.max", str(limits.tasks))
     _write(path, "cpu.weight", str(min(max(limits.cpu_weight, 1), 10_000)))
     if limits.cpus is not None:
@@ -322,7 +322,7 @@ class ControlGroup:
         return not any(os.path.exists(folder) for folder in self.folders)
 
 
-def scope_command(unit: str, limits: Limits) -> list[str]:
+def scope_command(unit: str, limits: GroupLimits) -> list[str]:
     """The command that puts a program into a scope of systemd with these limits, where systemd owns all groups.
 
     The scope is delegated: the program may make groups below it.
@@ -676,7 +676,7 @@ class Helper:
             self._fork(account, self._groups.make(group_name, limits), self._hidden_devices(limits), handle)
         return group_name
 
-    def _hidden_devices(self, limits: Limits) -> tuple[str, ...]:
+    def _hidden_devices(self, limits: GroupLimits) -> tuple[str, ...]:
         """Numbered devices that must be hidden from a job, because no control group keeps it from them."""
         if limits.devices is None or self._groups.limits_devices:
             return ()
@@ -697,7 +697,7 @@ class Helper:
         finally:
             os._exit(0)
 
-    def _fork_in_scope(self, unit: str, account: Account, limits: Limits, handle: int) -> None:
+    def _fork_in_scope(self, unit: str, account: Account, limits: GroupLimits, handle: int) -> None:
         """Start a warden in a scope of systemd. If that fails, the runner's end of the socket closes."""
         own = [sys.executable, "-I", "-S", os.path.abspath(__file__), "warden", str(handle), json.dumps(vars(account))]
         subprocess.Popen([*scope_command(unit, limits), *own], pass_fds=(handle,), stdin=subprocess.DEVNULL)
