@@ -319,7 +319,7 @@ def test_a_service_may_begin_with_no_nodes_at_all(tmp_path: Path, policy: str) -
     assert slowdowns_by_queue(cell.daemon.status, cell.now_s) == {}
     jobs = [cell.submit(), cell.submit()]
     for job in jobs:
-        told = cell.views().why(cell.views().visible_row(ADMIN, job))
+        told = cell.views().why(ADMIN, cell.views().visible_row(ADMIN, job))
         assert (told["reason"], cell.state(job)) == ("NotYetConsidered", "waiting")
         assert told["sentence"].startswith("No node of the cluster was seen yet")
     cell.daemon._save_checkpoint()

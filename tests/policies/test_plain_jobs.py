@@ -61,7 +61,7 @@ def test_live_jobs_that_never_save_end_too_and_are_told_why_they_begin_anew(poli
     while cell.now_s < 400 and any(cell.state(name) != "finished" for name in ids):
         cell.to(cell.now_s + 1)
         views = cell.views()
-        told |= {views.why(views.visible_row(ADMIN, name))["sentence"] for name in ids}
+        told |= {views.why(ADMIN, views.visible_row(ADMIN, name))["sentence"] for name in ids}
     assert [cell.state(name) for name in ids] == ["finished", "finished"]
     views = cell.views()
     ran_s = [float(views.job(views.visible_row(ADMIN, name))["ran_s"]) for name in ids]

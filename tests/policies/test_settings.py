@@ -71,6 +71,8 @@ VALUES: list[tuple[str, str, str, Any]] = [
     ("themis", "bid-error", "0.1", 0.1),
     ("themis", "answer", "0.5", 0.5),
     ("themis", "seed", "7", 7),
+    ("themis", "by-user", "false", False),
+    ("highest-rho", "by-user", "false", False),
 ]
 
 

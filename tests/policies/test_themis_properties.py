@@ -84,7 +84,7 @@ def test_an_app_alone_has_a_rho_of_exactly_1(case: Equals) -> None:
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(0, 100))
 def test_offers_go_to_the_worst_of_all_apps(elapsed_s: list[int], percent: int) -> None:
     shown = {app: view(elapsed_s=float(late)) for app, late in enumerate(elapsed_s)}
-    seen = Themis(f=percent / 100)._bidders(TruthfulAgent(), shown, len(shown))
+    seen = Themis(f=percent / 100)._bidders(TruthfulAgent(), shown, np.zeros(len(shown)))
     assert len(seen) == len(set(seen)) == max(1, math.ceil((100 - percent) * len(shown) / 100))
     unseen = [elapsed_s[app] for app in shown if app not in seen]
     assert min(elapsed_s[app] for app in seen) >= max(unseen, default=0)
@@ -92,8 +92,8 @@ def test_offers_go_to_the_worst_of_all_apps(elapsed_s: list[int], percent: int) 
 
 def test_with_f_of_0_all_bid_and_with_f_of_1_exactly_the_worst() -> None:
     shown = {app: view(elapsed_s=float(app % 7)) for app in range(10)}
-    assert sorted(Themis(f=0)._bidders(TruthfulAgent(), shown, 10)) == list(range(10))
-    assert Themis(f=1)._bidders(TruthfulAgent(), shown, 10) == [6]
+    assert sorted(Themis(f=0)._bidders(TruthfulAgent(), shown, np.zeros(10))) == list(range(10))
+    assert Themis(f=1)._bidders(TruthfulAgent(), shown, np.zeros(10)) == [6]
 
 
 # ------------------------------------------------------------------ monotone

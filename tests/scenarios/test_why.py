@@ -71,7 +71,7 @@ def together(at: SteppedService, *said: dict[str, Any]) -> list[str]:
 def why(at: SteppedService, name: str, code: str) -> dict[str, Any]:
     """What a job is told, which must be this code."""
     views = at.views()
-    told = views.why(views.visible_row(ADMIN, name))
+    told = views.why(ADMIN, views.visible_row(ADMIN, name))
     assert told["reason"] == code, told
     assert told["sentence"].endswith(".")
     # What lists show is the same.

@@ -112,7 +112,7 @@ class Day:
         views.nodes(), views.shares()
         for row in range(len(jobs)):
             if STATES[jobs.state[row]] is WAITING:
-                check_reason(views.why(row))
+                check_reason(views.why(ADMIN, row))
         return sum(views.jobs(ADMIN, Filters())[1].values()) > 0
 
 

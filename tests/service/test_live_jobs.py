@@ -46,7 +46,7 @@ class Cluster:
 
     def why(self, name: str) -> dict[str, Any]:
         views = self.views
-        return views.why(views.visible_row(ADMIN, name))
+        return views.why(ADMIN, views.visible_row(ADMIN, name))
 
     def reaches(self, name: str, *states: str, patience_s: float = 20.0) -> dict[str, Any]:
         """The job, once it is in one of these states."""
@@ -134,7 +134,7 @@ def why_of_gang(at: Cluster, gang: str, since_s: float) -> str:
         row = views.visible_row(ADMIN, gang)
         if views.job(row)["state"] != "waiting":
             return ""
-        told = views.why(row)
+        told = views.why(ADMIN, row)
         if told["reason"] != "NotYetConsidered" and told["numbers"]["free"] == free_gpus(views, 8):
             break
         # A GPU came free, and the decision that gives it to a job is a moment away.
@@ -194,7 +194,7 @@ def test_a_job_for_which_gpus_are_vacated_starts_soon_on_others_that_come_free(
         (placed,) = at.submit("sleep 0.2", estimate={"duration": "40s"}, **app)
         at.reaches(slow, "stopping")
         assert at.reaches(placed, "placed")["state"] == "placed"
-        assert at.why(placed)["reason"] == "Vacating", at.why(placed)
+        assert at.why(ADMIN, placed)["reason"] == "Vacating", at.why(ADMIN, placed)
         at.reaches(other, "finished")
         at.reaches(placed, "launching", "running", "finished", patience_s=2.0)
         assert at.job(slow)["state"] == "stopping", "the GPU that it was to have is still occupied"
