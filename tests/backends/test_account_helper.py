@@ -16,8 +16,8 @@ import pytest
 from horae.backends.local.isolation.account_helper import (
     Account,
     ControlGroups,
-    HelperSettings,
     GroupLimits,
+    HelperSettings,
     RequestRefused,
     check_account,
     find_account,

@@ -360,6 +360,7 @@ def test_real_jobs_run_on_a_machine_that_came_back_as_another(tmp_path: Path, no
         cell.nodes = (node,)
         cell.reopen()
         assert cell.views().nodes()[0] | {"jobs": {}} == {
+            **dict.fromkeys(("cpus", "memory_mb", "used_cpus", "used_memory_mb"), 0),
             "node": "v100",
             "gpu_type": node.gpu_type,
             "gpus": node.gpus,

@@ -12,6 +12,7 @@ from horae.core.cluster import Node
 from horae.core.errors import did_you_mean
 from horae.service.listening import CannotServe
 from horae.service.start_options import DEFAULT_BACKEND
+from horae.service.store.opening import file_of
 
 if TYPE_CHECKING:
     from horae.service.server import ServeOptions
@@ -66,12 +67,18 @@ def make_isolation(mode: str | None, asked: ServeOptions, state: Path, nodes: Co
     if mode == SANDBOX:
         from horae.backends.local.isolation.sandbox import SandboxIsolation
 
-        hidden = (state, asked.secrets, asked.tls_key or asked.tls_cert)
+        hidden = (state, asked.secrets, asked.tls_key or asked.tls_cert, *_database_files(asked.database))
         return SandboxIsolation(hidden, devices)
     from horae.backends.local.isolation.accounts import AccountIsolation
 
     assert asked.helper is not None, "checked with the mode"
     return AccountIsolation(asked.helper, tuple(nodes), asked.account_names, devices)
+
+
+def _database_files(url: str | None) -> list[Path]:
+    """The files of an SQLite database, which may lie outside the state folder."""
+    file = file_of(url) if url else None
+    return [file.with_name(file.name + more) for more in ("", "-wal", "-shm")] if file else []
 
 
 def alone(mode: str | None, operator: str) -> str:
