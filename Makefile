@@ -9,7 +9,7 @@ TEST_WORKERS ?= 2
 # Tests start hundreds of Python processes: each would compile every module again if the environment forbade keeping them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-slurm demo-ray demo-kubernetes test test-long test-slurm test-ray test-kubernetes torch slurm ray kubernetes soak lint bench agreement agreement-slurm docs clean
+.PHONY: demo demo-slurm demo-ray demo-kubernetes test test-long test-slurm test-ray test-kubernetes torch slurm sandbox ray kubernetes soak lint bench agreement agreement-slurm docs clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -70,6 +70,10 @@ test-ray: $(INSTALLED) ray
 	$(BIN)/pytest -p no:xdist -m engine tests/backends/ray tests/testing/test_ray_cluster.py tests/service/test_serve_ray.py \
 		tests/experiments/test_ray_study.py --deselect tests/backends/ray/test_ray_storm.py
 	HORAE_STORM=1 $(BIN)/pytest -p no:xdist tests/backends/ray/test_ray_storm.py
+
+## bubblewrap from the packages of Debian or Ubuntu, as root, for the tests of `--isolation sandbox`.
+sandbox:
+	@command -v bwrap >/dev/null || { apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes bubblewrap; }
 
 ## Ray, 400 MB, in an environment of its own in the user's cache folder; only these tests and demonstrations use it.
 ray: $(INSTALLED)

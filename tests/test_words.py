@@ -21,6 +21,7 @@ CLEAN = (
     "backends",
     "backends/kubernetes",
     "backends/local",
+    "backends/local/isolation",
     "backends/slurm",
     "client",
     "core",

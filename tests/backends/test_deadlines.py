@@ -19,9 +19,10 @@ import pytest
 from horae.backends.local import attempt_fate, runner
 from horae.backends.local import backend as local
 from horae.backends.local.attempt_fate import Fate
-from horae.backends.local.attempt_folders import AttemptFolder
+from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders
 from horae.backends.local.backend import LocalBackend, RunnerDeadlines
 from horae.backends.local.disk_workers import DiskWorkers, Then
+from horae.backends.protocol import Attempt
 from horae.backends.silent_ends import SilentEnds
 from horae.core.events import JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
 from tests.backends.real import NODES, bash, folder, lives, next_events, opened, pid_in, start, text_of, until, watched
@@ -76,7 +77,7 @@ runner.write_atomically(sys.argv[1], "runner.json", me)
 def test_a_runner_that_never_says_that_its_job_is_up_is_a_failed_launch(
     state: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
-    def spawn(of: AttemptFolder) -> int:
+    def spawn(of: AttemptFolder, control: int | None) -> int:
         argv = [sys.executable, "-S", "-c", program, str(of.path)]
         return os.posix_spawn(sys.executable, argv, {}, setsid=True)
 
@@ -220,10 +221,10 @@ def test_a_folder_that_never_answers_closes_the_node_and_nothing_else(
 ) -> None:
     answers, find_out = threading.Event(), attempt_fate.find_out
 
-    def hang(of: AttemptFolder, *rest: Any) -> Fate:
-        if "/a-1/" in str(of.path):
+    def hang(folders: AttemptFolders, attempt: Attempt, *rest: Any) -> Fate:
+        if attempt[0] == "a-1":
             answers.wait(30)
-        return find_out(of, *rest)
+        return find_out(folders, attempt, *rest)
 
     monkeypatch.setattr(local, "find_out", hang)
     with opened(state, deadlines=SOON) as backend:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from horae.backends.local import gpu_detection
-from horae.backends.local.gpu_detection import BadGpus, find_gpus, parse_virtual, type_name
+from horae.backends.local.gpu_detection import BadGpus, find_gpus, find_minor_numbers, parse_virtual, type_name
 from horae.core.cluster import Node
 
 
@@ -36,6 +36,17 @@ class Nvml:
     def nvmlDeviceGetName(self, handle: Any, name: Any, size: int) -> int:  # noqa: N802
         name.value = self.names[handle.value - 1].encode()[: size - 1]
         return self.name_answer
+
+    def nvmlDeviceGetMinorNumber(self, handle: Any, minor: Any) -> int:  # noqa: N802
+        minor._obj.value = len(self.names) - handle.value  # in the opposite order
+        return 0
+
+
+def test_device_files_are_numbered_as_the_driver_says() -> None:
+    library = Nvml("NVIDIA H100", "NVIDIA H100", "NVIDIA H100")
+    assert find_minor_numbers(library) == {0: 2, 1: 1, 2: 0}
+    assert not library.open
+    assert find_minor_numbers(Nvml(init=9)) == {}
 
 
 def test_gpus_are_grouped_by_type_and_keep_their_numbers() -> None:

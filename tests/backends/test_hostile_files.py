@@ -184,10 +184,10 @@ def test_a_job_whose_checkpoint_folder_never_answers_ends_with_nothing_saved(
     """As on a dead file server: an open that does not return."""
     answers, read = threading.Event(), runner.read_object
 
-    def dead(path: str, most: int = runner.LARGEST_FILE) -> object:
+    def dead(path: str, most: int = runner.LARGEST_FILE, sure: bool = False) -> object:
         if "/dead/" in path:
             answers.wait(60)
-        return read(path, most)
+        return read(path, most, sure)
 
     monkeypatch.setattr(runner, "read_object", dead)
     monkeypatch.setattr("horae.backends.saved_work.READS", TimedReads(limit_s=1.0))

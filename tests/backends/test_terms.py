@@ -55,6 +55,7 @@ def test_a_replaced_service_starts_and_stops_no_job_and_says_why(state: Path) ->
         until(lambda: (AttemptFolders(state).of(("a-1", 1)).path / "runner.json").exists(), "for the runner")
         old.start(start(job="b-1"))
         old.stop("a-1", 1)
+        until(lambda: old.watch(1.0) is None or old.trouble, "for the trouble")
         assert "taken over (term 2, this one had term 1)" in old.trouble
         assert not (state / "jobs" / "b-1").exists()
         assert not AttemptFolders(state).of(("a-1", 1)).stop_requested
@@ -62,8 +63,9 @@ def test_a_replaced_service_starts_and_stops_no_job_and_says_why(state: Path) ->
         assert old.trouble
         assert old.discard(["a-1"], ()) == []
         new.start(start(job="b-1"))
+        until((state / "jobs" / "b-1" / "1" / "order.json").exists, "for the order")
+        new.watch(1.0)
         assert not new.trouble
-        assert (state / "jobs" / "b-1" / "1" / "order.json").exists()
     finally:
         old.close()
         new.close()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from horae.backends.attempt_round import ReconcilerSettings
 from horae.backends.local.backend import LocalBackend
+from horae.backends.local.isolation.accounts import AccountIsolation
+from horae.backends.local.isolation.sandbox import SandboxIsolation
 from horae.backends.protocol import Place, Start
 from horae.backends.reconcile import Reconciler
 from horae.core.events import Event
 from horae.testing.backend_contract import NODES
 from tests.backends.fake_cluster import FakeCluster
+from tests.backends.job_accounts import MadeUpAccounts, forked_helper, open_folder
 from tests.backends.real import bash, end_all, task, text_of, until
 
 _SAVE = """cd $HORAE_CHECKPOINT_DIR; echo begun >> begun; echo '{"step": 40, "total": 100}' > saved.json"""
@@ -63,6 +67,35 @@ class LocalRig:
     def close(self) -> None:
         self.backend.close()
         end_all(self.state)
+
+
+class SandboxRig(LocalRig):
+    """The same jobs, in bubblewrap."""
+
+    def _open(self) -> None:
+        self.backend = LocalBackend(self.state, NODES, ready_s=0.0, isolation=SandboxIsolation((self.state,)))
+
+
+class AccountRig(LocalRig):
+    """The same jobs, under an account of their own."""
+
+    def __init__(self, state: Path) -> None:
+        self.stack = ExitStack()
+        self.accounts = MadeUpAccounts(self.stack.enter_context(open_folder()))
+        self.helper, _ = self.stack.enter_context(forked_helper(self.accounts))
+        super().__init__(state)
+
+    def _open(self) -> None:
+        isolation = AccountIsolation(self.helper, NODES, find=self.accounts.find)
+        self.backend = LocalBackend(self.state, NODES, ready_s=0.0, isolation=isolation)
+
+    def begun(self, job: str = "a-1") -> int:
+        jobs = Path(self.accounts.find("ann").home) / "horae-jobs" / self.helper.settings.service
+        return text_of(jobs / job / "checkpoint" / "begun").count("begun")
+
+    def close(self) -> None:
+        super().close()
+        self.stack.close()
 
 
 class ReconcilerRig(LocalRig):

@@ -23,16 +23,27 @@ from horae.service.operations import ClosedNode, SharedGpus
 from horae.service.views.live_fairness import slowdowns_by_queue
 from horae.testing import BACKEND_CHECKS, FakeRig, Rig, check_backend
 from horae.testing.backend_contract import NODES
+from tests.backends.job_accounts import needs_bubblewrap, needs_root
 from tests.backends.real import end_all, task, until
-from tests.contracts.backend_rigs import LocalRig, ReconcilerRig
+from tests.contracts.backend_rigs import AccountRig, LocalRig, ReconcilerRig, SandboxRig
 from tests.service.stepped_service import ADMIN, SteppedService
 
 
-@pytest.fixture(params=["fake", "local", "fake behind the reconciler"])
+@pytest.fixture(
+    params=[
+        "fake",
+        "local",
+        pytest.param("local, in a sandbox", marks=[pytest.mark.long, needs_bubblewrap]),
+        pytest.param("local, under accounts", marks=[pytest.mark.long, needs_root]),
+        "fake behind the reconciler",
+    ]
+)
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     rigs: dict[str, Callable[[], Rig]] = {
         "fake": FakeRig,
         "local": lambda: LocalRig(tmp_path / "state"),
+        "local, in a sandbox": lambda: SandboxRig(tmp_path / "state"),
+        "local, under accounts": lambda: AccountRig(tmp_path / "state"),
         "fake behind the reconciler": lambda: ReconcilerRig(tmp_path / "state"),
     }
     made = rigs[request.param]()
@@ -349,6 +360,7 @@ def test_real_jobs_run_on_a_machine_that_came_back_as_another(tmp_path: Path, no
         cell.nodes = (node,)
         cell.reopen()
         assert cell.views().nodes()[0] | {"jobs": {}} == {
+            **dict.fromkeys(("cpus", "memory_mb", "used_cpus", "used_memory_mb"), 0),
             "node": "v100",
             "gpu_type": node.gpu_type,
             "gpus": node.gpus,

@@ -17,6 +17,7 @@ from horae.plugins.installed import BACKENDS_GROUP, add_installed
 _LOG = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from horae.backends.local.isolation.modes import Isolation
     from horae.backends.protocol import Backend
 
 
@@ -46,6 +47,8 @@ class BackendOptions:
     namespace: str = ""
     image: str = ""
     volume: str = ""
+    #: What keeps jobs apart on this machine; None: nothing does.
+    isolation: Isolation | None = None
     #: Id of the service's journal; and the term, which each service that takes that journal over has higher than the
     #: one before. 0 if no other can.
     journal: str = ""
@@ -85,7 +88,14 @@ def _local(options: BackendOptions) -> Backend:
     from horae.backends.local.backend import LocalBackend
 
     options.check_settings(())
-    return LocalBackend(options.state, options.nodes, options.secrets, options.devices, options.max_log_bytes)
+    return LocalBackend(
+        options.state,
+        options.nodes,
+        options.secrets,
+        options.devices,
+        options.max_log_bytes,
+        isolation=options.isolation,
+    )
 
 
 class CannotUseSlurm(UserError):

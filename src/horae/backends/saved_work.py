@@ -7,9 +7,9 @@ for ever. So it is read in a thread that is left behind when its time is over.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from horae.backends.local import runner
 from horae.backends.local.runner_order import checkpoint_folder
@@ -66,22 +66,26 @@ def work_saved(task: Task, folder: Path, reads: TimedReads | None = None, sure: 
 
     With `sure`, raises OSError if it may be readable a moment later.
     """
+    path = str(checkpoint_folder(task, folder) / "saved.json")
 
-    def read() -> float | OSError:
+    def read() -> dict[str, Any] | OSError | None:
         try:
-            return _work_in(task, checkpoint_folder(task, folder), sure)
+            return runner.read_object(path, sure=sure)
         except OSError as why:
             return why
 
-    nothing: float | OSError = 0.0
+    nothing: dict[str, Any] | OSError | None = None
     found = (reads or READS).read(read, nothing)
     if isinstance(found, OSError):
         raise found
-    return found
+    return work_in(task, found)
 
 
-def _work_in(task: Task, checkpoint: Path, sure: bool) -> float:
-    saved = runner.read_object(str(checkpoint / "saved.json"), sure=sure)
+def work_in(task: Task, saved: Mapping[str, Any] | None) -> float:
+    """Work in the checkpoint of a task whose `saved.json` has this content; 0 if it makes no sense."""
     if not saved:
         return 0.0
-    return task.work_done(float(saved["step"]), float(saved["total"]) if saved.get("total") else None)
+    try:
+        return task.work_done(float(saved["step"]), float(saved["total"]) if saved.get("total") else None)
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        return 0.0

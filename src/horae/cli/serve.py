@@ -20,6 +20,7 @@ from horae.cli.output import Output, note, print_csv
 from horae.client.address import default_state
 
 if TYPE_CHECKING:
+    from horae.backends.local.isolation.accounts import AccountHelper
     from horae.service.server import Server
 
 #: Least bytes of `--max-log`.
@@ -117,6 +118,33 @@ def command(
             "--secrets",
             metavar="DIR",
             help="Folder of secrets, which jobs ask for by name: users/USER/NAME, queues/QUEUE/NAME, all/NAME.",
+        ),
+    ] = None,
+    isolation: Annotated[
+        str | None,
+        typer.Option(
+            "--isolation",
+            metavar="MODE",
+            help="Keep jobs apart: account (each under its user's account; started as root), sandbox (bubblewrap) or "
+            "none (default: as last time, at first none, for one user).",
+        ),
+    ] = None,
+    user: Annotated[
+        str,
+        typer.Option("--user", metavar="NAME", help="Account of the service itself, for --isolation account."),
+    ] = "",
+    job_group: Annotated[
+        str,
+        typer.Option(
+            "--job-group", metavar="GROUP", help="Jobs run only under accounts in this group, with --isolation account."
+        ),
+    ] = "horae-jobs",
+    accounts: Annotated[
+        Path | None,
+        typer.Option(
+            "--accounts",
+            metavar="FILE",
+            help="Accounts of users whose names differ (YAML: `ann: ann_lab`), for --isolation account.",
         ),
     ] = None,
     keep: Annotated[
@@ -244,13 +272,16 @@ def command(
 ) -> None:
     """Start the service, which runs jobs on this machine's GPUs or on a cluster until Ctrl-C or SIGTERM.
 
-    Running jobs go on when the service ends, and the next service follows them. CUDA_VISIBLE_DEVICES tells a job which
-    GPUs it may use, but does not stop it from using others.
+    Running jobs go on when the service ends, and the next service follows them.
 
-    Jobs run as the user who runs this command, and can read everything that this user can: the token, the secrets,
-    other people's checkpoints. Roles protect the API only: give tokens to people you would trust with this account.
+    With --isolation account or sandbox a job can neither read the token, the secrets and other people's files nor use
+    GPUs that it was not given. Without, jobs run as the user who runs this command, and can read everything that this
+    user can; CUDA_VISIBLE_DEVICES tells a job which GPUs it may use, but does not stop it from using others. So a
+    second user gets no token before you have chosen.
     """
     stop = _stop_on_signals()
+    names = _read_accounts(accounts) if accounts else {}
+    helper = _become_service(isolation, user, job_group, state)
     _excuse_slow_start()
     from horae.cli.setup.duration_options import read_size, read_span
     from horae.cli.setup.inputs import read_pairs, read_queue_file
@@ -289,6 +320,9 @@ def command(
         socket=socket,
         local_users=None if local_users is LocalRole.NONE else Role(local_users.value),
         access_log=access_log,
+        isolation=isolation,
+        helper=helper,
+        account_names=names,
         standby=standby,
         accept_loss=accept_loss,
     )
@@ -303,6 +337,34 @@ def command(
         server.close()
     if _is_main_thread():
         _leave_at_once()
+
+
+def _become_service(isolation: str | None, user: str, job_group: str, state: Path | None) -> AccountHelper | None:
+    """With --isolation account: start the root helper, and give up root's rights before anything else is done."""
+    if isolation != "account":
+        if user:
+            from horae.core.errors import UserError
+
+            raise UserError("--user is for --isolation account: leave it out, or start the service as that user.")
+        return None
+    from horae.backends.local.isolation.accounts import become_service
+
+    return become_service(user, job_group, state)
+
+
+def _read_accounts(path: Path) -> dict[str, str]:
+    """Accounts by user."""
+    import yaml
+
+    from horae.core.errors import UserError
+
+    try:
+        names = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path} cannot be read ({error}): write lines such as `ann: ann_lab`.") from None
+    if not isinstance(names, dict) or not all(isinstance(word, str) for pair in names.items() for word in pair):
+        raise UserError(f"{path} does not name accounts: write lines such as `ann: ann_lab`, user and account.")
+    return names
 
 
 def _excuse_slow_start() -> None:
@@ -344,6 +406,7 @@ def _announce(server: Server, output: Output, is_default: bool) -> None:
         "token_file": str(server.token_file),
         "standby": server.stands_by,
         "policy": at.policy,
+        "isolation": server.isolation or "none",
         "gpus": {kind: int(n) for kind, n in zip(at.cluster.gpu_types, at.open_by_type, strict=True)},
     }
     match output:

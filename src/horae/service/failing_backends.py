@@ -51,6 +51,11 @@ class SteadyBackend:
         """What else than GPUs jobs can ask for; nothing, with backends that do not say."""
         return frozenset(getattr(self._backend, "honours", ()))
 
+    def refusal(self, user: str) -> str:
+        """Why jobs of a user cannot run; empty with backends that do not say."""
+        refuses: Callable[[str], str] = getattr(self._backend, "refusal", lambda user: "")
+        return refuses(user)
+
     @property
     def submit_with(self) -> str:
         """How users submit jobs where the backend finds them itself; empty if they are submitted to the service."""

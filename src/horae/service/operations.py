@@ -81,6 +81,8 @@ class Operations:
             raise StoreFull("The service's disk is nearly full: ask its operator to free some space, and try again.")
         if how := self._daemon.backend.submit_with:
             raise BadJobFile(f"This service orders the jobs that users give to the cluster itself: use `{how}`.")
+        if why := self._daemon.backend.refusal(caller.user):
+            raise BadJobFile(why)
         files = admitted(caller, jobs, self.rights)
         secrets = find_secrets(caller, files, self._daemon.backend)
         check_images(files, self._daemon.backend)

@@ -22,6 +22,11 @@ class Role(StrEnum):
     #: See everything, and change nothing.
     VIEWER = "viewer"
 
+    @property
+    def may_write(self) -> bool:
+        """Whether it may submit jobs, and change its own."""
+        return self is not Role.VIEWER
+
 
 class Forbidden(UserError):
     """The caller may not do this."""
@@ -101,5 +106,5 @@ class Caller:
 
     def require_write(self, action: str) -> None:
         """Refuse a change by a viewer."""
-        if self.role is Role.VIEWER:
+        if not self.role.may_write:
             raise Forbidden(f"A viewer may not {action}: use a token with the role user, member or admin.")

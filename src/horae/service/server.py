@@ -36,6 +36,7 @@ from horae.service.failing_policies import MissingPolicy
 from horae.service.health import HealthNotes, what_is_wrong
 from horae.service.initial_rights import begin_rights, secret_notes
 from horae.service.initial_settings import InitialSettings, OwnSettings
+from horae.service.job_isolation import alone, check_alone, chosen_isolation, make_isolation, moved_folders
 from horae.service.job_taker import JobTaker
 from horae.service.listening import CannotServe, Listener, Listening, ListenOptions
 from horae.service.local_users import LocalUsers
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
+    from horae.backends.local.isolation.accounts import AccountHelper
     from horae.backends.protocol import Backend
 
 #: Files in the state folder that tell commands on this machine where the service is, and its standby.
@@ -129,6 +131,11 @@ class ServeOptions:
     local_users: Role | None = None
     #: File for a line on each request.
     access_log: Path | None = None
+    #: What keeps jobs apart on this machine: account, sandbox or none.
+    isolation: str | None = None
+    #: For the isolation `account`: the root helper, and accounts by user where their names differ.
+    helper: AccountHelper | None = None
+    account_names: Mapping[str, str] = field(default_factory=dict)
     #: Whether to wait for the end of a service that is active on the same database, and take over then.
     standby: bool = False
     #: Whether to go on with what there is of a journal that is damaged, or behind its high-water mark.
@@ -165,6 +172,8 @@ class Server:
         #: What the operator is told of the journal.
         self.journal_notes: tuple[str, ...] = opened.notes
         self._ending.callback(self.store.close)
+        if asked.helper:
+            self._ending.callback(asked.helper.close)
         self._asked, self._next_try_s = asked, 0.0
         self._app: FastAPI | None = None
         #: What the operator is told of the policy: it ignores speeds by GPU type. Empty if all is well.
@@ -197,6 +206,9 @@ class Server:
         change = what_loses_jobs(asked, before, chosen, cluster, self.state)
         if change := change or what_parts_services(asked, before, chosen, str(active.get("host", ""))):
             raise CannotServe(change)
+        self.isolation = chosen_isolation(asked, before, chosen)
+        if moved := moved_folders(self.isolation, before):
+            raise CannotServe(moved)
         listening = self._listen(asked, before.get("port", 0), cluster.get("url"))
         shared = Path(cluster["shared"]) if "shared" in cluster else None
         has_logs = chosen == DEFAULT_BACKEND or (chosen in BACKENDS and shared is not None)
@@ -246,6 +258,10 @@ class Server:
         stored, change = self.store.initial_settings(), what_loses_jobs(asked, before, chosen, cluster, self.state)
         if stored and change and recover(self.store, OwnSettings.from_dict(stored))[0].gpus.occupied:
             raise CannotServe(change)
+        self.isolation = chosen_isolation(asked, before, chosen)
+        moved = moved_folders(self.isolation, before)
+        if stored and moved and len(recover(self.store, OwnSettings.from_dict(stored))[0].jobs.active):
+            raise CannotServe(moved)
         listening = self._listening if self._app else self._listen(asked, before.get("port", 0), cluster.get("url"))
         asked = _with_policy(asked)
         gpus, options = _resources(self.state, asked, before.get("gpus"), chosen)
@@ -258,12 +274,16 @@ class Server:
         if chosen == DEFAULT_BACKEND and not options.nodes:
             raise BadGpus("No GPU was found on this machine: declare virtual GPUs, such as --gpus v100:4,k80:4.")
         beginning = _begin(asked, self.store, options.nodes) if chosen == DEFAULT_BACKEND else None
+        options = replace(options, isolation=make_isolation(self.isolation, asked, self.state, options.nodes))
         backend = open_backend(chosen, options)
         self._ending.callback(backend.close)
         asked = _with_placement(asked, self.store, backend)
         beginning = beginning or _begin(asked, self.store, _nodes_in_sight(SteadyBackend(backend)), backend.shares_gpus)
         clock = _clock(self.store)
-        tokens = Tokens(self.store, load_secret(self.state / "secret"), clock)
+        why_alone = alone(self.isolation, operator())
+        tokens = Tokens(self.store, load_secret(self.state / "secret"), clock, alone=why_alone)
+        others = ["other accounts of this machine"] if asked.local_users and asked.local_users.may_write else []
+        check_alone(self.isolation, operator(), [*tokens.submitters(), *others])
         make_admin(tokens, self.token_file)
         first = _first_day(self.store, beginning)
 
@@ -287,6 +307,7 @@ class Server:
         now: dict[str, Any] = {"port": listening.port, "gpus": gpus, "state": str(self.state), "keep_s": keep_s}
         now |= cluster | ({} if chosen == DEFAULT_BACKEND else {"backend": chosen})
         now |= {"backend_settings": more} if more else {}
+        now |= {"isolation": self.isolation} if chosen == DEFAULT_BACKEND and self.isolation else {}
         if now != before:
             self.store.save_serve_options(now)
         if self.store.fact(STANDBY).get("url") == listening.job_url:
@@ -355,6 +376,9 @@ class Server:
                     tell(note)
             if self.daemon.crashed is not None:
                 raise self.daemon.crashed
+            helper = self._asked.helper
+            if helper and not helper.is_there():
+                raise CannotServe(f"{helper.trouble} Running jobs go on, and the next service follows them.")
             if not self._http.alive:
                 raise CannotServe("The HTTP server ended unexpectedly: start the service again.")
 

@@ -55,6 +55,10 @@ class LogFiles:
             return piece_log(self._shared, (job, attempt), piece)
         return self._folders.of((job, attempt)).log
 
+    def refusal(self, user: str) -> str:
+        """Nobody is refused: no job is submitted here."""
+        return ""
+
     def secrets(self, names: Iterable[str]) -> dict[str, str]:
         """Values of secrets, to be masked in logs."""
         return read_secrets(self._secrets, names)

@@ -42,8 +42,16 @@ class BadToken(UserError):
 class Tokens:
     """The tokens of one service. Reads the store once, since only this process writes tokens."""
 
-    def __init__(self, store: Store, secret: bytes, clock: Clock, day_clock: Callable[[], float] = time.time) -> None:
-        self._store, self._secret, self._clock = store, secret, clock
+    def __init__(
+        self,
+        store: Store,
+        secret: bytes,
+        clock: Clock,
+        day_clock: Callable[[], float] = time.time,
+        alone: str = "",
+    ) -> None:
+        """`alone`: why only one user may submit jobs; empty if several may."""
+        self._store, self._secret, self._clock, self._alone = store, secret, clock, alone
         #: Unix time: a token ends by the day's clock. The service's own clock does not follow when that is set.
         self._day_clock = day_clock
         self._records = {record.digest: record for record in store.tokens()}
@@ -71,6 +79,8 @@ class Tokens:
         """A new token and its record. The token is invalid until `add`."""
         if not _USER.fullmatch(user):
             raise BadToken(f"{user!r} cannot be a user name: use up to 63 letters, digits, dots, dashes, _ and @.")
+        if self._alone and role.may_write and user not in {operator(), *self.submitters()}:
+            raise BadToken(self._alone)
         if lasts_s is not None and lasts_s <= 0:
             raise BadToken("The token would expire at once: give a time such as 30d.")
         token, now_s = PREFIX + secrets.token_urlsafe(_BYTES), self._clock()
@@ -78,6 +88,11 @@ class Tokens:
         return token, TokenRecord(
             secrets.token_hex(4), digest_of(token), user, role.value, now_s, ends_s, scope=str(scope)
         )
+
+    def submitters(self) -> set[str]:
+        """Users who can submit jobs with a token that is valid now."""
+        records, today_s = list(self._records.values()), self._today_s()
+        return {record.user for record in records if Role(record.role).may_write and record.usable(today_s)}
 
     def add(self, record: TokenRecord) -> None:
         """Store a token and make it valid."""

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from horae.backends.local.attempt_folders import AttemptFolder, ExitRecord, Order, RunnerRecord
+from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders, ExitRecord, Order, RunnerRecord
 from horae.backends.local.processes import Process, leftovers, process_ids, this_boot
 from horae.backends.local.runner_order import ATTEMPT_VARIABLE
-from horae.backends.protocol import KILLED, RUN_AGAIN
-from horae.backends.saved_work import work_saved
+from horae.backends.protocol import KILLED, RUN_AGAIN, Attempt
+from horae.backends.saved_work import work_in, work_saved
 from horae.backends.task import Task
 
 
@@ -26,20 +26,24 @@ class Fate:
     runner: Process | None = None
     #: When its processes came up, in seconds of the monotonic clock; None if they did not, or in another boot.
     up_at: float | None = None
-    #: How it ended, and the work in its checkpoint then.
+    #: How it ended, and the work in its checkpoint before it began and then.
     exit: ExitRecord | None = None
+    saved: float = 0.0
     done: float = 0.0
     stop_requested: bool = False
     #: Whether it is about to begin or to end: its lock is held, or processes that a dead runner left are being killed.
     is_changing: bool = False
 
 
-def find_out(folder: AttemptFolder, child: Process | None, late: str, other_task: Callable[[], Task | None]) -> Fate:
+def find_out(
+    folders: AttemptFolders, attempt: Attempt, child: Process | None, late: str, left_in: Callable[[str], list[int]]
+) -> Fate:
     """Find out whether an attempt lives, has ended, or was never begun, and see to it that a dead one ends.
 
     `child` is the runner that this process started, if it did; `late` is why an attempt that did not come up in time
-    has failed. `other_task` finds the task in an order of another attempt of the job.
+    has failed. `left_in` kills the processes that are left in a control group, and returns them.
     """
+    folder = folders.of(attempt)
     record = folder.runner()
     up_at = record.up_at if record and record.process.boot_id == this_boot() else None
     now = Fate(folder.order(), up_at=up_at, stop_requested=folder.stop_requested)
@@ -47,13 +51,24 @@ def find_out(folder: AttemptFolder, child: Process | None, late: str, other_task
         return replace(now, runner=living)
     if not (end := folder.exit()):
         if record:
-            end = _end_after_crash(folder, child, record, late)
+            end = _end_after_crash(folder, child, record, late, left_in)
         elif now.stop_requested:
             end = _cancel(folder)
     if not end:
         return replace(now, is_changing=record is not None or folder.locked)
-    task = now.order.task if now.order else other_task()
-    return replace(now, exit=end, done=work_saved(task, folder.path) if task else 0.0)
+    order = now.order or next(folders.orders(attempt[0]), None)
+    if not order:
+        return replace(now, exit=end)
+    saved = max(now.order.saved if now.order else 0.0, work_in(order.task, end.saved_before))
+    done = work_done(folders, attempt, order.task, order.is_user_owned)
+    return replace(now, exit=end, saved=saved, done=done)
+
+
+def work_done(folders: AttemptFolders, attempt: Attempt, task: Task, is_user_owned: bool) -> float:
+    """Work in the checkpoint of a job. If that belongs to its user, the last runner has read what is in it."""
+    if is_user_owned:
+        return work_in(task, folders.last_saved(attempt[0]))
+    return work_saved(task, folders.of(attempt).path)
 
 
 def _living_runner(folder: AttemptFolder, child: Process | None, record: RunnerRecord | None) -> Process | None:
@@ -71,7 +86,11 @@ def _living_runner(folder: AttemptFolder, child: Process | None, record: RunnerR
 
 
 def _end_after_crash(
-    folder: AttemptFolder, child: Process | None, record: RunnerRecord, late: str
+    folder: AttemptFolder,
+    child: Process | None,
+    record: RunnerRecord,
+    late: str,
+    left_in: Callable[[str], list[int]],
 ) -> ExitRecord | None:
     """Kill what a dead runner left, then write the exit that it did not write; None until all is gone.
 
@@ -82,7 +101,7 @@ def _end_after_crash(
     for pid in (left := [] if went_down else leftovers(leader, f"{ATTEMPT_VARIABLE}={folder.path}")):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    if left:
+    if left or (not went_down and record.control_group and left_in(record.control_group)):
         return None
     stopped = folder.stop_requested or went_down
     folder.end(KILLED, time.time(), stopped, was_begun=True, silent=not stopped, why=late)

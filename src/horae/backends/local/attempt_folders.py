@@ -17,7 +17,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -45,6 +45,8 @@ class RunnerRecord:
     process: Process
     #: When the job's processes came up, in seconds of the monotonic clock of that boot.
     up_at: float | None
+    #: Folder of the control group of the job's processes; empty if they have none.
+    control_group: str = ""
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> RunnerRecord:
@@ -53,7 +55,8 @@ class RunnerRecord:
             process = Process(int(content["pid"]), int(content["start_time"]), str(content["boot_id"]))
             up_at = content.get("up_at")
             up_at = None if up_at is None or not math.isfinite(up_at) else float(up_at)
-            return RunnerRecord(process if 0 < process.pid < 2**31 else _NOBODY, up_at)
+            group = content.get("control_group", "")
+            return RunnerRecord(process if 0 < process.pid < 2**31 else _NOBODY, up_at, str(group))
         except (KeyError, TypeError, ValueError, OverflowError):
             return RunnerRecord(_NOBODY, None)
 
@@ -72,6 +75,9 @@ class ExitRecord:
     silent: bool = False
     #: Why the attempt could not be started; empty if it could.
     why: str = ""
+    #: What the runner found in `saved.json` before and after the job, if only the job's user can read that.
+    saved_before: dict[str, Any] | None = None
+    saved_after: dict[str, Any] | None = None
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> ExitRecord:
@@ -79,7 +85,15 @@ class ExitRecord:
         code, why = content.get("code"), content.get("why", "")
         if type(code) is not int or not 0 <= code <= 255 or not isinstance(why, str):
             return ExitRecord(_UNREADABLE, stopped=False)
-        return ExitRecord(code, content.get("stopped") is True, content.get("silent") is True, why)
+        before, after = (content.get(name) for name in ("saved_before", "saved_after"))
+        return ExitRecord(
+            code,
+            content.get("stopped") is True,
+            content.get("silent") is True,
+            why,
+            before if isinstance(before, dict) else None,
+            after if isinstance(after, dict) else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,11 @@ class Order:
     task: Task
     #: Work in the job's checkpoint when the order was written.
     saved: float
+
+    @property
+    def is_user_owned(self) -> bool:
+        """Whether the job runs under its user's account, so that only that account can read its checkpoint."""
+        return bool(self.content.get("account"))
 
     @staticmethod
     def of(content: dict[str, Any] | None) -> Order | None:
@@ -250,9 +269,13 @@ class AttemptFolders:
         """Remove the marker. Log and exit stay, so the attempt never runs again."""
         (self._markers / f"{attempt[0]}@{attempt[1]}").unlink(missing_ok=True)
 
-    def jobs_named_in(self, tasks: Iterable[Task]) -> set[str]:
-        """Jobs whose folders these tasks name, for example to continue from another job's checkpoint."""
-        folder = re.compile(re.escape(f"{self._jobs}/") + r"([^/\s]+)")
+    def jobs_named_in(self, tasks: Iterable[Task], job_folders: str = "") -> set[str]:
+        """Jobs whose folders these tasks name, for example to continue from another job's checkpoint.
+
+        `job_folders`: how paths to folders of jobs go on that are not in the state folder.
+        """
+        places = "|".join(re.escape(f"{place}/") for place in (self._jobs, job_folders) if place)
+        folder = re.compile(rf"(?:{places})([^/\s]+)")
         return {job for task in tasks for text in _path_texts(task) for job in folder.findall(text)}
 
     def discard(self, job: str) -> bool:
@@ -272,9 +295,15 @@ class AttemptFolders:
         """Whether the bin holds anything."""
         return bool(self._discarded())
 
-    def empty_bin(self) -> None:
-        """Delete everything in the bin. What cannot be deleted stays, and is tried again next time."""
+    def empty_bin(self, remove: Callable[[dict[str, Any]], None] = lambda order: None) -> None:
+        """Delete everything in the bin. What cannot be deleted stays, and is tried again next time.
+
+        `remove` is given an order of each job first, to delete what is not in the state folder.
+        """
         for entry in self._discarded():
+            with suppress(OSError):  # its order cannot be read now: what is outside the state folder stays
+                if order := next(_orders(Path(entry.path)), None):
+                    remove(order.content)
             # A job may have replaced its folder by anything; links are never followed.
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
@@ -290,13 +319,26 @@ class AttemptFolders:
 
     def orders(self, job: str) -> Iterator[Order]:
         """All orders of a job that can be read, newest first."""
-        try:
-            names = [path.name for path in (self._jobs / job).iterdir()]
-        except OSError:
-            return iter(())
-        attempts = [int(name) for name in names if _NUMBER.fullmatch(name)]
-        found = (self.of((job, number)).order() for number in sorted(attempts, reverse=True))
-        return (order for order in found if order)
+        return _orders(self._jobs / job)
+
+    def last_saved(self, job: str) -> dict[str, Any] | None:
+        """What the last runner that read it found in `saved.json` of a job whose files belong to its user."""
+        ends = (self.of((job, number)).exit() for number in _attempt_numbers(self._jobs / job))
+        return next((end.saved_after for end in ends if end and end.saved_after is not None), None)
+
+
+def _attempt_numbers(job_folder: Path) -> list[int]:
+    """Numbers of a job's attempts, the last first."""
+    try:
+        names = [path.name for path in job_folder.iterdir()]
+    except OSError:
+        return []
+    return sorted((int(name) for name in names if _NUMBER.fullmatch(name)), reverse=True)
+
+
+def _orders(job_folder: Path) -> Iterator[Order]:
+    found = (AttemptFolder(job_folder / str(number)).order() for number in _attempt_numbers(job_folder))
+    return (order for order in found if order)
 
 
 def remove_drafts(folder: Path) -> None:

@@ -11,6 +11,7 @@ hears nothing has a deadline: the runner and all that it started are killed. If 
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import signal
@@ -23,13 +24,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from horae.backends.local import runner
-from horae.backends.local.attempt_fate import Fate, find_out
+from horae.backends.local.attempt_fate import Fate, find_out, work_done
 from horae.backends.local.attempt_folders import AttemptFolder, AttemptFolders, ExitRecord, Order
 from horae.backends.local.disk_workers import DiskWorkers, Then
+from horae.backends.local.isolation.modes import Isolation, NoIsolation
 from horae.backends.local.processes import ExitWatcher, Process
-from horae.backends.local.runner_order import BadTask, make_order
+from horae.backends.local.runner_order import BadTask, driver_numbers, make_order
 from horae.backends.protocol import RUN_AGAIN, Attempt, Seen, Sight, Start, is_shortage
-from horae.backends.saved_work import work_saved
 from horae.backends.silent_ends import SilentEnds
 from horae.backends.task import Task
 from horae.backends.terms import Overtaken, Term
@@ -92,11 +93,9 @@ class _TrackedAttempt:
 
 
 class LocalBackend:
-    """Runs attempts as processes of this machine. Not thread-safe, but for `log` and `secrets`."""
+    """Runs attempts as processes of this machine. Not thread-safe, but for `log`, `secrets` and `refusal`."""
 
     shares_gpus = True
-    # Jobs are processes of this machine: nothing divides its CPUs and memory among them.
-    honours: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -107,8 +106,10 @@ class LocalBackend:
         max_log_bytes: int = runner.LARGEST_LOG,
         ready_s: float = READY_S,
         deadlines: RunnerDeadlines | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         """Continue from the folder `state`; `devices` holds the driver's GPU numbers by node, if GPUs are real."""
+        self._isolation: Isolation = isolation or NoIsolation()
         self._term = Term(state, "", 0)
         #: Why this service starts and stops nothing any more; empty while no other has taken over.
         self._overtaken = ""
@@ -154,7 +155,16 @@ class LocalBackend:
         if self._stuck:
             nodes = ", ".join(sorted(self._stuck_nodes()))
             return f"Processes of a job do not end although they were killed: {nodes} closed until they are gone."
-        return ""
+        return self._isolation.trouble
+
+    @property
+    def honours(self) -> frozenset[str]:
+        """CPUs and memory, if the isolation divides them."""
+        return self._isolation.honours
+
+    def refusal(self, user: str) -> str:
+        """Why jobs of a user cannot run, in a sentence; empty if they can. Called from any thread."""
+        return self._isolation.refusal(user)
 
     def sight(self) -> Sight:
         """One node for each GPU type of this machine."""
@@ -238,7 +248,8 @@ class LocalBackend:
         """Delete the folders of jobs: logs, working folders and checkpoints in the state folder, nothing outside it."""
         if not self._term.is_held:
             return []
-        needed = {job for job, _ in self._tracked} | self._workers.jobs() | self._folders.jobs_named_in(kept)
+        needed = {job for job, _ in self._tracked} | self._workers.jobs()
+        needed |= self._folders.jobs_named_in(kept, self._isolation.job_folders)
         gone = [job for job in jobs if job not in needed and self._folders.discard(job)]
         self._empty_bin()
         return gone
@@ -246,7 +257,8 @@ class LocalBackend:
     def _empty_bin(self) -> None:
         """Delete discarded folders in a thread of its own, since checkpoints are large."""
         if not self._bin_thread.is_alive() and self._folders.has_full_bin:
-            self._bin_thread = threading.Thread(target=self._folders.empty_bin, name="horae-bin", daemon=True)
+            empty, remove = self._folders.empty_bin, self._isolation.remove
+            self._bin_thread = threading.Thread(target=empty, args=(remove,), name="horae-bin", daemon=True)
             self._bin_thread.start()
 
     def log(self, job: str, attempt: int, piece: int = 0) -> Path:
@@ -272,7 +284,8 @@ class LocalBackend:
             if runner.was_begun(str(folder.path)):
                 return self._take_up_begun(tracked)
             self._order(start)
-            tracked.child = child = Process.of(_spawn(folder))
+            order = folder.order()
+            tracked.child = child = Process.of(self._spawn(folder, order))
         except Overtaken as why:
             return self._overtaken_by(why)
         except Exception as why:
@@ -282,7 +295,6 @@ class LocalBackend:
                 return self._short_for(tracked, start, why)
             reason = str(why) or type(why).__name__
             return lambda: self._launch_failed(tracked, reason)
-        order = folder.order()
         return lambda: self._note_launched(tracked, order, child)
 
     def _short_for(self, tracked: _TrackedAttempt, start: Start, shortage: Exception) -> Then:
@@ -308,10 +320,23 @@ class LocalBackend:
         attempt = (start.job, start.attempt)
         self._check_places(start)
         folder = self._folders.of(attempt).path
-        order = make_order(start, folder, self._devices, self._secrets)
+        job_folder = self._isolation.job_folder(start)
+        order = make_order(start, folder, self._devices, self._secrets, job_folder)
+        gpus = [number for place in start.places for number in driver_numbers(place, self._devices)]
+        order = self._isolation.adapt(order, start, gpus)
         # An attempt that adds nothing to its checkpoint must not ask to be run again.
-        order |= {"saved": work_saved(start.task, folder), "max_log_bytes": self._max_log_bytes}
+        saved = work_done(self._folders, attempt, start.task, is_user_owned=job_folder is not None)
+        order |= {"saved": saved, "max_log_bytes": self._max_log_bytes}
         self._folders.remember(attempt).write_order(order)
+
+    def _spawn(self, folder: AttemptFolder, order: Order | None) -> int:
+        """Start the runner of an attempt, with what the isolation gives it; returns its process id."""
+        control = self._isolation.open(order.content if order else {})
+        try:
+            return _spawn(folder, control)
+        finally:
+            if control is not None:
+                os.close(control)
 
     def _check_places(self, start: Start) -> None:
         """Refuse GPUs that this machine no longer has."""
@@ -359,10 +384,7 @@ class LocalBackend:
         return note
 
     def _fate_of(self, tracked: _TrackedAttempt) -> Fate:
-        return find_out(tracked.folder, tracked.child, tracked.late, lambda: self._other_task(tracked.attempt[0]))
-
-    def _other_task(self, job: str) -> Task | None:
-        return next((order.task for order in self._folders.orders(job)), None)
+        return find_out(self._folders, tracked.attempt, tracked.child, tracked.late, self._isolation.left)
 
     # --- in the loop
 
@@ -497,7 +519,7 @@ class LocalBackend:
         if fate.up_at is not None and not tracked.announced:
             # It was up for less than `ready_s`, and worked all the same.
             self._announce(tracked, time.monotonic())
-        asked = fate.stop_requested or (fate.order is not None and fate.done > fate.order.saved)
+        asked = fate.stop_requested or (fate.order is not None and fate.done > fate.saved)
         if end.code == 0:
             self._finish(tracked, JobFinished(0.0, job, attempt))
         elif end.stopped or (end.code == RUN_AGAIN and asked) or (end.silent and self._is_excused(tracked, fate)):
@@ -556,23 +578,33 @@ def _nothing() -> None:
     """What is to be done after work whose result nobody needs."""
 
 
-def _spawn(folder: AttemptFolder) -> int:
-    """Start the runner of an attempt in a new session, with its output in the job's log; returns its process id."""
+def _spawn(folder: AttemptFolder, control: int | None) -> int:
+    """Start the runner of an attempt in a new session, with its output in the job's log; returns its process id.
+
+    The runner gets the descriptor `control` as `runner.CONTROL`.
+    """
+    # To duplicate a descriptor onto itself would not keep it open in the new process.
+    high = fcntl.fcntl(control, fcntl.F_DUPFD_CLOEXEC, runner.CONTROL + 1) if control is not None else None
     log = (1, str(folder.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    return os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-I", "-S", "-W", "ignore", _runner_program(), str(folder.path)],
-        {},
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, *log),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-        # A stop signal may come before the runner can handle it.
-        setsigmask=runner.SIGNALS,
-        setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE),
-    )
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", "-W", "ignore", _runner_program(), str(folder.path)],
+            {},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, *log),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+                *([(os.POSIX_SPAWN_DUP2, high, runner.CONTROL)] if high is not None else []),
+            ],
+            setsid=True,
+            # A stop signal may come before the runner can handle it.
+            setsigmask=runner.SIGNALS,
+            setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE),
+        )
+    finally:
+        if high is not None:
+            os.close(high)
 
 
 def _runner_program() -> str:

@@ -43,6 +43,17 @@ def find_gpus(library: Any = None, host: str = "") -> dict[Node, tuple[int, ...]
     return nodes_of(names, host or socket.gethostname().split(".")[0])
 
 
+def find_minor_numbers(library: Any = None) -> dict[int, int]:
+    """Minor numbers of the real GPUs' device files by the driver's GPU numbers, for `/dev/nvidiaMINOR`."""
+    library = library or _load()
+    if library is None or library.nvmlInit_v2() != _SUCCESS:
+        return {}
+    try:
+        return {number: _minor(library, number) for number in range(_count(library))}
+    finally:
+        library.nvmlShutdown()
+
+
 def nodes_of(names: Sequence[str], host: str) -> dict[Node, tuple[int, ...]]:
     """One node per GPU type, and the numbers of its GPUs. `names` are product names, in the driver's order."""
     types = [type_name(name) for name in names]
@@ -93,6 +104,13 @@ def _product(library: Any, number: int) -> str:
     _check(library.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(handle)), f"open GPU {number}")
     _check(library.nvmlDeviceGetName(handle, name, _NAME_BYTES), f"name GPU {number}")
     return name.value.decode(errors="replace")
+
+
+def _minor(library: Any, number: int) -> int:
+    handle, minor = ctypes.c_void_p(), ctypes.c_uint()
+    _check(library.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(handle)), f"open GPU {number}")
+    _check(library.nvmlDeviceGetMinorNumber(handle, ctypes.byref(minor)), f"number GPU {number}")
+    return minor.value
 
 
 def _check(answer: int, what: str) -> None:

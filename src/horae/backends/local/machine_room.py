@@ -13,10 +13,14 @@ from horae.core.cluster import Node
 _MEMINFO, _CGROUPS, _OWN_CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
+#: Part of the memory that is left to the system and the service: the rest is divided among jobs.
+KEPT_MEMORY = 1 / 16
+
+
 def with_machine_room(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes of this machine with its CPUs and memory, divided by their GPU counts."""
     total = sum(node.gpus for node in nodes)
-    cpus, memory_mb = machine_cpus(), machine_memory_mb()
+    cpus, memory_mb = machine_cpus(), int(machine_memory_mb() * (1 - KEPT_MEMORY))
     return tuple(
         replace(node, cpus=_part(cpus, node.gpus, total), memory_mb=_part(memory_mb, node.gpus, total))
         for node in nodes

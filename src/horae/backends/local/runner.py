@@ -17,6 +17,10 @@ A piece lives on a folder that machines share, where locks and signals do not re
 of taking the lock, looks for the file `stop` five times a second, and touches the file `beat` every second. If it could
 not do that for `beat_limit_s`, it kills its job: others may believe by then that the job is gone.
 
+The processes are the runner's own children, or, if the order names an `account`, those of a root process, the warden,
+which starts them under that account and obeys the runner over the socket `CONTROL`. With a `sandbox` in the order, each
+is started through bubblewrap, which shows it a part of the file system only.
+
 The runner has few imports, because every start of a job waits for them. The backend uses functions of this
 module; the runner uses nothing of the backend. Stored: change by addition.
 
@@ -80,18 +84,23 @@ LARGEST_FILE, LARGEST_ORDER = 64 * 1024, 32 * 1024 * 1024
 _SAVED_S = 10.0
 #: Bytes that are read of a job's output at a time, and that its pipe holds: a job that prints much does not wait.
 _BLOCK, _PIPE_BYTES = 1 << 20, 1 << 20
-#: Seconds for which to wait for the last output once all processes are gone: the disk may hang.
-_DRAIN_S = 10.0
+#: Seconds for which to wait for the last output once all processes are gone: the disk may hang. And for what there is
+#: of it when the runner gives up while they live.
+_DRAIN_S, _LEAVE_S = 10.0, 0.5
 #: Constant of <linux/fcntl.h>.
 _F_SETPIPE_SZ = 1031
 #: Seconds between two looks for `stop`, and between two beats.
 _LOOK_EVERY_S, _BEAT_EVERY_S = 0.2, 1.0
 #: Constants of <sys/prctl.h>.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+#: The descriptor of the socket to the warden, and seconds for which an answer may be awaited.
+CONTROL, _ANSWER_S = 3, 30.0
+#: Seconds for which the folders of a job may take to be made under its user's account: the service waits a minute.
+_FOLDERS_S = 30.0
 #: What is left to send once a job is being killed.
 _KILL = [(signal.SIGKILL, _KILL_EVERY_S)]
 #: Signals that are always blocked and only received in `_wait`.
-SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGIO)
 
 
 def _running_s() -> float:
@@ -306,12 +315,16 @@ class JobOutput:
         os.dup2(self.writing, 1)
         os.dup2(self.writing, 2)
 
-    def finish(self) -> None:
+    def let_others_open(self) -> None:
+        """Let processes of another account that have the pipe open it once more, by /dev/stdout or /dev/stderr."""
+        os.fchmod(self.writing, 0o622)
+
+    def finish(self, wait_s: float) -> None:
         """Wait for the last output. A process that escaped, and has the pipe open, does not keep the runner waiting."""
         os.close(_notes[0])
         _notes[0] = 2
         os.close(self.writing)
-        self.over.acquire(timeout=_DRAIN_S)
+        self.over.acquire(timeout=wait_s)
 
     def _copy(self) -> None:
         while True:
@@ -354,8 +367,372 @@ def _remove(path: str) -> None:
         pass
 
 
+def _saved_work(found: "Any") -> "dict[str, Any] | None":
+    """What counts of a job's `saved.json`, in few bytes: the file with the exit must stay readable."""
+    if not isinstance(found, dict):
+        return None
+    values = {name: found.get(name) for name in ("step", "total")}
+    return {name: value for name, value in values.items() if isinstance(value, (int, float)) and abs(value) < 1e300}
+
+
 class CannotStart(Exception):
     """The attempt cannot be started; the text goes to its log."""
+
+
+class WardenLost(Exception):
+    """Nobody is left who can end the job: the service has that done when it finds no runner."""
+
+
+class OwnProcesses:
+    """Processes that the runner starts itself: its children, and the orphans of these."""
+
+    def __init__(self, order: "dict[str, Any]") -> None:
+        self.order = order
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        #: Whether each started process has ended. Dead processes stay zombies until the runner ends, so that the
+        #: system cannot reuse their ids or the id of their group.
+        self.has_ended: dict[int, bool] = {}
+        self.group = 0
+        #: Control group of the processes; empty if they have none.
+        self.control_group = ""
+        self.sandbox = Sandbox(order) if order.get("sandbox") else None
+        # Orphans of the job become children of the runner, so that none outlives the attempt.
+        self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+    def make_folders(self) -> None:
+        """Check the folders, and create that of the checkpoints."""
+        try:
+            os.makedirs(self.order["checkpoint_dir"], mode=0o700, exist_ok=True)
+        except OSError as why:
+            raise CannotStart(f"the checkpoint folder cannot be created: {why}") from None
+        if not os.path.isdir(self.order["workdir"]):
+            raise CannotStart(f"the working folder {self.order['workdir']!r} does not exist on this machine")
+        if self.sandbox:
+            self.sandbox.open_folders()
+
+    def saved(self) -> "Any":
+        """What the job of a piece says that its checkpoint holds; None if it says nothing that can be read in time.
+
+        On one machine the backend reads it.
+        """
+        if self.order.get("beat_limit_s") is None:
+            return None
+        import _thread
+
+        found: list[Any] = []
+        read = _thread.allocate_lock()
+        read.acquire()
+
+        def read_saved() -> None:
+            found.append(_saved_work(read_object(os.path.join(self.order["checkpoint_dir"], "saved.json"))))
+            read.release()
+
+        # In a thread: a file server that is dead must not keep the runner from saying its last word.
+        _thread.start_new_thread(read_saved, ())
+        return found[0] if read.acquire(timeout=_SAVED_S) else None
+
+    def new_group(self) -> None:
+        """Put processes that are started from now on into a new process group."""
+        self.group = 0
+
+    def start(self, argv: "list[str]", env: "dict[str, str]", output: "JobOutput | None") -> int:
+        """Start a process; returns its id."""
+        me, pid = os.getpid(), os.fork()
+        if pid == 0:
+            self._exec(argv, env, me, output)
+        self.has_ended[pid] = False
+        self.group = self.group or pid
+        try:
+            os.setpgid(pid, self.group)
+        except OSError:
+            pass  # the new process has joined the group already
+        return pid
+
+    def _exec(self, argv: "list[str]", env: "dict[str, str]", runner: int, output: "JobOutput | None") -> "NoReturn":
+        """In the new process: execute the program, or log why that fails and exit."""
+        code = _CANNOT_RUN
+        try:
+            os.setpgid(0, self.group)
+            self.libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            if os.getppid() != runner:  # the runner died before PDEATHSIG was set
+                os._exit(128 + signal.SIGKILL)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals; restore the default
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if output:
+                output.give_to_job()
+            if self.sandbox:
+                argv = self.sandbox.wrap(argv)
+            else:
+                os.chdir(self.order["workdir"])
+            os.execvpe(argv[0], argv, env)
+        except FileNotFoundError:
+            code = _NOT_FOUND
+            _log_line(f"the program {argv[0]!r} was not found; give its full path, or set PATH")
+        except BaseException as why:
+            _log_line(f"the program {argv[0]!r} cannot be run: {why}")
+        finally:
+            os._exit(code)
+
+    def ended(self) -> "list[tuple[int, int, int]]":
+        """Started processes that have ended since the last call: id, exit code and signal. Reaps orphans."""
+        found = []
+        for pid in [pid for pid, has_ended in self.has_ended.items() if not has_ended]:
+            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if end:
+                number = end.si_status if end.si_code != os.CLD_EXITED else 0
+                if self.sandbox and not number and end.si_status > 128:
+                    number = end.si_status - 128  # bubblewrap tells a signal by its exit code
+                self.has_ended[pid] = True
+                found.append((pid, 128 + number if number else end.si_status, number))
+        for pid in self.strays():
+            os.waitpid(pid, os.WNOHANG)
+        return found
+
+    def strays(self) -> "list[int]":
+        """Processes that are left of the job, but for the started ones."""
+        return [pid for pid in _children() if pid not in self.has_ended]
+
+    def send(self, number: int) -> None:
+        """Send a signal to the group. SIGTERM and SIGKILL also go to processes that left the group."""
+        if self.group:
+            os.killpg(self.group, number)  # the group exists: its first process is not reaped yet
+        if number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in self.strays():
+                if stat_of(pid)[2:3] != [str(self.group)]:
+                    os.kill(pid, number)
+
+
+class Sandbox:
+    """What bubblewrap shows to the processes of an attempt, as the order says.
+
+    The file system is read-only but for the job's folders, and the service's folders are out of sight. Process ids,
+    /dev, /run and /tmp are the job's own.
+    """
+
+    def __init__(self, order: "dict[str, Any]") -> None:
+        self.order, self.rules = order, order["sandbox"]
+        #: Open folders that the job may write, by their real path. A path could be made a link to elsewhere meanwhile.
+        self.folders: dict[str, int] = {}
+
+    def open_folders(self) -> None:
+        """Open the folders that the job may write; refuse those of the service, and of other jobs."""
+        own = [os.path.realpath(path) for path in self.rules["own"]]
+        for path in dict.fromkeys((self.order["workdir"], self.order["checkpoint_dir"])):
+            handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            real = os.readlink(f"/proc/self/fd/{handle}")
+            if real not in own and any(_within(real, hidden) for hidden in self.rules["hide"]):
+                raise CannotStart(f"the folder {path!r} belongs to the service, or to another job: name another one")
+            installed = any(_within(real, kept) for kept in self.rules["keep"])
+            if real in own or not (installed or _within(self.rules["home"], real)):
+                self.folders[real] = handle
+            else:
+                _log_line(f"the folder {path!r} is part of the service's installation or home: it is read-only")
+
+    def wrap(self, argv: "list[str]") -> "list[str]":
+        """The command that runs a program in the sandbox; in the new process."""
+        for number in {signal.SIGTERM, self.order["stop_signal"]} - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+            # The signals that the group gets are for the job: bubblewrap, in the same group, must live on.
+            signal.signal(number, signal.SIG_IGN)
+        own = [os.path.realpath(path) for path in self.rules["own"]]
+        outside = [real for real in self.folders if real not in own]
+        kept = [path for path in self.rules["keep"] if any(_within(path, real) for real in outside)]
+        devices, shown = _binds("--dev-bind", self.rules["devices"]), _binds("--ro-bind", self.rules["show"])
+        hidden = [word for path in self.rules["hide"] for word in _hide(path)]
+        workdir = os.path.realpath(self.order["workdir"])
+        return [
+            *(self.rules["program"], "--unshare-user", "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"),
+            *("--ro-bind", "/", "/"),
+            *("--dev", "/dev", *devices, "--proc", "/proc"),
+            *"--tmpfs /tmp --tmpfs /var/tmp --tmpfs /run".split(),
+            *shown,
+            *(word for real in outside for word in self._bind(real)),
+            *_binds("--ro-bind", kept),
+            *hidden,
+            *(word for real in self.folders if real in own for word in self._bind(real)),
+            *("--chdir", workdir, "--", "env", "--default-signal", *argv),
+        ]
+
+    def _bind(self, real: str) -> "list[str]":
+        handle = self.folders[real]
+        os.set_inheritable(handle, True)
+        return ["--bind", f"/proc/self/fd/{handle}", real]
+
+
+def _binds(option: str, paths: "list[str]") -> "list[str]":
+    """Options of bubblewrap that show these paths, as far as they exist."""
+    return [word for path in paths if os.path.exists(path) for word in (option, path, path)]
+
+
+def _hide(path: str) -> "list[str]":
+    """Options of bubblewrap that hide a folder or a file."""
+    if os.path.isdir(path):
+        return ["--tmpfs", path]
+    return ["--ro-bind", "/dev/null", path] if os.path.exists(path) else []
+
+
+def _within(path: str, folder: str) -> bool:
+    """Whether a path is a folder, or in it."""
+    return os.path.commonpath((path, folder)) == folder
+
+
+class WardedProcesses:
+    """Processes that the warden of the attempt starts, under the account of the job's user."""
+
+    def __init__(self, order: "dict[str, Any]") -> None:
+        import socket
+
+        self.order, self.group = order, 0
+        self.socket = socket
+        self.channel = socket.socket(fileno=CONTROL)
+        self.text = b""
+        self.started: set[int] = set()
+        self.ends: list[tuple[int, int, int]] = []
+        self.over_memory = False
+        #: Whether the warden has died.
+        self.is_lost = False
+        self.control_group = str(self._next("cgroup")["cgroup"])
+        # News from the warden arrive as a signal, for which `Runner._wait` waits.
+        fcntl.fcntl(CONTROL, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(CONTROL, fcntl.F_SETFL, fcntl.fcntl(CONTROL, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def make_folders(self) -> None:
+        """Create the folders of the job as its user, who owns them."""
+        own_only = 'umask 077 && exec mkdir -p -- "$@"'
+        code, text = self._run_command(_FOLDERS_S, "sh", "-c", own_only, "sh", *self.order["make"])
+        if code:
+            why = text.decode(errors="replace").strip()
+            raise CannotStart(f"the account {self.order['account']} cannot make the folders of the job: {why}")
+
+    def saved(self) -> "Any":
+        """What the job says that its checkpoint holds, read as its user; None if that cannot be read in time."""
+        path = os.path.join(self.order["checkpoint_dir"], "saved.json")
+        # With these flags `dd` waits for no other process, and follows no link.
+        flags = ("iflag=nonblock,nofollow,fullblock", f"bs={LARGEST_FILE}", "count=1", "status=none")
+        try:
+            code, text = self._run_command(_SAVED_S, "dd", f"if={path}", *flags)
+            return None if code else _saved_work(json.loads(text))
+        except (CannotStart, ValueError, RecursionError, MemoryError):
+            return None
+
+    def _run_command(self, limit_s: float, *argv: str) -> "tuple[int, bytes]":
+        """Run a command of the runner's own as the user, before or after the job; returns its exit code and output."""
+        ours, theirs = os.pipe()
+        try:
+            self.new_group()
+            pid = self._start(list(argv), {"PATH": os.defpath, "LC_ALL": "C"}, "/", theirs, theirs)
+        finally:
+            os.close(theirs)
+        try:
+            return self._result(pid, ours, time.monotonic() + limit_s)
+        finally:
+            os.close(ours)
+            self.started.discard(pid)
+            self.new_group()
+
+    def _result(self, pid: int, output: int, end_s: float) -> "tuple[int, bytes]":
+        import select
+
+        text = b""
+        while len(text) < 2 * LARGEST_FILE:
+            ready, _, _ = select.select([output], [], [], max(end_s - time.monotonic(), 0.0))
+            part = os.read(output, LARGEST_FILE) if ready else b""
+            text += part
+            if not part:
+                break
+        while not self.is_lost and pid not in [end[0] for end in self.ends]:
+            if time.monotonic() >= end_s:  # for example a file server that hangs
+                self.send(signal.SIGKILL)
+                return _CANNOT_RUN, b"it took too long"
+            self._receive(max(end_s - time.monotonic(), 0.0))
+        codes = [code for ended, code, _ in self.ends if ended == pid]
+        self.ends = [end for end in self.ends if end[0] != pid]
+        return (codes or [_CANNOT_RUN])[0], text
+
+    def new_group(self) -> None:
+        """Put processes that are started from now on into a new process group."""
+        self.group = 0
+        self._tell({"new_group": True})
+
+    def start(self, argv: "list[str]", env: "dict[str, str]", output: "JobOutput | None") -> int:
+        """Have the warden start a process; returns its id."""
+        if output:
+            output.let_others_open()
+        out, errors = (output.writing, output.writing) if output else (1, 2)
+        return self._start(argv, env, self.order["workdir"], out, errors)
+
+    def _start(self, argv: "list[str]", env: "dict[str, str]", cwd: str, out: int, errors: int) -> int:
+        self._tell({"start": {"argv": argv, "env": env, "cwd": cwd}}, (0, out, errors))
+        pid = int(self._next("pid")["pid"])
+        self.started.add(pid)
+        self.group = self.group or pid
+        return pid
+
+    def ended(self) -> "list[tuple[int, int, int]]":
+        """Started processes that have ended since the last call: id, exit code and signal."""
+        self._receive(0.0)
+        found, self.ends = [end for end in self.ends if end[0] in self.started], []
+        self.started -= {pid for pid, _, _ in found}
+        if self.is_lost:
+            raise WardenLost("the process that started the job under its user's account was killed")
+        if self.over_memory:
+            self.over_memory = False
+            _log_line(f"killed: the job used more than {self.order['limits']['memory_mb']} MiB of memory")
+        return found
+
+    def strays(self) -> "list[int]":
+        """Processes that are left of the job, but for the started ones."""
+        try:
+            with open(os.path.join(self.control_group, "cgroup.procs"), encoding="ascii") as file:
+                return [pid for pid in map(int, file.read().split()) if pid not in self.started]
+        except OSError:
+            return []
+
+    def send(self, number: int) -> None:
+        """Send a signal to the group; SIGTERM and SIGKILL to all processes of the attempt."""
+        self._tell({"signal": int(number), "all": number in (signal.SIGTERM, signal.SIGKILL)})
+
+    def _tell(self, content: "dict[str, Any]", handles: "tuple[int, ...]" = ()) -> None:
+        text = json.dumps(content).encode() + b"\n"
+        rights = b"".join(handle.to_bytes(4, sys.byteorder) for handle in handles)
+        extra = [(self.socket.SOL_SOCKET, self.socket.SCM_RIGHTS, rights)] if handles else []
+        try:
+            self.channel.settimeout(_ANSWER_S)
+            sent = self.channel.sendmsg([text], extra)
+            self.channel.sendall(text[sent:])
+        except OSError:
+            self.is_lost = True
+
+    def _next(self, key: str) -> "dict[str, Any]":
+        """The warden's next answer. Ends of processes that come before it are kept."""
+        end_s = time.monotonic() + _ANSWER_S
+        while not self.is_lost and time.monotonic() < end_s:
+            answers = self._receive(_ANSWER_S)
+            if answers and key in answers[0]:
+                return answers[0]
+        raise CannotStart("the process that starts jobs under the users' accounts has ended; its log is the system's")
+
+    def _receive(self, wait_s: float) -> "list[dict[str, Any]]":
+        """Take in what the warden has sent; returns its answers."""
+        answers: list[dict[str, Any]] = []
+        try:
+            self.channel.settimeout(wait_s)
+            while not self.is_lost:
+                part = self.channel.recv(65536)
+                self.is_lost = not part
+                *lines, self.text = (self.text + part).split(b"\n")
+                for news in map(json.loads, lines):
+                    if "exit" not in news:
+                        answers.append(news)
+                        continue
+                    self.ends.append((news["exit"], news["code"], news["signal"]))
+                    self.over_memory = self.over_memory or news["over_memory"]
+                self.channel.settimeout(0.0)
+        except (BlockingIOError, TimeoutError, self.socket.timeout):
+            pass
+        except OSError:
+            self.is_lost = True
+        return answers
 
 
 class Runner:
@@ -366,11 +743,11 @@ class Runner:
         with open(os.path.join(folder, ORDER), encoding="utf-8") as file:
             self.order: dict[str, Any] = json.load(file)
         self.task: dict[str, Any] = self.order["task"]
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        #: Exit code of each started process, None while it is alive. Dead processes stay zombies until the
-        #: runner ends, so that the system cannot reuse their ids or the id of their group.
+        self.processes: OwnProcesses | WardedProcesses = (
+            WardedProcesses(self.order) if self.order.get("account") else OwnProcesses(self.order)
+        )
+        #: Exit code of each started process, None while it is alive.
         self.codes: dict[int, int | None] = {}
-        self.group = 0
         #: The first exit code other than 0, which is the attempt's exit code, and the signal that caused it.
         self.code = self.signal = 0
         self.stopped = False
@@ -381,7 +758,7 @@ class Runner:
         self.next_signal_s = 0.0
         #: Seconds without a beat after which a piece kills its job; None if this is no piece.
         self.beat_limit_s: float | None = self.order.get("beat_limit_s")
-        self.saved_before = self._saved()
+        self.saved_before: Any = None
         self.last_beat_s = _running_s()
         self.output: JobOutput | None = None
         #: Whether the service has written the end of this piece: it was out of sight for too long.
@@ -391,9 +768,8 @@ class Runner:
 
     def run(self) -> None:
         """Run the attempt from start to `exit.json`."""
-        # Orphans of the job become children of the runner, so that none outlives the attempt.
-        self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._write_identity()
+        self.saved_before = self.processes.saved()
         if self.beat_limit_s is not None:
             self._start_beating()
         if self.beat_limit_s is not None and os.path.exists(os.path.join(self.folder, EXIT)):
@@ -401,11 +777,18 @@ class Runner:
         if os.path.exists(os.path.join(self.folder, STOP)):
             self.stopped, self.code = True, _RUN_AGAIN
         else:
-            self._run_stages()
-        self._wait_for_strays()
-        if self.output:
-            self.output.finish()
+            self._run_to_last_process()
         self._write_exit()
+
+    def _run_to_last_process(self) -> None:
+        wait_s = _LEAVE_S
+        try:
+            self._run_stages()
+            self._wait_for_strays()
+            wait_s = _DRAIN_S
+        finally:
+            if self.output:
+                self.output.finish(wait_s)
 
     def _run_stages(self) -> None:
         """Run the setup, if any, and then the job."""
@@ -439,12 +822,7 @@ class Runner:
 
     def _prepare(self) -> None:
         """Check the folders and read the secrets into the environment; they are written to no other file."""
-        try:
-            os.makedirs(self.order["checkpoint_dir"], mode=0o700, exist_ok=True)
-        except OSError as why:
-            raise CannotStart(f"the checkpoint folder cannot be created: {why}") from None
-        if not os.path.isdir(self.order["workdir"]):
-            raise CannotStart(f"the working folder {self.order['workdir']!r} does not exist on this machine")
+        self.processes.make_folders()
         for name, path in self.order["secrets"].items():
             try:
                 with open(path, encoding="utf-8") as file:
@@ -454,50 +832,16 @@ class Runner:
 
     def _run_to_end(self, programs: "list[list[str]]") -> None:
         """Start programs in one new process group, and wait until each has ended."""
-        self.group = 0
+        self.processes.new_group()
         try:
             for program, rank in zip(programs, self.order["ranks"]):
-                self._start(program, self.order["env"] | rank)
+                self.codes[self.processes.start(program, self.order["env"] | rank, self.output)] = None
         except OSError as why:  # the limit of processes is reached
             _log_line(f"a process could not be started: {why}")
             self._note_failure(_CANNOT_RUN)
         self._note_job_up()
         while None in self.codes.values():
             self._wait()
-
-    def _start(self, argv: "list[str]", env: "dict[str, str]") -> None:
-        me, pid = os.getpid(), os.fork()
-        if pid == 0:
-            self._exec(argv, env, me)
-        self.codes[pid] = None
-        self.group = self.group or pid
-        try:
-            os.setpgid(pid, self.group)
-        except OSError:
-            pass  # the new process has joined the group already
-
-    def _exec(self, argv: "list[str]", env: "dict[str, str]", runner: int) -> "NoReturn":
-        """In the new process: execute the program, or log why that fails and exit."""
-        code = _CANNOT_RUN
-        try:
-            os.setpgid(0, self.group)
-            self.libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-            if os.getppid() != runner:  # the runner died before PDEATHSIG was set
-                os._exit(128 + signal.SIGKILL)
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals; restore the default
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            if self.output:
-                self.output.give_to_job()
-            os.chdir(self.order["workdir"])
-            os.execvpe(argv[0], argv, env)
-        except FileNotFoundError:
-            code = _NOT_FOUND
-            _log_line(f"the program {argv[0]!r} was not found; give its full path, or set PATH")
-        except BaseException as why:
-            _log_line(f"the program {argv[0]!r} cannot be run: {why}")
-        finally:
-            os._exit(code)
 
     def _wait(self) -> None:
         """Wait until a process ends, a signal arrives, or the next signal is due; then handle it."""
@@ -578,16 +922,11 @@ class Runner:
         return True
 
     def _collect(self) -> None:
-        """Note the exit codes of started processes that have ended, and reap orphans."""
-        for pid in [pid for pid, code in self.codes.items() if code is None]:
-            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if end:
-                number = end.si_status if end.si_code != os.CLD_EXITED else 0
-                self.codes[pid] = 128 + number if number else end.si_status
-                if end.si_status:
-                    self._note_failure(self.codes[pid] or 0, number)
-        for pid in self._strays():
-            os.waitpid(pid, os.WNOHANG)
+        """Note the exit codes of started processes that have ended."""
+        for pid, code, number in self.processes.ended():
+            self.codes[pid] = code
+            if code:
+                self._note_failure(code, number)
 
     def _note_failure(self, code: int, number: int = 0) -> None:
         """Stop all processes after one has failed. After "run me again" the others get the grace period, to save."""
@@ -603,13 +942,10 @@ class Runner:
         After a stop, stray processes keep the grace period if the job died from the stop signal: a shell dies at
         once, while the training script, its child, is still saving.
         """
-        if self._strays() and not (self.stopped and self.signal):
+        if self.processes.strays() and not (self.stopped and self.signal):
             self._stop_with((signal.SIGTERM, _TERM_TO_KILL_S))
-        while self._strays():
+        while self.processes.strays():
             self._wait()
-
-    def _strays(self) -> "list[int]":
-        return [pid for pid in _children() if pid not in self.codes]
 
     def _stop_with(self, *steps: "tuple[int, float]") -> None:
         """Send these (signal, seconds to wait) in turn, and then SIGKILL until all processes are gone."""
@@ -621,42 +957,13 @@ class Runner:
         self.signals_to_send = self.signals_to_send[1:] or self.signals_to_send
         self.next_signal_s = time.monotonic() + wait_s
         if number:
-            self._send(number)
-
-    def _send(self, number: int) -> None:
-        """Send a signal to the group. SIGTERM and SIGKILL also go to processes that left the group."""
-        if self.group:
-            os.killpg(self.group, number)  # the group exists: its first process is not reaped yet
-        if number in (signal.SIGTERM, signal.SIGKILL):
-            for pid in self._strays():
-                if stat_of(pid)[2:3] != [str(self.group)]:
-                    os.kill(pid, number)
+            self.processes.send(number)
 
     def _write_identity(self) -> None:
         me = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "boot_id": boot_id()}
+        job = {"group": self.processes.group, "control_group": self.processes.control_group}
         # Need not be durable: a power cut ends the runner, too.
-        write_atomically(self.folder, RUNNER, {**me, "group": self.group, "up_at": self.up_at}, durable=False)
-
-    def _saved(self) -> "Any":
-        """What the job of a piece says that its checkpoint holds; None if it says nothing that can be read in time.
-
-        The job wrote the file, so that anything may be in it. On one machine the backend reads it.
-        """
-        if self.beat_limit_s is None:
-            return None
-        import _thread
-
-        found: list[dict[str, Any] | None] = []
-        read = _thread.allocate_lock()
-        read.acquire()
-
-        def read_saved() -> None:
-            found.append(read_object(os.path.join(self.order["checkpoint_dir"], "saved.json")))
-            read.release()
-
-        # In a thread: a file server that is dead must not keep the runner from saying its last word.
-        _thread.start_new_thread(read_saved, ())
-        return found[0] if read.acquire(timeout=_SAVED_S) else None
+        write_atomically(self.folder, RUNNER, {**me, **job, "up_at": self.up_at}, durable=False)
 
     def _note_job_up(self) -> None:
         """Record in `runner.json` that the processes are up, since when, and their group. A full disk is no failure."""
@@ -678,7 +985,7 @@ class Runner:
             # A duration, since clocks of machines differ; None if no process came up.
             "up_s": None if self.up_at is None else time.monotonic() - self.up_at,
             "saved_before": self.saved_before,
-            "saved_after": self._saved(),
+            "saved_after": self.processes.saved(),
         }
         end_s = time.monotonic() + max(_DISK_S, self.beat_limit_s or 0.0)
         while True:
@@ -716,7 +1023,10 @@ def main(folder: str) -> int:
     lock = take_lock(folder)  # held until this process ends
     if lock is None or was_begun(folder) or _refuse_old_python(folder):
         return 0
-    Runner(folder).run()
+    try:
+        Runner(folder).run()
+    except (CannotStart, WardenLost) as why:
+        _log_line(str(why))
     return 0
 
 

@@ -1,7 +1,7 @@
 """The order of an attempt (`order.json`): commands, folders and the environment of every process.
 
 A job gets an allow-list of the daemon's environment, so that the daemon's secrets do not leak into it.
-`CUDA_VISIBLE_DEVICES` tells a job which GPUs it may use. This is a convention, not isolation: a job that
+`CUDA_VISIBLE_DEVICES` tells a job which GPUs it may use. Without isolation this is a convention: a job that
 ignores it can use the other GPUs. Stored: change by addition.
 """
 
@@ -35,12 +35,20 @@ def allowed(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def make_order(
-    start: Start, folder: Path, devices: Mapping[str, tuple[int, ...]], secrets: Path | None
+    start: Start,
+    folder: Path,
+    devices: Mapping[str, tuple[int, ...]],
+    secrets: Path | None,
+    job_folder: Path | None = None,
 ) -> dict[str, Any]:
-    """The content of `order.json`. It names the files of secrets, never their values."""
+    """The content of `order.json`. It names the files of secrets, never their values.
+
+    `job_folder`: where working folders and checkpoints of the job are; None: beside its attempts' records.
+    """
     task = start.task
-    workdir = Path(task.workdir) if task.workdir else folder / "work"
-    checkpoint_dir = checkpoint_folder(task, folder)
+    own_work = job_folder / str(start.attempt) if job_folder else folder / "work"
+    workdir = Path(task.workdir) if task.workdir else own_work
+    checkpoint_dir = checkpoint_folder(task, own_work if job_folder else folder)
     return {
         "version": 1,
         "job": start.job,
@@ -53,6 +61,7 @@ def make_order(
         "stop_signal": _signal_number(task),
         "secrets": _secret_files(task, secrets),
         "env": _environment(start, folder, checkpoint_dir),
+        **({"job_folder": str(job_folder)} if job_folder else {}),
         "ranks": _ranks(start.places, devices, each_gpu=task.processes == "gpu"),
     }
 
@@ -138,9 +147,13 @@ def _torchrun_variables(places: tuple[Place, ...], group: int) -> dict[str, str]
 
 
 def _visible(place: Place, devices: Mapping[str, tuple[int, ...]]) -> str:
+    return ",".join(map(str, driver_numbers(place, devices)))
+
+
+def driver_numbers(place: Place, devices: Mapping[str, tuple[int, ...]]) -> list[int]:
     """The driver's numbers of the GPUs of a place; virtual GPUs keep their numbers on the node."""
     physical = devices.get(place.node)
-    return ",".join(str(physical[number] if physical else number) for number in place.gpus)
+    return [physical[number] if physical else number for number in place.gpus]
 
 
 def _signal_number(task: Task) -> int:

@@ -164,7 +164,8 @@ def _serving(folder: Path, cluster: DemoCluster) -> Iterator[Server]:
     from horae.service.server import ServeOptions, Server
 
     settings = {"lease": str(LEASE_S)}
-    server = Server(ServeOptions(state=folder, policy="themis", settings=settings, **{"port": 0, **cluster.options}))
+    options = {"port": 0, "isolation": "none", **cluster.options}
+    server = Server(ServeOptions(state=folder, policy="themis", settings=settings, **options))
     try:
         _await_nodes(server)
         yield server
