@@ -48,7 +48,8 @@ print(answer.status, answer.read().decode())
 
 @contextmanager
 def serving(folder: Path, **options: object) -> Iterator[Server]:
-    server = Server(ServeOptions(state=folder / "s", port=0, gpus="v100:2", **options))  # type: ignore[arg-type]
+    asked = {"port": 0, "gpus": "v100:2", "isolation": "none", **options}
+    server = Server(ServeOptions(state=folder / "s", **asked))  # type: ignore[arg-type]
     try:
         yield server
     finally:

@@ -99,6 +99,8 @@ MATRIX: list[tuple[str, str, Any, str]] = [
     ("DELETE", "/v1/tokens/0", None, "401 403 403 403 403 403 404 403 403 403 403 403"),
     ("POST", "/v1/nodes/k80/drain", {}, "401 403 403 403 403 403 200 403 403 403 403 403"),
     ("POST", "/v1/nodes/k80/resume", None, "401 403 403 403 403 403 200 403 403 403 403 403"),
+    ("GET", "/v1/orphans", None, "401 403 403 403 403 403 200 403 403 403 403 403"),
+    ("POST", "/v1/orphans/end", None, "401 403 403 403 403 403 200 403 403 403 403 403"),
     ("POST", "/v1/nodes/none/lost", {"sure": True}, "401 403 403 403 403 403 404 403 403 403 403 403"),
 ]
 
@@ -126,6 +128,7 @@ def test_no_endpoint_is_missing_from_the_table(world: World) -> None:
         ("get", "/v1/stream"),
         ("post", "/v1/attempts/{job}/{attempt}/progress"),
         ("get", "/healthz"),
+        ("get", "/v1/proof"),
     }
     assert {(m, p.replace("/release", "/{what}")) if p == "/v1/jobs/{job}/release" else (m, p) for m, p in named} == (
         there - streams_and_attempts

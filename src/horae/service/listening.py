@@ -17,8 +17,6 @@ from horae.service.tls import Tls, TlsFiles, read_ca
 
 #: Seconds between two looks at the files of the certificate.
 _RENEWAL_LOOK_S = 1.0
-#: Name of the Unix socket if another service on the same state folder has the first one.
-_SECOND_SOCKET = "standby.sock"
 
 
 class CannotServe(UserError):
@@ -214,7 +212,7 @@ def _listen_unix(path: Path, is_needed: bool) -> _UnixSockets | None:
     # A service and its standby may share the state folder. The folder may also have too long a name for a socket, or be
     # on a file system without sockets.
     with suppress(OSError):
-        return _UnixSockets(path.with_name(_SECOND_SOCKET), is_open=False)
+        return _UnixSockets(path.with_name(f"{path.stem}-2{path.suffix}"), is_open=False)
     return None
 
 

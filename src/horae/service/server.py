@@ -529,6 +529,11 @@ def _resources(state: Path, asked: ServeOptions, last: str | None, backend: str)
     return gpus, BackendOptions(state, nodes, asked.secrets, devices, max_log_bytes=asked.max_log_bytes)
 
 
+def _socket_name(shares_state: bool) -> str:
+    """Name of the Unix socket. A standby may be on another machine, which has the state folder by a file server."""
+    return f"horae-{socket.gethostname().partition('.')[0][:20]}.sock" if shares_state else "horae.sock"
+
+
 def _listen_options(asked: ServeOptions, state: Path, last_port: int, job_url: str | None) -> ListenOptions:
     return ListenOptions(
         asked.host,
@@ -540,7 +545,7 @@ def _listen_options(asked: ServeOptions, state: Path, last_port: int, job_url: s
         asked.tls_ca,
         asked.allow_plain_http,
         asked.server_names,
-        asked.socket.absolute() if asked.socket else state / "horae.sock",
+        asked.socket.absolute() if asked.socket else state / _socket_name(asked.standby),
         needs_socket=asked.socket is not None,
     )
 

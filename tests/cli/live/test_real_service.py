@@ -219,7 +219,7 @@ def test_an_evicted_job_runs_elsewhere(live: Horae) -> None:
 
 def test_a_user_sees_only_what_is_theirs(live: Horae, monkeypatch: pytest.MonkeyPatch) -> None:
     (job,) = submitted(live, "--", "true")
-    token = live("token", "create", "ana", "--expires", "1h", "-o", "json").json
+    token = live("token", "create", "ana", "--role", "user", "--expires", "1h", "-o", "json").json
     with monkeypatch.context() as as_ana:
         as_ana.setenv("HORAE_TOKEN", token["token"])
         assert live("queue", "--all", "-o", "json").json == {"jobs": [], "total": 0, "states": {}}

@@ -161,11 +161,12 @@ def _cluster(name: str | None, folder: Path) -> Iterator[DemoCluster]:
 @contextmanager
 def _serving(folder: Path, cluster: DemoCluster) -> Iterator[Server]:
     """Run a service in this process."""
+    from horae.core.queues import Queue
     from horae.service.server import ServeOptions, Server
 
-    settings = {"lease": str(LEASE_S)}
+    settings, queues = {"lease": str(LEASE_S)}, tuple(map(Queue, sorted({job.queue for job in JOBS})))
     options = {"port": 0, "isolation": "none", **cluster.options}
-    server = Server(ServeOptions(state=folder, policy="themis", settings=settings, **options))
+    server = Server(ServeOptions(state=folder, policy="themis", settings=settings, queues=queues, **options))
     try:
         _await_nodes(server)
         yield server
