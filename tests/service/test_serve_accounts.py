@@ -25,12 +25,13 @@ from horae.backends.local.isolation.accounts import (
     service_name,
 )
 from horae.core.errors import UserError
-from horae.service.job_isolation import chosen_isolation, moved_folders
+from horae.service.job_isolation import chosen_isolation, make_isolation, moved_folders
 from horae.service.roles import Role
 from horae.service.server import ServeOptions, Server
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, operator
-from tests.backends.job_accounts import open_folder, why_not
+from tests.backends.job_accounts import needs_bubblewrap, open_folder, why_not
+from tests.backends.real import start
 from tests.service.live import submit
 from tests.service.served_process import patiently
 
@@ -207,6 +208,10 @@ def test_a_second_user_gets_no_token_before_an_isolation_is_chosen(tmp_path: Pat
                 assert admin.post("/v1/tokens", json=body).status_code == 200
     finally:
         made.close()
+
+
+@pytest.mark.long
+def test_an_isolation_that_was_chosen_once_holds(tmp_path: Path) -> None:
     made = server(tmp_path, isolation="none")
     try:
         headers = {"Authorization": f"Bearer {made.token_file.read_text().strip()}"}
@@ -214,7 +219,7 @@ def test_a_second_user_gets_no_token_before_an_isolation_is_chosen(tmp_path: Pat
             assert admin.post("/v1/tokens", json={"user": "ann", "role": "user"}).status_code == 200
     finally:
         made.close()
-    server(tmp_path).close()  # what was chosen once holds
+    server(tmp_path).close()
 
 
 def test_a_service_with_several_users_does_not_start_without_a_choice(tmp_path: Path) -> None:
@@ -254,6 +259,15 @@ def test_accounts_are_not_left_out_silently_at_a_later_start(tmp_path: Path) -> 
     assert chosen_isolation(ServeOptions(tmp_path), {}, "slurm") == "none"
     with pytest.raises(UserError, match="slurm keeps jobs apart itself"):
         chosen_isolation(ServeOptions(tmp_path, isolation="sandbox"), {}, "slurm")
+
+
+@needs_bubblewrap
+def test_a_sandbox_hides_a_database_that_is_not_in_the_state_folder(tmp_path: Path) -> None:
+    asked = ServeOptions(tmp_path / "state", database=f"sqlite:///{tmp_path}/elsewhere.db")
+    isolation = make_isolation("sandbox", asked, asked.state, ())
+    order = isolation.adapt({"env": {"HORAE_ATTEMPT_DIR": str(tmp_path / "state" / "jobs" / "a-1" / "1")}}, start(), [])
+    hidden = [tmp_path / name for name in ("state", "elsewhere.db", "elsewhere.db-wal", "elsewhere.db-shm")]
+    assert {str(path) for path in hidden} <= {*order["sandbox"]["hide"]}
 
 
 def test_the_service_itself_needs_an_account_that_is_not_roots(monkeypatch: pytest.MonkeyPatch) -> None:
