@@ -6,6 +6,7 @@ backends/local/runner.py and backends/local/runner_order.py.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -724,6 +725,45 @@ def test_a_machine_that_cannot_start_a_runner_says_so(backend: LocalBackend, mon
     (event,) = next_events(backend)
     assert isinstance(event, LaunchFailed)
     assert "/no/such/python" in event.why
+
+
+@pytest.mark.parametrize("shortage", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN])
+def test_a_machine_short_of_descriptors_or_memory_starts_the_job_later(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, shortage: int
+) -> None:
+    with monkeypatch.context() as short:
+        tries = refuse_processes(short, shortage)
+        backend.start(start(bash("echo up")))
+        until(lambda: watched(backend) or len(tries) > 2, "for new tries")
+        assert watched(backend) == []
+        assert backend.trouble == f"A job cannot be started: {os.strerror(shortage)}."
+    assert any(isinstance(event, JobFinished) for event in next_events(backend))
+    assert backend.trouble == ""
+
+
+def test_a_job_that_waits_for_descriptors_can_be_stopped(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as short:
+        refuse_processes(short, errno.EMFILE)
+        backend.start(start(bash("echo up")))
+        until(lambda: watched(backend) or backend.trouble, "for the trouble")
+        backend.stop("a-1", 1)
+        (event,) = next_events(backend)
+        assert isinstance(event, JobStopped)
+    assert (watched(backend), backend.trouble) == ([], "")
+
+
+def refuse_processes(patch: pytest.MonkeyPatch, shortage: int) -> list[object]:
+    """Let no process be started; returns a list that grows with each try."""
+    tries: list[object] = []
+
+    def refuse(*words: object, **options: object) -> int:
+        tries.append(words)
+        raise OSError(shortage, os.strerror(shortage))
+
+    patch.setattr(os, "posix_spawn", refuse)
+    return tries
 
 
 def test_a_runner_that_dies_before_the_job_is_a_failed_launch(

@@ -422,6 +422,41 @@ def test_a_service_that_was_replaced_kills_nothing_that_it_does_not_know(site: S
         replaced.close()
 
 
+def test_a_service_that_is_replaced_in_the_middle_of_a_round_stops_there_and_logs_no_fault(
+    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, look = Term(tmp_path, "journal", 1), site.cluster.look
+    old.claim()
+    site.backend.act_under(old)
+    site.rounds()
+
+    def look_and_freeze() -> Look:
+        found = look()
+        if (site.shared / "jobs" / "a-1").exists():
+            Term(tmp_path, "journal", 2).claim()
+        return found
+
+    site.cluster.look = look_and_freeze  # type: ignore[method-assign]
+    site.start()
+    until(lambda: "Another service has taken over" in site.backend.trouble, "for the trouble")
+    assert not site.cluster.runners
+    assert not caplog.records
+
+
+def test_a_stop_of_an_attempt_that_ended_and_was_forgotten_is_answered_with_its_end(site: Site) -> None:
+    """A journal that was restored takes it for running: without an answer its GPUs were lost for ever."""
+    site.start("echo begun")
+    end = site.told(JobFinished)
+    site.backend.forget(end.job, end.attempt)
+    until(lambda: not list((site.shared / "attempts").iterdir()), "for the attempt to be forgotten")
+    site.reopen()
+    site.backend.stop(end.job, end.attempt)
+    assert site.told(JobStopped).attempt == end.attempt
+    site.seen = []
+    site.backend.forget(end.job, end.attempt)
+    assert not ends(site.rounds())
+
+
 def test_a_driver_that_fails_in_any_way_is_trouble_and_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ValueError("/secret/path")

@@ -11,6 +11,7 @@ import pytest
 import horae
 from horae.client.client import JobTimeout
 from horae.client.service_client import NotThere, Refused
+from horae.core.queues import Queue
 from horae.service.server import ServeOptions, Server
 
 PROGRAM = "import sys, time\nprint('hello', *sys.argv[1:], flush=True)\ntime.sleep(float(sys.argv[1]))\n"
@@ -18,7 +19,8 @@ PROGRAM = "import sys, time\nprint('hello', *sys.argv[1:], flush=True)\ntime.sle
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    made = Server(ServeOptions(tmp_path_factory.mktemp("state"), port=0, gpus="v100:2,k80:2"))
+    queues = (Queue("vision"),)
+    made = Server(ServeOptions(tmp_path_factory.mktemp("state"), port=0, gpus="v100:2,k80:2", queues=queues))
     yield made
     made.close()
 

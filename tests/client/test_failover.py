@@ -14,6 +14,7 @@ import pytest
 from horae.client import failover
 from horae.client.address import Address, NoService, find_address
 from horae.client.service_client import Refused, service_at
+from tests.proof import proof
 
 
 class Answers:
@@ -21,6 +22,8 @@ class Answers:
 
     def __init__(self) -> None:
         self.active, self.asked = True, list[str]()
+        #: Tokens that it knows.
+        self.tokens = ["t"]
         self.url = ""
         #: Address that it names as the active one.
         self.names = ""
@@ -31,6 +34,15 @@ def answering() -> Iterator[Answers]:
     answers = Answers()
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            text = json.dumps({"proof": proof(answers.tokens, self.path)}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             answers.asked.append(self.headers["Authorization"])
@@ -74,6 +86,18 @@ def test_a_request_goes_to_the_one_that_is_active_and_the_next_one_goes_there_fi
 def test_one_that_is_gone_is_passed_over() -> None:
     with answering() as there, service_at(Address("http://127.0.0.1:9", True, "t", others=(there.url,))) as client:
         assert client.post("/v1/jobs", []) == {"ok": True}
+
+
+def test_one_that_does_not_know_the_token_is_passed_over_and_does_not_get_it() -> None:
+    with answering() as new, answering() as active:
+        new.tokens.clear()
+        with service_at(Address(new.url, True, "t", others=(active.url,))) as client:
+            assert client.post("/v1/jobs", []) == {"ok": True}
+        active.tokens.clear()
+        both = Address(new.url, True, "t", others=(active.url,))
+        with service_at(both) as client, pytest.raises(NoService, match="did not prove"):
+            client.post("/v1/jobs", [])
+        assert (new.asked, active.asked) == ([], ["Bearer t"])
 
 
 def test_a_take_over_is_waited_for() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from horae.core.commands import Decided
-from horae.core.events import JobHeld, JobProgressed
+from horae.core.commands import Decided, Launch
+from horae.core.events import JobHeld, JobProgressed, JobSubmitted
 from horae.service.store import opening
 from horae.service.store.chain import JournalDamaged, JournalLost
 from horae.service.store.connection import StoreTrouble
@@ -24,7 +24,8 @@ from horae.service.store.high_water_mark import MARK_FILE, HighWaterMark, Mark
 from horae.service.store.opening import open_store
 from horae.service.store.store import Store
 from tests.backends.real import until
-from tests.contracts.filled_store import decided, fill, opened
+from tests.builders import job
+from tests.contracts.filled_store import decided, fill, opened, task
 
 
 @contextmanager
@@ -164,6 +165,20 @@ def test_a_mark_behind_the_journal_is_fine(url: str, tmp_path: Path) -> None:
     mark = HighWaterMark(tmp_path / "state" / MARK_FILE).mark
     assert mark is not None
     assert mark.seq == 2
+
+
+def test_numbers_of_a_commit_that_the_mark_does_not_cover_are_in_the_next_mark(url: str, tmp_path: Path) -> None:
+    """Otherwise a journal that is restored later would give them again."""
+    launch = Launch("a-7", 3, (0,), 0, 0.0)
+    with opened(url, tmp_path / "state") as store:
+        store.append([JobSubmitted(1.0, job("a-5"))], [task("a-5")])
+    with closing(Store(url, own=True)) as store:
+        store.append([JobSubmitted(2.0, job("a-7")), Decided(2.0, True, launches=(launch,))], [task("a-7")])
+    with opened(url, tmp_path / "state"):
+        pass
+    mark = HighWaterMark(tmp_path / "state" / MARK_FILE).mark
+    assert mark is not None
+    assert (mark.seq, mark.job_number, mark.attempt) == (3, 7, 3)
 
 
 def test_a_journal_without_a_mark_is_taken_and_told(url: str, tmp_path: Path) -> None:

@@ -149,9 +149,9 @@ class Service:
         """The last of what it printed."""
         return (self.folder / "serve.txt").read_text()[-2000:]
 
-    def client(self) -> httpx.Client:
-        """Somebody with the admin's token."""
-        token = (self.state / "token").read_text().strip()
+    def client(self, token: str = "") -> httpx.Client:
+        """Somebody with a token; by default the admin's."""
+        token = token or (self.state / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=20.0, trust_env=False, verify=False)
 
@@ -194,6 +194,13 @@ class Submitter:
 
     def __init__(self, service: Service, seed: int, long: tuple[int, int]) -> None:
         self._service, self._random, self._long = service, random.Random(f"jobs {seed}"), long
+        #: Token of the person who submits; empty for the admin's.
+        self.token = ""
+        #: Jobs in all; None for as many as there is time for.
+        self.most: int | None = None
+        #: Seconds that each acknowledged submission took, and whether the service could not have answered meanwhile.
+        self.taken_s: list[tuple[float, bool]] = []
+        self._away = 0
         self.marks = service.folder / "marks"
         for name in ("locks", "twice", "results"):
             (self.marks / name).mkdir(parents=True)
@@ -213,9 +220,22 @@ class Submitter:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._enough.wait(0.05):
+        while not self._enough.wait(0.05) and len(self.acknowledged) < (self.most or sys.maxsize):
             if len(self.acknowledged) - self.finished < self._service.cluster.backlog:
                 self.submit([self.job() for _ in range(self._random.choice((1, 1, 2, 4)))])
+
+    @property
+    def all_acknowledged(self) -> bool:
+        return len(self.acknowledged) >= (self.most or 0)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """While the service is stopped or cannot write: what is submitted now takes as long as that takes."""
+        self._away += 1
+        try:
+            yield
+        finally:
+            self._away += 1
 
     @property
     def finished(self) -> int:
@@ -223,12 +243,14 @@ class Submitter:
 
     def submit(self, jobs: list[dict[str, Any]]) -> httpx.Response | None:
         """Submit jobs; None if nobody answered."""
+        begun_s, away = time.monotonic(), self._away
         try:
-            with self._service.client() as client:
+            with self._service.client(self.token) as client:
                 answer = client.post("/v1/jobs", json=jobs)
         except (OSError, httpx.HTTPError):
             return None
         if answer.status_code == 200:
+            self.taken_s.append((time.monotonic() - begun_s, self._away != away or away % 2 == 1))
             for name, job in zip(answer.json()["ids"], jobs, strict=True):
                 self.acknowledged[name] = (int(job["estimate"]["steps"]), _processes(job))
         elif answer.status_code != 503:
@@ -451,15 +473,18 @@ class Findings:
     recovery_s: dict[str, float]
 
 
-def examine(storm: Storm) -> Findings:
-    """Check all that must be true, then stop the service and check the journal; gives the figures."""
+def examine(storm: Storm, strangers: bool = False) -> Findings:
+    """Check all that must be true, then stop the service and check the journal; gives the figures.
+
+    Jobs of `strangers`, if there are any, may end in any way.
+    """
     where = f"seed {storm.seed}"
     submitter, service = storm.submitter, storm.service
     assert not submitter.odd, f"{where}: {submitter.odd}"
     states = service.states()
     lost = {job: states.get(job) for job in submitter.acknowledged if states.get(job) != "finished"}
     assert not lost, f"{where}: acknowledged and not finished: {lost}"
-    assert set(states.values()) <= {"finished"}, f"{where}: {Counter(states.values())}"
+    assert strangers or set(states.values()) <= {"finished"}, f"{where}: {Counter(states.values())}"
     check_witnesses(submitter, where)
     assert service.process is not None
     left = {pid: kind for pid, kind in processes_of(service.cluster.attempts).items() if pid != service.process.pid}

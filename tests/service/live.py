@@ -16,7 +16,7 @@ from horae.service.api import make_app
 from horae.service.clock import wall_clock
 from horae.service.daemon import Daemon
 from horae.service.initial_settings import InitialSettings
-from horae.service.listening import listen
+from horae.service.listening import Listener, listen
 from horae.service.roles import Role
 from horae.service.server import Http
 from horae.service.store.store import Store
@@ -60,7 +60,7 @@ class Live:
         self.app = make_app(self.daemon, self.tokens)
         self.listener = listen("127.0.0.1", 0, allow_remote=False)
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self._http = Http(self.app, self.listener)
+        self._http = Http(self.app, Listener(self.listener))
         self._http.start()
         self._clients: list[httpx.Client] = []
 

@@ -26,6 +26,13 @@ class ServedProcess:
         self.folder, self.state = folder, folder / "state"
         self.words, self.env = words, env
         self.service: subprocess.Popen[bytes] | None = None
+        #: How to run Horae.
+        self.command = [sys.executable, "-m", "horae"]
+
+    @property
+    def url(self) -> str:
+        """Where the service listens."""
+        return str(json.loads((self.state / "address.json").read_text())["url"])
 
     def horae(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of Horae; commands that ask a service ask this one."""
@@ -39,7 +46,7 @@ class ServedProcess:
 
     def serve(self) -> None:
         """Start the service, and wait until it answers."""
-        command = [sys.executable, "-m", "horae", "serve", "--state", str(self.state), "--port", "0"]
+        command = [*self.command, "serve", "--state", str(self.state), "--port", "0"]
         with (self.folder / "serve.log").open("ab") as log:
             self.service = subprocess.Popen(
                 [*command, *self.words], env={**os.environ, **self.env}, stdout=log, stderr=log
@@ -77,8 +84,7 @@ class ServedProcess:
         return answer.raise_for_status().json()
 
     def _address(self) -> tuple[str, dict[str, str]]:
-        url = json.loads((self.state / "address.json").read_text())["url"]
-        return url, {"Authorization": f"Bearer {(self.state / 'token').read_text().strip()}"}
+        return self.url, {"Authorization": f"Bearer {(self.state / 'token').read_text().strip()}"}
 
     def records(self) -> list[dict[str, Any]]:
         """All jobs of the service."""

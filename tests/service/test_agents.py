@@ -19,13 +19,20 @@ from hypothesis import strategies as st
 from horae.core.bidding import BidAnswer, BidRow
 from horae.core.commands import Decided
 from horae.core.events import BidReceived
-from horae.service.api.streams import _page
+from horae.service.api.event_hub import EventHub
 from horae.service.roles import Caller, Forbidden, NotFound, Role
 from horae.service.views.event_sentences import EventSentences
 from tests.service.live import Live, eventually, in_state, live, submit
 from tests.service.stepped_service import ADMIN, ANN, BOB, SteppedService
 
 THEMIS = {"lease": "100", "f": "0", "answer": "10"}
+
+
+def streamed(service: Live, person: Caller) -> list[dict[str, Any]]:
+    """What a stream from the beginning says to somebody."""
+    hub = EventHub(service.app.state.service)
+    events, _ = hub._page(0, service.daemon.published_seq)
+    return [json.loads(text.partition("data: ")[2]) for text in hub._visible(person, events)]
 
 
 @pytest.fixture
@@ -106,8 +113,7 @@ def test_silence_is_recorded_and_told_to_those_concerned(tmp_path: Path) -> None
             "App own did not bid in time: the built-in agent does.",
         ]
         for person, hears in ((ANN, True), (ADMIN, True), (BOB, False)):
-            page, _ = _page(service.app.state.service, person, 0)
-            assert any("bids for itself" in one["what"] for one in page) is hears
+            assert any("bids for itself" in one["what"] for one in streamed(service, person)) is hears
 
 
 def test_what_an_app_was_offered_and_answered_is_among_the_events_of_its_jobs_while_they_live(tmp_path: Path) -> None:
@@ -139,8 +145,7 @@ def test_who_had_an_app_before_hears_no_more_of_it_and_who_has_it_now_not_of_bef
     assert (ann.get("/v1/apps/own/offer").status_code, bob.get("/v1/apps/own/offer").status_code) == (404, 200)
 
     def hears(person: Caller) -> list[str]:
-        page, _ = _page(market.app.state.service, person, 0)
-        return [one["what"] for one in page if one["kind"] == "agent"]
+        return [one["what"] for one in streamed(market, person) if one["kind"] == "agent"]
 
     assert hears(ANN) == ["App own bids for itself now by ann."]
     assert hears(BOB) == ["App own bids for itself now by bob."]

@@ -12,8 +12,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from horae.core.errors import UserError
 from horae.service.server import ServeOptions, Server
 from tests.service.crashes import LONG, Findings, Service, Storm, examine, service
 from tests.service.mortal import POINTS
+from tests.service.small_disk import small_disk
 
 KILLS = int(os.environ.get("HORAE_KILLS", "0"))
 SEED = int(os.environ.get("HORAE_SEED", "1"))
@@ -97,21 +98,6 @@ def test_killed_jobs_and_runners_are_run_again_from_what_they_saved(tmp_path: Pa
 
 
 # -------------------------------------------------------------------- a full disk
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """A file system of a few megabytes at a folder."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount the small file system that is to be filled")
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", str(folder)], check=False)
-    if mounted.returncode:
-        pytest.skip("the small file system that is to be filled cannot be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import subprocess
 from collections.abc import Callable
@@ -54,6 +55,17 @@ def test_a_start_that_fails_is_tried_again(cell: SteppedService, error: tuple[Ex
     cell.to(2)
     assert (cell.state(job), cell.world.started) == ("running", [(job, 1)])
     assert what_is_wrong(cell.daemon) == ""
+
+
+def test_a_start_is_not_given_up_while_the_machine_is_short_of_descriptors(cell: SteppedService) -> None:
+    start, cell.backend.start = cell.backend.start, raises(OSError(errno.EMFILE, "Too many open files"))
+    job = cell.submit()
+    cell.to(30)
+    assert cell.state(job) == "launching"
+    assert what_is_wrong(cell.daemon) == "The backend failed to start a job: Too many open files."
+    cell.backend.start = start
+    cell.to(32)
+    assert (cell.state(job), cell.world.started) == ("running", [(job, 1)])
 
 
 def test_a_start_that_fails_each_time_is_a_failed_launch(cell: SteppedService, error: tuple[Exception, str]) -> None:

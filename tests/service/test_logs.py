@@ -107,7 +107,8 @@ def test_a_secret_in_base64_is_hidden_wherever_it_begins(before: str, encode: ob
     text = encode(f"{before}{secret} and more".encode()).decode()
     shown = masked(f"key: {text}", [f"{secret}\n"])
     assert "[hidden]" in shown
-    assert len(shown) <= len(f"key: {text}") - len(secret), "no more of it is left than what its neighbours are part of"
+    left = shown.replace("[hidden]", "")
+    assert len(left) <= len(f"key: {text}") - len(secret), "no more of it is left than what its neighbours are part of"
     assert masked(base64.b64encode(f"{secret}\n".encode()).decode(), [secret]).startswith("[hidden]")
 
 

@@ -91,6 +91,7 @@ def test_jobs_run_and_outlive_the_service(tmp_path: Path) -> None:
         assert json.loads((state / "address.json").read_text()) == {
             "url": service.said["url"],
             "pid": service.process.pid,
+            "socket": str(state / "horae.sock"),
         }
         script = "echo began $HORAE_JOB_ID; while [ ! -e go ]; do sleep 0.05; done; echo went on"
         word = "$(touch bad); `id` > bad"

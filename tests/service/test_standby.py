@@ -22,6 +22,7 @@ from horae.service.server import ServeOptions, Server
 from horae.service.store.connection import StoreInUse
 from tests.backends.real import until
 from tests.contracts.postgres import Server as Postgres
+from tests.service.listener import Listener
 from tests.service.live import submit
 from tests.service.pairs import Pair, TakeOvers
 
@@ -89,6 +90,9 @@ def test_a_standby_answers_what_reads_refuses_changes_and_takes_over(
         assert f"the active one is at {active.server.url}" in refused.json()["error"]
         token = at_active.post("/v1/tokens", json={"user": "ann", "role": "user"}).json()["token"]
         check_client(monkeypatch, token, standby.server.url, active.server.url)
+        ears = Listener(at_standby, "/v1/stream")
+        (heard,) = submit(at_active, TRUE)
+        until(lambda: ("finished", heard) in kinds_of(ears), "for the events that a standby tells")
         active.end()
         until(lambda: not standby.server.stands_by, "for the standby to take over", patience_s=20.0)
         address = state / "address.json"
@@ -97,6 +101,7 @@ def test_a_standby_answers_what_reads_refuses_changes_and_takes_over(
         assert any("has taken over, with term 2" in note for note in standby.notes)
         (later,) = submit(at_standby, TRUE)
         until(lambda: state_of(at_standby, later) == "finished", "for a job of the new active service")
+        until(lambda: ("finished", later) in kinds_of(ears), "for the same stream to go on")
         assert at_standby.get("/healthz").json()["ok"]
     assert standby.failure is None
 
@@ -107,8 +112,14 @@ def check_client(monkeypatch: pytest.MonkeyPatch, token: str, standby: str, acti
     with Client(f"{standby},{active}") as client:
         job = client.submit(["true"])
         assert client.submit(["true"]).id != job.id
+    own = {"Authorization": f"Bearer {token}"}
+    until(lambda: httpx.get(f"{standby}/v1/jobs", headers=own).status_code == 200, "for the standby to know the token")
     with Client(standby) as client, pytest.raises(Refused, match="active one is at"):
         client.submit(["true"])
+
+
+def kinds_of(ears: Listener) -> set[tuple[str, str]]:
+    return {(said["kind"], said["job"]) for _, said in ears.heard}
 
 
 def state_of(client: httpx.Client, job: str) -> str:

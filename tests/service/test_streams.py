@@ -1,21 +1,32 @@
-"""Live views: what happens and what jobs print, as it comes."""
+"""Live views: what happens and what jobs print, as it comes.
+
+Tests service/api/event_hub.py, service/api/streams.py and service/recent_records.py.
+"""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
 
 from horae.backends.fake import FakeJob
-from horae.service.api import limits
-from horae.service.api.auth import MOST_STREAMS
-from horae.service.roles import Role
+from horae.core.cluster import Node
+from horae.core.limits import Limits
+from horae.service.api import event_hub, limits
+from horae.service.api.limits import ADMIN_LIMITS, USER_LIMITS, caller_limits
+from horae.service.recent_records import RecentRecords
+from horae.service.roles import Caller, Role, Scope
+from horae.service.views.event_sentences import EventSentences
+from tests.service.listener import Listener
 from tests.service.live import PATIENCE_S, Live, eventually, in_state, live, submit
 
 
@@ -23,33 +34,6 @@ from tests.service.live import PATIENCE_S, Live, eventually, in_state, live, sub
 def service(tmp_path: Path) -> Iterator[Live]:
     with live(tmp_path) as running:
         yield running
-
-
-class Listener:
-    """Somebody who listens to a stream in a thread of their own."""
-
-    def __init__(self, client: httpx.Client, path: str) -> None:
-        self.heard: list[tuple[str, dict[str, Any]]] = []
-        self.open, self.over = threading.Event(), threading.Event()
-        threading.Thread(target=self._listen, args=(client, path), daemon=True).start()
-        assert self.open.wait(20)
-
-    def _listen(self, client: httpx.Client, path: str) -> None:
-        with suppress(httpx.TransportError), client.stream("GET", path) as answer:
-            assert answer.headers["content-type"].startswith("text/event-stream")
-            kind = "message"
-            for line in answer.iter_lines():
-                self.open.set()
-                if line.startswith("event: "):
-                    kind = line.removeprefix("event: ")
-                elif line.startswith("data: "):
-                    self.heard.append((kind, json.loads(line.removeprefix("data: "))))
-                    kind = "message"
-        self.over.set()
-
-    @property
-    def lines(self) -> list[str]:
-        return [said["line"] for kind, said in self.heard if kind == "message"]
 
 
 def test_a_stream_tells_what_happens_to_whom_it_may_concern(service: Live) -> None:
@@ -85,12 +69,121 @@ def test_streams_end_when_the_service_leaves(tmp_path: Path) -> None:
 
 def test_nobody_may_have_too_many_streams(service: Live) -> None:
     alice = service.person("alice")
-    service.app.state.service.streams["alice"] = MOST_STREAMS
+    service.app.state.service.streams.by_user["alice"] = USER_LIMITS.streams
     submit(alice, {"app": "own"})
     assert alice.get("/v1/stream").status_code == 429
     assert alice.get("/v1/apps/own/offer", params={"wait": 1}).status_code == 429
-    service.app.state.service.streams["alice"] = 0
+    service.app.state.service.streams.by_user["alice"] = 0
     Listener(alice, "/v1/stream")
+
+
+def test_limits_that_an_admin_has_set_go_before_those_of_the_role(service: Live) -> None:
+    alice, admin = service.person("alice"), service.person("root", Role.ADMIN)
+    (job,) = submit(alice, {"app": "own"})
+    in_state(alice, job, "running")
+    changed = {"whom": "user:alice", "streams": 1, "log_reads": 0}
+    assert admin.put("/v1/limits", json=changed).status_code == 200
+    Listener(alice, "/v1/stream")
+    assert "You have 1 streams open" in alice.get("/v1/stream").json()["error"]
+    assert "no reads of logs" in alice.get(f"/v1/jobs/{job}/logs").json()["error"]
+    assert admin.put("/v1/limits", json={"whom": "user:alice", "requests_per_s": 0}).status_code == 200
+    refused = alice.get("/v1/jobs")
+    assert (refused.status_code, "Retry-After" in refused.headers) == (429, False)
+    assert admin.get("/v1/jobs").status_code == 200
+
+
+def test_limits_are_those_of_the_role_where_none_are_set() -> None:
+    alice, root = Caller("alice", Role.MEMBER), Caller("root", Role.ADMIN)
+    assert caller_limits(alice, Limits()) == USER_LIMITS
+    assert caller_limits(root, Limits()) == ADMIN_LIMITS
+    assert caller_limits(Caller("root", Role.ADMIN, Scope("research")), Limits()) == USER_LIMITS
+    few = caller_limits(alice, Limits(requests_per_s=2.0, log_reads=1))
+    assert (few.requests_per_s, few.burst, few.streams, few.log_reads) == (2.0, 10, USER_LIMITS.streams, 1)
+
+
+def test_streams_that_come_at_once_are_counted_before_they_begin(service: Live) -> None:
+    """All requests are sent before any answer is read."""
+    token = service.token("alice")
+    ask = f"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    with ExitStack() as ending:
+        count = USER_LIMITS.streams + 70
+        wires = [
+            ending.enter_context(socket.create_connection(service.listener.getsockname(), timeout=PATIENCE_S))
+            for _ in range(count)
+        ]
+        for wire in wires:
+            wire.sendall(ask)
+        statuses = Counter(wire.recv(12)[-3:] for wire in wires)
+        assert statuses == {b"200": USER_LIMITS.streams, b"429": 70}
+        assert service.person("bob").get("/v1/jobs").status_code == 200
+    eventually(lambda: not service.app.state.service.streams.by_user, "all streams closed")
+
+
+def test_all_streams_together_have_a_limit(service: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = limits.Streams(most=2)
+    with ExitStack() as ending:
+        for user in ("alice", "bob"):
+            ending.enter_context(streams.opened(user, USER_LIMITS))
+        with pytest.raises(HTTPException), streams.opened("carol", USER_LIMITS):
+            pass
+    with streams.opened("carol", USER_LIMITS):
+        assert streams.by_user == {"carol": 1}
+
+
+def test_each_record_is_told_once_for_all_listeners(service: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    sentences_of = EventSentences.sentences_of
+
+    def counted(self: EventSentences, record: Any) -> Any:
+        told.append(id(record))
+        return sentences_of(self, record)
+
+    monkeypatch.setattr(EventSentences, "sentences_of", counted)
+    monkeypatch.setattr(service.store, "tail", None)
+    alice = service.person("alice")
+    ears = [Listener(service.client(service.token("alice")), "/v1/stream") for _ in range(5)]
+    before = service.daemon.published_seq
+    submit(alice)
+    for one in ears:
+        eventually(lambda one=one: len(one.heard) == 3)
+    assert len(told) == service.daemon.published_seq - before, "nothing is read from the journal, or told twice"
+
+
+def test_a_listener_that_falls_behind_misses_nothing(service: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub forgets at once, and the journal is read in its place."""
+    monkeypatch.setattr(event_hub, "_KEPT", 2)
+    monkeypatch.setattr(event_hub, "_PAGE", 3)
+    service.daemon.recent = RecentRecords(most=1)
+    alice = service.person("alice")
+    first, second = Listener(alice, "/v1/stream"), Listener(alice, "/v1/stream?after=0")
+    jobs = submit(alice, *[{} for _ in range(12)])
+    for job in jobs[:8]:
+        in_state(alice, job, "running")
+    for one in (first, second):
+        eventually(lambda one=one: len(one.heard) >= 12 + 8 + 8)
+        numbers = [said["seq"] for _, said in one.heard]
+        assert numbers == sorted(numbers)
+        assert len({json.dumps(said) for _, said in one.heard}) == len(one.heard), "each is heard once"
+
+
+def test_jobs_of_others_are_not_named_in_events(tmp_path: Path) -> None:
+    with live(tmp_path, "srtf", nodes=(Node("v100", "v100", 1),)) as running:
+        alice, bob, admin = running.person("alice"), running.person("bob"), running.person("root", Role.ADMIN)
+        ears = {"alice": Listener(alice, "/v1/stream"), "root": Listener(admin, "/v1/stream")}
+        (long,) = submit(alice, {"name": "long", "estimate": {"duration": "10h"}})
+        in_state(alice, long, "running")
+        (secret,) = submit(bob, {"name": "bobsecretproject", "estimate": {"duration": "1h"}})
+        in_state(bob, secret, "running")
+        told = [one["what"] for one in alice.get(f"/v1/jobs/{long}/events").json()["events"]]
+        assert any("preempted by another user's job, which gets its GPUs" in what for what in told), told
+        assert secret not in str(told)
+        told = [one["what"] for one in admin.get(f"/v1/jobs/{long}/events").json()["events"]]
+        assert any(f"preempted by job {secret} of bob" in what for what in told), told
+        for one, is_named in (("alice", False), ("root", True)):
+            whats = eventually(
+                lambda one=one: [said["what"] for _, said in ears[one].heard if said["kind"] == "preempted"]
+            )
+            assert (secret in whats[0]) == is_named
 
 
 def test_many_streams_keep_no_request_waiting(service: Live) -> None:
@@ -171,7 +264,7 @@ def test_a_stream_ends_soon_after_its_token(service: Live) -> None:
     service.tokens.revoke(record)
     assert all(one.over.wait(5) for one in ears)
     assert not other.over.is_set()
-    eventually(lambda: service.app.state.service.streams["alice"] == 1)
+    eventually(lambda: service.app.state.service.streams.by_user["alice"] == 1)
 
 
 def test_secrets_that_a_job_prints_are_hidden(service: Live) -> None:

@@ -93,7 +93,11 @@ def test_a_good_certificate_makes_https(files: Files) -> None:
     listening = files.listen()
     listening.socket.close()
     assert re.fullmatch(r"https://127\.0\.0\.1:\d+", listening.url)
-    assert listening.environment == {"HORAE_URL": listening.url, "HORAE_CA": files.ca.read_text()}
+    assert listening.environment == {
+        "HORAE_URL": listening.url,
+        "HORAE_CA": files.ca.read_text(),
+        "HORAE_PROOF": "1",
+    }
 
 
 def test_key_and_certificate_may_be_in_one_file(files: Files) -> None:
@@ -208,7 +212,7 @@ def test_jobs_are_not_sent_beyond_loopback_without_encryption(url: str) -> None:
         Listening(ListenOptions(HERE, 0, job_url=url))
     listening = Listening(ListenOptions(HERE, 0, job_url=url, allow_plain_http=True))
     listening.socket.close()
-    assert listening.environment == {"HORAE_URL": url, "HORAE_ALLOW_PLAIN_HTTP": "1"}
+    assert listening.environment == {"HORAE_URL": url, "HORAE_ALLOW_PLAIN_HTTP": "1", "HORAE_PROOF": "1"}
 
 
 @pytest.mark.parametrize("url", ["http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1", "https://proxy:1"])
@@ -243,7 +247,7 @@ def answering(listening: Listening) -> Iterator[None]:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("nobody asks")
 
-    http = Http(app, listening.socket, listening.tls)  # type: ignore[arg-type]
+    http = Http(app, *listening.listeners)  # type: ignore[arg-type]
     http.start()
     try:
         yield

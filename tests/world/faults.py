@@ -22,16 +22,19 @@ _READS = ("last_seq", "newest_checkpoint", "tasks", "tail")
 _FILES = ("create", "read", "write", "sync", "stat", "mkdir", "link", "rename", "unlink", "touch", "list")
 _DRIVER = ("look", "submit", "kill", "forget", "last_line")
 
-#: Every point at which a service may die.
-POINTS = tuple(
-    f"{call}:{when}"
-    for call in (
-        *(f"store.{name}" for name in ("append", *_WRITES, *_READS)),
-        *(f"file.{name}" for name in _FILES),
-        *(f"driver.{name}" for name in _DRIVER),
-        "answer",
-    )
-    for when in ("before", "after")
+#: Every point at which a service may die. The mark of the journal is written between a commit and its answer.
+POINTS = (
+    "store.mark:before",
+    *(
+        f"{call}:{when}"
+        for call in (
+            *(f"store.{name}" for name in ("append", *_WRITES, *_READS)),
+            *(f"file.{name}" for name in _FILES),
+            *(f"driver.{name}" for name in _DRIVER),
+            "answer",
+        )
+        for when in ("before", "after")
+    ),
 )
 
 
@@ -48,9 +51,11 @@ class CrashPoints:
     dead: bool = False
     #: Die at this point, if it is given, the n-th time from now on; without one, after n points.
     armed: tuple[str, int] | None = None
+    #: What happens there; without it, the service dies.
+    instead: Callable[[], None] | None = None
 
-    def arm(self, point: str, count: int) -> None:
-        self.armed = (point, count)
+    def arm(self, point: str, count: int, instead: Callable[[], None] | None = None) -> None:
+        self.armed, self.instead = (point, count), instead
 
     def before(self, call: str) -> None:
         """A call begins."""
@@ -72,7 +77,12 @@ class CrashPoints:
         if wanted and wanted != point:
             return
         self.armed = (wanted, count - 1)
-        if count <= 1:
+        if count > 1:
+            return
+        self.armed, instead = None, self.instead
+        if instead:
+            instead()
+        else:
             self.die(point)
 
     def die(self, point: str) -> None:
@@ -104,12 +114,17 @@ class StoreFaults:
 
 
 class FaultyStore(ModelStore):
-    """The model store with points and faults. `written` is told of each record that is durable."""
+    """The model store with points and faults. Tells of each record that is durable, and when the mark says so, too."""
 
     def __init__(
-        self, disk: Disk, points: CrashPoints, faults: StoreFaults, written: Callable[[int, Record], None]
+        self,
+        disk: Disk,
+        points: CrashPoints,
+        faults: StoreFaults,
+        written: Callable[[int, Record], None],
+        confirmed: Callable[[], None],
     ) -> None:
-        self._points, self._faults, self._written = points, faults, written
+        self._points, self._faults, self._written, self._confirmed = points, faults, written, confirmed
         faults.check(writes=True)
         super().__init__(disk, own=True)
 
@@ -123,16 +138,29 @@ class FaultyStore(ModelStore):
         self._points.before("store.append")
         self._faults.check(writes=True)
         last = super().append(records, tasks, acts, after)
-        for seq, record in enumerate(records, last - len(records) + 1):
-            self._written(seq, record)
         self._faults.check_outcome()
         self._points.after("store.append")
         return last
 
-    def tail(self, after: int = 0, upto: int | None = None) -> Iterator[tuple[int, Record]]:
+    def _committed(self, records: Sequence[Record]) -> None:
+        for seq, record in enumerate(records, self._disk.last - len(records) + 1):
+            self._written(seq, record)
+        self._points.before("store.mark")
+
+    def _write_mark(self) -> None:
+        super()._write_mark()
+        if self._mark:
+            self._confirmed()
+
+    def _advance_mark(self, job: int, attempt: int) -> None:
+        super()._advance_mark(job, attempt)
+        if self._mark:
+            self._confirmed()
+
+    def tail(self, after: int = 0, upto: int | None = None, whole: bool = False) -> Iterator[tuple[int, Record]]:
         self._points.before("store.tail")
         self._faults.check(writes=False)
-        found = list(super().tail(after, upto))
+        found = list(super().tail(after, upto, whole))
         self._points.after("store.tail")
         return iter(found)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 
 from horae.backends.local import runner
 from horae.backends.protocol import Attempt
 from horae.core.commands import Decided
 from horae.core.engine import Engine
-from horae.core.events import JobFailed, JobFinished, JobStopped, LaunchFailed
+from horae.core.events import JobFailed, JobFinished, JobStopped, JobSubmitted, LaunchFailed
 from horae.core.invariants import check
 from horae.core.states import CANCELLED, CANCELLING, ENDED, HELD, HOLDING, STATES, State
 from horae.service.daemon import Daemon
-from horae.service.store.store import Record
+from horae.service.store.record_rows import Record, job_number
 from tests.simulation.trouble import difference, same
 from tests.world.model_cluster import ModelCluster
 
@@ -45,6 +46,10 @@ class Promises:
     ended: set[Attempt] = field(default_factory=set)
     finished: dict[str, int] = field(default_factory=dict)
 
+    def copy(self) -> Promises:
+        """All of them, as they are now."""
+        return replace(self, **{name: type(value)(value) for name, value in vars(self).items()})
+
 
 class Invariants:
     """Looks at the cluster itself, the journal, and the service as it lives."""
@@ -55,14 +60,36 @@ class Invariants:
         self.shadow: Engine | None = None
         #: Whether the file server has lost power.
         self.power_was_cut = False
+        #: Whether an older journal was accepted, and attempts that it takes for living though they may have ended.
+        self.loss_accepted = False
+        self._in_doubt: set[Attempt] = set()
+        #: Numbers of jobs, and attempts, that were ever given by any journal, and those that are not confirmed yet.
+        self._given: set[int | Attempt] = set()
+        self._unconfirmed: set[int | Attempt] = set()
+
+    def accept_loss(self, promises: Promises, engine: Engine) -> None:
+        """An older journal is accepted, which leads to `engine`: what it does not know is not promised any more.
+
+        `promises` are those of its time. What was used after it, however, is not used again.
+        """
+        may_be_cancelled = self.promises.may_be_cancelled
+        self.promises = replace(promises.copy(), may_be_cancelled=may_be_cancelled)
+        self.loss_accepted, self.shadow = True, engine
+        self._in_doubt = self.promises.launched - self.promises.ended
+        # A commit that nobody has heard of is lost with all that it gave.
+        self._unconfirmed = set()
 
     # --- when it happens
 
     def written(self, record: Record) -> None:
         """A record is in the journal."""
         promises = self.promises
-        if isinstance(record, Decided):
-            promises.launched |= {(launch.job, launch.attempt) for launch in record.launches}
+        if isinstance(record, JobSubmitted):
+            self._give({job_number(record.spec.id)})
+        elif isinstance(record, Decided):
+            launched = {(launch.job, launch.attempt) for launch in record.launches}
+            self._give(launched)
+            promises.launched |= launched
             promises.stopped |= {(stop.job, stop.attempt) for stop in record.stops}
         elif isinstance(record, _ENDS):
             attempt = (record.job, record.attempt)
@@ -78,6 +105,16 @@ class Invariants:
             if isinstance(record, JobStopped | JobFailed):
                 self._check_progress(record)
 
+    def _give(self, numbers: AbstractSet[int | Attempt]) -> None:
+        again = numbers & (self._given | self._unconfirmed)
+        require(not again, f"the numbers {again} are given again")
+        self._unconfirmed |= numbers
+
+    def confirmed(self) -> None:
+        """The high-water mark covers all that is written."""
+        self._given |= self._unconfirmed
+        self._unconfirmed = set()
+
     def _forges_its_end(self, job: str) -> bool:
         """Whether a job writes the last word of its own runner: who does so gives its GPUs away."""
         return runner.EXIT in self._cluster.plans[job.rpartition("-")[0]].garbage
@@ -87,7 +124,10 @@ class Invariants:
         saved = self._cluster.saved.get(record.job, 0.0)
         # What a file server that lost power has lost of old orders may lead to a checkpoint.
         require(
-            bool(plan.garbage) or self.power_was_cut or record.work_done >= saved - 1e-6,
+            bool(plan.garbage)
+            or self.power_was_cut
+            or (record.job, record.attempt) in self._in_doubt
+            or record.work_done >= saved - 1e-6,
             f"{record} forgets work: {saved} was saved",
         )
 

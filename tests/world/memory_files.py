@@ -41,7 +41,7 @@ class _Folder(dict[str, "_File | _Folder"]):
 
 @dataclass(slots=True)
 class _Handle:
-    file: _File
+    file: _File | _Folder
     position: int = 0
 
 
@@ -79,7 +79,7 @@ class _Reader(io.BytesIO):
     """A file that is read."""
 
     def __init__(self, files: MemoryFiles, handle: int) -> None:
-        super().__init__(files.handles[handle].file.data)
+        super().__init__(files.content(handle).data)
         self._files, self._handle = files, handle
 
     def fileno(self) -> int:
@@ -219,9 +219,9 @@ class MemoryFiles:
         elif isinstance(found, _Folder):
             if flags & (os.O_WRONLY | os.O_RDWR):
                 raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
-            # A folder is opened to be synced.
-            found = _File(0, 0.0)
-        if flags & os.O_TRUNC:
+        elif flags & os.O_DIRECTORY:
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+        if flags & os.O_TRUNC and isinstance(found, _File):
             found.data, found.mtime_s = b"", self.clock()
         handle = self._new_number()
         self.handles[handle] = _Handle(found)
@@ -252,24 +252,43 @@ class MemoryFiles:
 
     def write(self, handle: int, data: bytes) -> int:
         self.before("file.write", "")
-        file = self.handles[handle].file
+        file = self.content(handle)
         file.data, file.mtime_s, file.synced = file.data + data, self.clock(), False
         self._unsynced.append(file)
         self.after("file.write", "")
         return len(data)
 
+    def pwrite(self, handle: int, data: bytes, start: int) -> int:
+        """Write in place. A block is written whole or not at all, and here it survives a power cut at once."""
+        self.before("file.write", "")
+        file = self.content(handle)
+        file.data = file.data[:start].ljust(start, b"\0") + data + file.data[start + len(data) :]
+        self.after("file.write", "")
+        return len(data)
+
     def read(self, handle: int, count: int) -> bytes:
-        opened = self.handles[handle]
-        data = opened.file.data[opened.position : opened.position + count]
+        self.before("file.read", "")
+        opened, file = self.handles[handle], self.content(handle)
+        data = file.data[opened.position : opened.position + count]
         opened.position += len(data)
+        self.after("file.read", "")
         return data
+
+    def content(self, handle: int) -> _File:
+        """The file that is open."""
+        file = self.handles[handle].file
+        if isinstance(file, _Folder):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
+        return file
 
     def close(self, handle: int) -> None:
         self.handles.pop(handle, None)
 
     def fsync(self, handle: int) -> None:
         self.before("file.sync", "")
-        self.handles[handle].file.synced = True
+        file = self.handles[handle].file
+        if isinstance(file, _File):
+            file.synced = True
         self._sync()
         self.after("file.sync", "")
 
@@ -302,6 +321,12 @@ class MemoryFiles:
     def rename(self, source: str, path: str) -> None:
         self.before("file.rename", path)
         found, (folder, name), (old, old_name) = self.find(source), self._parent(path), self._parent(source)
+        if isinstance(replaced := folder.get(name), _Folder) and isinstance(found, _File):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+        if isinstance(found, _Folder):
+            if replaced:
+                raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+            self._folders.clear()
         self._put(folder, name, found)
         self._put(old, old_name, None)
         self.after("file.rename", path)
@@ -319,14 +344,12 @@ class MemoryFiles:
         self.after("file.unlink", path)
 
     def utime(self, where: str | int, times: tuple[float, float] | None = None, **_: Any) -> None:
-        if isinstance(where, int):
-            self.handles[where].file.mtime_s = self.clock()
-            return
-        self.before("file.touch", where)
-        file = self.find(where)
+        path = "" if isinstance(where, int) else where
+        self.before("file.touch", path)
+        file = self.handles[where].file if isinstance(where, int) else self.find(where)
         if isinstance(file, _File):
             file.mtime_s = self.clock()
-        self.after("file.touch", where)
+        self.after("file.touch", path)
 
     def scandir(self, path: str) -> _Scan:
         self.before("file.list", path)
@@ -335,6 +358,9 @@ class MemoryFiles:
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
         self.after("file.list", path)
         return _Scan(_Entry(self, path, name) for name in sorted(folder))
+
+    def listdir(self, path: str) -> list[str]:
+        return [entry.name for entry in self.scandir(path)]
 
     def chmod(self, path: str, mode: int, **_: Any) -> None:
         self.find(path)
@@ -356,8 +382,10 @@ _ONE = {
     "open": "open",
     "write": "write",
     "read": "read",
+    "pwrite": "pwrite",
     "close": "close",
     "fsync": "fsync",
+    "fdatasync": "fsync",
     "stat": "stat",
     "lstat": "stat",
     "fstat": "stat",
@@ -366,6 +394,7 @@ _ONE = {
     "remove": "unlink",
     "utime": "utime",
     "scandir": "scandir",
+    "listdir": "listdir",
     "chmod": "chmod",
 }
 _TWO = {"link": "link", "rename": "rename", "replace": "rename"}

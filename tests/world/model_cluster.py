@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -223,6 +223,7 @@ class ModelCluster(ClusterDriver):
 
     def lose_memory(self) -> None:
         """The cluster manager was restarted, and has forgotten all pieces; their processes go on."""
+        self.thaw(self.nodes)
         for piece in list(self.pieces):
             self._drop(piece)
 
@@ -230,6 +231,11 @@ class ModelCluster(ClusterDriver):
         """A node is gone with all that runs there."""
         self.nodes[name].up = False
         self._end_processes(lambda each: each.piece.node == name)
+
+    def thaw(self, nodes: Container[str]) -> None:
+        """Let frozen runners go on. Nobody is left to end a job whose runner is frozen out of everybody's sight."""
+        for each in self.runners:
+            each.frozen = each.frozen and each.piece.node not in nodes
 
     def bring_back(self, name: str, kills: bool) -> None:
         """A node is back, whatever was wrong. The cluster manager may kill what it believed to have ended."""
@@ -250,7 +256,7 @@ class ModelCluster(ClusterDriver):
         for each in self.runners:
             if which(each):
                 each.lives = each.job_lives = False
-        self.runners = [each for each in self.runners if each.lives]
+        self.runners = [each for each in self.runners if not which(each)]
 
     # --- the truth
 

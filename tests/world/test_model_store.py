@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from horae.backends.task import Task
 from horae.core.cluster import Node
-from horae.core.commands import Decided, Stop, StopWhy
-from horae.core.events import JobHeld, JobProgressed, JobSubmitted, NodeJoined, NodeLost, SettingsChanged
-from horae.service.store.connection import StoreTrouble
+from horae.core.commands import Decided, Launch, Stop, StopWhy
+from horae.core.events import (
+    JobHeld,
+    JobProgressed,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    NumbersRaised,
+    SettingsChanged,
+)
+from horae.service.store.chain import JournalDamaged, JournalLost
+from horae.service.store.connection import StoreInUse, StoreTrouble
+from horae.service.store.high_water_mark import HighWaterMark
 from horae.service.store.store import Store
-from horae.service.store.store_lock import StoreInUse
 from horae.service.store.stored_records import Act, TokenRecord
 from horae.service.tokens import digest_of
 from tests.builders import job
-from tests.world.model_store import Disk, LessThanConfirmed, ModelStore
+from tests.world.model_store import Disk, ModelStore
 
 
 class Calls:
@@ -43,6 +54,12 @@ class Calls:
         calls = (
             ("tail", (some(0, 60),)),
             ("tail", (some(0, 30), some(0, 90))),
+            ("tail", (some(0, 60), None, True)),
+            ("tail", (some(0, 30), some(0, 90), True)),
+            ("covered_seq", ()),
+            ("highest_numbers", (some(0, 90),)),
+            ("fact", ("standby",)),
+            ("save_fact", ("standby", {"url": str(some(1, 9))})),
             ("job_records", (f"j-{some(1, 4)}",)),
             ("last_seq", ()),
             ("try_writing", ()),
@@ -77,7 +94,10 @@ class Calls:
                 NodeJoined(now_s, Node("v", "v100", 2)),
                 NodeLost(now_s, "v"),
                 SettingsChanged(now_s, "fifo"),
+                NumbersRaised(now_s, self._random.randint(0, 9), self._random.randint(0, 9)),
                 Decided(now_s, False, stops=(Stop(name, 1, StopWhy.PREEMPTED, "j-1"),)),
+                Decided(now_s, True, launches=(Launch(name, self._random.randint(1, 9), (0,), 0, 0.0),)),
+                Decided(now_s, True, memory=(("served", np.array([0, 3]), np.array([now_s, 1.0])),)),
             )
         )
 
@@ -85,9 +105,9 @@ class Calls:
 def answer(store: Any, name: str, words: tuple[Any, ...]) -> object:
     try:
         said = getattr(store, name)(*words)
-    except StoreTrouble:
-        return StoreTrouble
-    return [(seq, repr(record)) for seq, record in said] if isinstance(said, Iterator) else said
+        return [(seq, repr(record)) for seq, record in said] if isinstance(said, Iterator) else said
+    except (StoreTrouble, JournalDamaged) as why:
+        return type(why)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -100,28 +120,52 @@ def test_the_model_answers_as_the_store_does(tmp_path: Path, seed: int) -> None:
 
 def test_the_model_has_every_public_method_of_the_store() -> None:
     public = {name for name in vars(Store) if not name.startswith("_")}
-    assert public <= set(dir(ModelStore))
+    assert public <= set(dir(ModelStore(Disk())))
 
 
-def test_a_second_model_store_is_refused_and_a_replaced_one_may_not_append() -> None:
+def test_both_stores_keep_the_same_mark(tmp_path: Path) -> None:
+    real, model = Store(f"sqlite:///{tmp_path}/journal.db", own=True), ModelStore(Disk(), own=True)
+    marks = [HighWaterMark(tmp_path / name) for name in ("real", "model")]
+    records = [record for _, words in Calls(0) for record in (words[0] if _ == "append" else ())]
+    for store, mark in zip((real, model), marks, strict=True):
+        store.append(records[:9])
+        store.keep_mark(mark)
+        store.append(records[9:12], (), [Act(1.0, "ann", "hold", "a")])
+        store.add_token(TokenRecord("k", digest_of("k"), "ann", "user", 1.0))
+        store.close()
+    counted = [replace(mark.mark, identity="", head="") for mark in marks if mark.mark]
+    assert counted[0] == counted[1]
+    assert counted[0].seq == 12
+
+
+def test_a_second_model_store_is_refused_and_a_replaced_one_may_not_write() -> None:
     disk = Disk()
     first = ModelStore(disk, own=True)
     with pytest.raises(StoreInUse):
         ModelStore(disk, own=True)
     disk.owner = None
     second = ModelStore(disk, own=True)
+    assert second.term > first.term
+    for write in (lambda: first.append([JobHeld(1.0, "a")]), first.try_writing, lambda: first.save_checkpoint(1, b"")):
+        with pytest.raises(StoreInUse):
+            write()
+    assert second.append([JobHeld(1.0, "a")]) == 1
+    second.close()
     with pytest.raises(StoreInUse):
         first.append([JobHeld(1.0, "a")])
-    assert second.append([JobHeld(1.0, "a")]) == 1
 
 
-def test_a_model_store_that_was_set_back_is_refused() -> None:
-    disk = Disk()
+def test_a_model_store_that_was_set_back_is_refused(tmp_path: Path) -> None:
+    disk, mark = Disk(), HighWaterMark(tmp_path / "mark")
     store = ModelStore(disk, own=True)
+    store.keep_mark(mark)
     store.append([JobHeld(1.0, "a")])
     copy = disk.backup()
     store.append([JobHeld(2.0, "a")])
-    store.close()
+    ModelStore(disk).verify(mark.mark)
     disk.restore(copy)
-    with pytest.raises(LessThanConfirmed):
-        ModelStore(disk, own=True)
+    with pytest.raises(JournalLost):
+        ModelStore(disk).verify(mark.mark)
+    ModelStore(disk).append([JobHeld(3.0, "a"), JobHeld(3.0, "a")])
+    with pytest.raises(JournalLost):
+        ModelStore(disk).verify(mark.mark)

@@ -23,11 +23,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from horae.backends import saved_work
 from horae.backends.attempt_round import ReconcilerSettings
 from horae.backends.driver import SeenNode
 from horae.backends.local import runner, runner_order
 from horae.backends.protocol import Start
 from horae.backends.reconcile import Reconciler
+from horae.backends.saved_work import TimedReads
+from horae.backends.terms import Term, known_term
 from horae.core import checkpoint
 from horae.core.cluster import Node
 from horae.core.engine import Engine
@@ -42,13 +45,16 @@ from horae.service.job_file import read_job
 from horae.service.operations import Operations
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
+from horae.service.store.chain import JournalLost
+from horae.service.store.connection import StoreInUse
+from horae.service.store.high_water_mark import MARK_FILE, HighWaterMark
+from horae.service.store.opening import raise_numbers, take_store
 from horae.service.store.store import Record
-from horae.service.store.store_lock import StoreInUse
 from tests.world.faults import POINTS, Answer, Crash, CrashPoints, FaultyStore, FileFaults, StoreFaults
-from tests.world.invariants import Broken, Invariants, require
+from tests.world.invariants import Broken, Invariants, Promises, require
 from tests.world.memory_files import ROOT, MemoryFiles, mounted
 from tests.world.model_cluster import JobPlan, ModelCluster
-from tests.world.model_store import Disk, LessThanConfirmed, ModelStore
+from tests.world.model_store import Disk, ModelStore
 
 #: Steps of a seed, and faults among them, at least.
 STEPS, FAULTS = 200, 10
@@ -82,7 +88,8 @@ GARBAGE = (
     b'{"step": NaN, "total": -1, "code": "x", "stopped": [], "up_s": "y", "up_at": {}, "pid": []}',
     b"\xff\xfe\x00" * 50,
 )
-SHARED = Path(ROOT) / "shared"
+#: The folder of jobs, and that of the services.
+SHARED, STATE = Path(ROOT) / "shared", Path(ROOT) / "state"
 
 
 class SteppedDaemon(Daemon):
@@ -136,6 +143,15 @@ class Asked:
     what: str
     target: str
     answer: Answer
+    life: Life
+
+
+@dataclass
+class Backup:
+    """A copy of the journal, and what was promised when it was made."""
+
+    disk: Disk
+    promises: Promises
 
 
 class World:
@@ -169,8 +185,13 @@ class World:
         self._jobs = 0
         #: When the reconciler may take a turn again, if its driver hangs.
         self._hangs_until_s = 0.0
-        #: A copy of the journal: an old one, and while the journal is set back the newest.
-        self._copy: Disk | None = None
+        #: An old copy of the journal and, while it is in the journal's place, the newest one.
+        self._old_copy: Backup | None = None
+        self._newest: Disk | None = None
+        #: Whether the operator goes on with an old copy, until a service has started on it.
+        self._accepts_loss = False
+        #: Services that another has taken over from, and that have not noticed.
+        self._overtaken: list[Life] = []
         #: Number of the record after which the service was last looked at.
         self._checked = 0
         #: What ends by itself, and when.
@@ -226,39 +247,72 @@ class World:
     def start_service(self) -> None:
         """Start a service on what is durable; it may be refused, or die while it starts."""
         assert self.life is None
-        self.points = CrashPoints(self.deaths, armed=self.points.armed)
-        before = self.invariants.shadow
+        self.points = points = CrashPoints(self.deaths, armed=self.points.armed)
         try:
-            store = FaultyStore(self.disk, self.points, self.store_faults, self._written)
-        except LessThanConfirmed:
-            self.note("refused: the journal was set back")
-            assert self._copy
-            self.disk.restore(self._copy)
-            return
+            store = FaultyStore(self.disk, points, self.store_faults, self._written, self.invariants.confirmed)
         except UserError as why:
             self.note(f"not started: {why}")
             return
         try:
+            self._open(store)
             recovered, _ = recover(store, self.beginning)
-            if before is None:
+            if self.invariants.shadow is None:
                 self.invariants.shadow = recovered
             else:
-                self.invariants.check_journal(before, recovered)
+                self.invariants.check_journal(self.invariants.shadow, recovered)
             self.life = self._new_life(store)
             self.life.daemon._resume()
         except Crash:
-            self._end_life(store)
-        except UserError as why:
+            self._end_life(store, points)
+        except JournalLost:
+            self._end_life(store, points)
+            self._choose_journal()
+        except (UserError, OSError) as why:
             self.note(f"not started: {why}")
-            self._end_life(store)
+            self._end_life(store, points)
         else:
-            self.note("started")
+            self.note(f"started, term {store.term}")
             self._check()
 
+    def _open(self, store: FaultyStore) -> None:
+        """Verify the journal as `store/opening.py` does."""
+        try:
+            take_store(store, STATE)
+        except JournalLost as lost:
+            if not self._accepts_loss:
+                raise
+            mark = HighWaterMark(STATE / MARK_FILE)
+            self.note(f"loss accepted: {raise_numbers(store, mark.mark, (STATE, SHARED), lost.what)}")
+            store.keep_mark(mark)
+        self._accepts_loss, self._newest = False, None
+
+    def _choose_journal(self) -> None:
+        """The journal was set back, and the start refused: put the newest one back, or go on with the old one."""
+        if self._accepts_loss:
+            return
+        assert self._newest
+        assert self._old_copy
+        if self._random.random() < 0.5:
+            self.note("the newest journal is put back")
+            self.disk.restore(self._newest)
+            self._newest = None
+            return
+        self.note("an old journal is accepted")
+        self.faults["loss accepted"] += 1
+        self._accepts_loss, self._checked = True, 0
+        engine, _ = recover(ModelStore(self.disk), self.beginning)
+        self.invariants.accept_loss(self._old_copy.promises, engine)
+        self._old_copy = None
+
     def _new_life(self, store: FaultyStore) -> Life:
+        """As the server makes a service: it has a term above all terms that are known."""
+        store.raise_term(known_term(STATE, store.identity))
+        term = Term(STATE, store.identity, store.term)
+        term.claim()
         reconciler = SteppedReconciler(
             self.cluster, SHARED, settings=self._random.choice(SETTINGS), python="python3", monotonic=lambda: self.now_s
         )
+        reconciler.act_under(term)
         reconciler.invariants = self.invariants
         daemon = SteppedDaemon(store, reconciler, self.beginning, self._clock(store), lambda job, attempt: {})
         daemon.points, daemon.waits = self.points, self.pass_time
@@ -272,24 +326,32 @@ class World:
         not_before_s = last[1].at_s if last else 0.0
         return wall_clock(store.epoch, not_before_s, lambda: self.now_s + self.day_s, lambda: self.now_s)
 
-    def _end_life(self, store: FaultyStore) -> None:
+    def _end_life(self, store: FaultyStore, points: CrashPoints) -> None:
+        """A service is dead, and with it its lock and all requests that it has not answered."""
         self.note("died")
-        self.points.dead, self.points.armed = True, None
+        points.dead, points.armed = True, None
         store.close()
-        self.life, self._asked = None, []
+        self._asked = [asked for asked in self._asked if asked.life.store is not store]
+        self._overtaken = [life for life in self._overtaken if life.store is not store]
+        if self.life and self.life.store is store:
+            self.life = None
 
-    def _live(self, what: Callable[[Life], None]) -> None:
-        """Let the service do something; it may die of it."""
-        life = self.life
+    def _live(self, what: Callable[[Life], None], life: Life | None = None) -> None:
+        """Let the service, or one that was taken over, do something; it may die of it."""
+        life = life or self.life
         if life is None:
             self.start_service()
             return
+        before, self.points = self.points, life.points
         try:
             what(life)
-        except Crash:
+        except (Crash, StoreInUse) as why:
+            # Who finds another service in its place ends.
+            require(isinstance(why, Crash) or life is not self.life, f"the service ends: {why}")
             self._hear_answers()
-            self._end_life(life.store)
-            return
+            self._end_life(life.store, life.points)
+        finally:
+            self.points = self.life.points if self.life else before
         self._check()
 
     def _check(self) -> None:
@@ -299,6 +361,7 @@ class World:
         daemon = self.life.daemon
         if daemon.seq == self._checked:
             return
+        self.faults["orphans seen"] += bool(daemon.orphans.attempts)
         self._checked = daemon.seq
         self.invariants.check_service(daemon)
         if not daemon._in_doubt and self.invariants.shadow and daemon.seq == self.disk.last:
@@ -349,12 +412,16 @@ class World:
 
     def _cycle(self) -> None:
         self.pass_time(self._random.choice((0.05, 0.05, 0.25, 1.0)))
-        self._live(lambda life: life.daemon._cycle())
+        self._live(lambda life: life.daemon._cycle(), self._who())
 
     def _turn(self) -> None:
         self.pass_time(self._random.choice((0.0, 0.1, 0.5, 1.0)))
         if self.now_s >= self._hangs_until_s:
-            self._live(lambda life: life.reconciler._take_turn())
+            self._live(lambda life: life.reconciler._take_turn(), self._who())
+
+    def _who(self) -> Life | None:
+        """The service, or now and then one that was taken over."""
+        return self._random.choice(self._overtaken) if self._overtaken and self._random.random() < 0.3 else self.life
 
     def _report(self) -> None:
         """A progress report arrives: in order, late, twice, or never."""
@@ -366,7 +433,10 @@ class World:
         if self._random.random() < 0.2:
             reports.append(report)
         self.note(f"report {report}")
-        self.life.operations.progress(*report)
+        try:
+            self.life.operations.progress(*report)
+        except UserError as why:
+            require(self.invariants.loss_accepted, f"{report} was refused: {why}")
 
     # --- who asks for what
 
@@ -379,7 +449,7 @@ class World:
         try:
             what(self.life)
         except Crash:
-            self._end_life(self.life.store)
+            self._end_life(self.life.store, self.life.points)
 
     def _submit(self, life: Life) -> None:
         self._jobs += 1
@@ -453,7 +523,7 @@ class World:
     def _ask(self, life: Life, what: str, target: str, call: Callable[[], Any]) -> None:
         self.note(f"ask {what} {target}")
         call()
-        self._asked.append(Asked(what, target, life.daemon.asked))
+        self._asked.append(Asked(what, target, life.daemon.asked, life))
 
     def _hear_answers(self) -> None:
         """Take down what the service has acknowledged."""
@@ -503,7 +573,7 @@ class World:
     def _kill(self) -> None:
         """The service dies between two steps."""
         if self.life:
-            self._end_life(self.life.store)
+            self._end_life(self.life.store, self.life.points)
 
     def _last(self, cure: Callable[[], None]) -> None:
         """Let a fault last for a while."""
@@ -558,13 +628,15 @@ class World:
         if how == "power":
             self.cluster.cut_power(name)
         node.in_touch = how not in ("touch", "both")
+        self.cluster.thaw(() if node.in_touch else (name,))
         node.has_folder = how not in ("folder", "both")
         node.shown, node.open, node.foreign = how != "hidden", how != "closed", how == "foreign"
 
     def _freeze(self) -> None:
         """A runner freezes, or goes on."""
-        if self.cluster.runners:
-            each = self._random.choice(self.cluster.runners)
+        runners = [each for each in self.cluster.runners if self.cluster.nodes[each.piece.node].in_touch]
+        if runners:
+            each = self._random.choice(runners)
             each.frozen = not each.frozen
             self.note(f"{each.piece} {'freezes' if each.frozen else 'goes on'}")
 
@@ -598,33 +670,54 @@ class World:
             pass
         else:
             raise Broken("two services own one store")
-        if self._random.random() < 0.5:
+        how = self._random.choice(("refused", "between", "at a point", "at a point"))
+        if how == "between":
+            self._take_over(life)
+        elif how == "at a point":
+            count = self._random.choice((1, 2, 5, 20, 60))
+            life.points.arm("", count, lambda: self._take_over(life))
+
+    def _take_over(self, life: Life) -> None:
+        """A service loses its lock while it does something, and goes on when another has taken over."""
+        if life is not self.life:
             return
-        # The first has lost its connection, and with it the lock.
-        self.disk.owner = None
-        self.life, self._asked = None, []
+        self.note("taken over")
+        self.faults["taken over"] += 1
+        self.disk.owner, self.life = None, None
+        self._overtaken.append(life)
+        self._cures.append((self.now_s + self._random.choice((5.0, 20.0, 60.0)), lambda: self._drop(life)))
         self.start_service()
-        for _ in range(3):
-            try:
-                life.daemon._cycle()
-            except (StoreInUse, Crash):
-                break
+        for _ in range(self._random.randint(0, 6)):
+            act = self._random.choice((Daemon._cycle, Reconciler._take_turn))
+            self._live(lambda new, act=act: act(new.daemon if act is Daemon._cycle else new.reconciler))
+        self.points = life.points
+
+    def _drop(self, life: Life) -> None:
+        """A service that was taken over is gone at last."""
+        if life in self._overtaken:
+            self._end_life(life.store, life.points)
 
     def _restore(self) -> None:
-        """The journal is set back to an older copy while the service is down: the next start is refused."""
+        """The journal is set back to an older copy while no service runs: the next start is refused."""
         self._kill()
-        if self.disk.last < self.disk.high_water:
+        for life in list(self._overtaken):
+            self._drop(life)
+        if self._newest or self._accepts_loss:
             return
-        newest, copy = self.disk.backup(), self._copy
-        if copy is not None and copy.last < newest.last:
-            self.disk.restore(copy)
-        self._copy = newest
+        old, newest = self._old_copy, self.disk.backup()
+        if old is None or self._random.random() < 0.3:
+            self._old_copy = Backup(newest, self.invariants.promises.copy())
+        elif old.disk.last < newest.last:
+            self.disk.restore(old.disk)
+            self._newest = newest
 
     # --- in the end
 
     def _settle(self) -> None:
         """Nothing goes wrong any more; every job must end."""
         self.note("settle")
+        for life in list(self._overtaken):
+            self._drop(life)
         self.points.armed, self._cures = None, []
         self.store_faults = self._reset(self.store_faults, StoreFaults())
         self.file_faults = self._reset(self.file_faults, FileFaults())
@@ -672,6 +765,8 @@ class World:
     def _all_over(self, life: Life) -> bool:
         jobs = life.daemon.engine.jobs
         over = all(STATES[state] in ENDED for state in jobs.state[: len(jobs)].tolist())
+        # What the journal has lost ends by itself.
+        over = over and not any(self.cluster.living())
         return over and not life.daemon._in_doubt and not self._asked and not life.daemon._inbox
 
     def _unfinished(self) -> str:
@@ -682,6 +777,16 @@ class World:
         over = [state.name for state in ENDED]
         stuck = {job: state for job, state in states.items() if state not in over}
         return f"{stuck}, trouble: {self.life.daemon.backend.trouble!r}"
+
+
+class PromptReads(TimedReads):
+    """Reads at once, in the world's one thread."""
+
+    def read(self, read: Callable[[], Any], otherwise: Any) -> Any:
+        try:
+            return read()
+        except Exception:
+            return otherwise
 
 
 class PromptEncoder(CheckpointEncoder):
@@ -710,8 +815,8 @@ _FAULTS: dict[str, tuple[int, Callable[[World], None]]] = {
     "runner killed": (6, World._kill_runner),
     "submissions": (8, World._fail_submissions),
     "forgetful": (3, World._forget_pieces),
-    "second service": (3, World._second_service),
-    "restore": (3, World._restore),
+    "second service": (6, World._second_service),
+    "restore": (6, World._restore),
 }
 
 
@@ -720,6 +825,7 @@ def simulated(current: Callable[[], World]) -> Iterator[None]:
     """What the code under test takes from the process: files, ports, and the garbage collector."""
     with (
         mounted(lambda: current().files),
+        mock.patch.object(saved_work, "READS", PromptReads()),
         mock.patch.object(runner_order, "_free_port", return_value=29000),
         mock.patch.object(daemon_module, "collect_all"),
         mock.patch.object(daemon_module, "set_aside"),
@@ -734,6 +840,7 @@ def run_seed(seed: int, deaths: Counter[str] | None = None, tell: Callable[[str]
     with simulated(lambda: world):
         try:
             SHARED.mkdir()
+            STATE.mkdir()
             world.run()
         except BaseException as why:
             why.add_note(

@@ -8,6 +8,7 @@ the last one stopped. An attempt is identified by (job, number), and no attempt 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,13 @@ Attempt = tuple[str, int]
 RUN_AGAIN = 75
 #: Exit code reported for an attempt that was killed, by Horae or by the machine: 128 + SIGKILL.
 KILLED = 137
+
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
+
+def is_shortage(error: Exception) -> bool:
+    """Whether this machine is short of descriptors, memory or processes for now: no fault of what is being started."""
+    return isinstance(error, OSError) and error.errno in _SHORT
 
 
 @dataclass(frozen=True, slots=True)

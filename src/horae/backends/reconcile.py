@@ -40,6 +40,7 @@ from horae.backends.protocol import Attempt, Seen, Sight, Start
 from horae.backends.shared_folder import OrderedAttempt, SharedFolder, piece_log, read_secrets
 from horae.backends.silent_ends import SilentEnds
 from horae.backends.task import Task
+from horae.backends.terms import Overtaken
 from horae.core.cluster import BadCluster
 from horae.core.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, LaunchFailed
 
@@ -108,8 +109,8 @@ class Reconciler(LookingBackend):
         # Shared with the daemon's thread, under the lock.
         self._notes: list[_Note] = []
         self._followed: dict[Attempt, FollowedAttempt] = {}
-        #: Attempts that cannot start, since others had their ids.
-        self._used: set[Attempt] = set()
+        #: Attempts that were started or stopped though attempts with their ids had ended and were forgotten.
+        self._forgotten: set[Attempt] = set()
         # Of the thread alone.
         #: The nodes of the last look, by name. They are kept while the cluster is out of sight.
         self._last_seen: dict[str, Seen] = {}
@@ -153,14 +154,14 @@ class Reconciler(LookingBackend):
         with self._lock:
             events, self._events = self._events[:_EVENTS], self._events[_EVENTS:]
             # What was told of forgotten attempts is known.
-            attempts = self._followed.keys() | self._used
+            attempts = self._followed.keys() | self._forgotten
             news = [event for event in events if (of := _attempt_of(event)) is None or of in attempts]
         return [replace(event, at_s=now_s) for event in news]
 
     def forget(self, job: str, attempt: int) -> None:
         """Drop the records of an ended attempt. Its logs stay, and it never runs again."""
         with self._lock:
-            self._used.discard((job, attempt))
+            self._forgotten.discard((job, attempt))
             followed = self._followed.get((job, attempt))
             if followed and followed.ended:
                 del self._followed[job, attempt]
@@ -250,7 +251,7 @@ class Reconciler(LookingBackend):
             return False
         try:
             do()
-        except OutOfSight:
+        except (OutOfSight, Overtaken):
             raise
         except Exception as why:
             self._log_fault(why)
@@ -267,7 +268,8 @@ class Reconciler(LookingBackend):
                 if folder.order(note) or folder.is_tracked(attempt):
                     self._follow(folder.attempt(attempt))
                 else:
-                    self._tell_used(attempt)
+                    why = "its folder was used by another attempt"
+                    self._tell_of_forgotten(attempt, LaunchFailed(0.0, *attempt, why))
             case _Stop():
                 self._take_stop(folder, (note.job, note.attempt))
             case _Forget():
@@ -283,16 +285,20 @@ class Reconciler(LookingBackend):
                 followed.ordered.tell_to_stop()
             else:
                 self._follow(folder.attempt(attempt))
+        elif not folder.is_tracked(attempt):
+            # It has ended and is forgotten, so the journal had its end. One that was restored has not.
+            done = folder.work_done(folder.attempt(attempt))
+            self._tell_of_forgotten(attempt, JobStopped(0.0, *attempt, done))
 
     def _follow(self, ordered: OrderedAttempt) -> None:
         with self._lock:
             self._followed[ordered.id] = FollowedAttempt(ordered, ordered.stop_requested)
 
-    def _tell_used(self, attempt: Attempt) -> None:
-        """Tell that an attempt cannot start: its folder has the end of another one, which was forgotten."""
+    def _tell_of_forgotten(self, attempt: Attempt, end: Event) -> None:
+        """Tell the end of an attempt whose folder has the end of one that was forgotten."""
         with self._lock:
-            self._used.add(attempt)
-            self._events.append(LaunchFailed(0.0, *attempt, "its folder was used by another attempt"))
+            self._forgotten.add(attempt)
+            self._events.append(end)
 
     # --- 2. to 4.: look, act, tell
 

@@ -30,7 +30,7 @@ class Term:
         self._own = {"journal": journal, "term": number}
 
     def claim(self) -> None:
-        """Make the term known to services before this one. Raises if it is known of a later one."""
+        """Make the term known to services before this one. Raises if a later one is known, or nobody can tell now."""
         if not self._number:
             return
         highest = known_term(self._folder, self._own_journal)
@@ -41,26 +41,26 @@ class Term:
             runner.write_atomically(str(self._folder), TERM_FILE, self._own)
 
     def check(self) -> None:
-        """Raise if another service has claimed the folder since."""
+        """Raise `Overtaken` if another service has claimed the folder since, and OSError if nobody can tell now."""
         if not self._number:
             return
-        found = read_json(self._folder / TERM_FILE)
+        found = read_json(self._folder / TERM_FILE, sure=True)
         if found is not None and found != self._own:
             raise Overtaken(_sentence(found.get("term"), self._number))
 
     @property
     def is_held(self) -> bool:
-        """Whether no other service has claimed the folder since."""
+        """Whether no other service has claimed the folder since; False if nobody can tell now."""
         try:
             self.check()
-        except Overtaken:
+        except (Overtaken, OSError):
             return False
         return True
 
 
 def known_term(state: Path, journal: str) -> int:
-    """The highest term that a service with this journal has claimed; 0 if none has."""
-    found = read_json(state / TERM_FILE) or {}
+    """The highest term that a service with this journal has claimed; 0 if none has. OSError if nobody can tell."""
+    found = read_json(state / TERM_FILE, sure=True) or {}
     return int(found.get("term", 0)) if found.get("journal") == journal else 0
 
 

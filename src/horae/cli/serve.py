@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
 #: Least bytes of `--max-log`.
 LEAST_LOG_BYTES = 10_000
+
+
+class LocalRole(StrEnum):
+    """Roles of accounts of this machine that have no token."""
+
+    NONE = "none"
+    MEMBER = "member"
+    USER = "user"
+    VIEWER = "viewer"
+    ADMIN = "admin"
 
 
 def command(
@@ -202,6 +213,38 @@ def command(
         str | None,
         typer.Option("--url", metavar="URL", help="Where jobs on other machines reach the service: https://head:8642."),
     ] = None,
+    server_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server-name",
+            metavar="NAME",
+            help="Another name by which clients call the service (default: those of --host, --url and this machine); "
+            "repeatable.",
+        ),
+    ] = None,
+    socket: Annotated[
+        Path | None,
+        typer.Option(
+            "--socket",
+            metavar="FILE",
+            help="Unix socket for people on this machine, such as /run/horae/horae.sock (default: in the state "
+            "folder, for its owner alone).",
+        ),
+    ] = None,
+    local_users: Annotated[
+        LocalRole,
+        typer.Option(
+            "--local-users",
+            help="Role of other accounts of this machine that come by the socket without a token. Root and the account "
+            "of the service are admins there.",
+        ),
+    ] = LocalRole.NONE,
+    access_log: Annotated[
+        Path | None,
+        typer.Option(
+            "--access-log", metavar="FILE", help="Write a line on each request to this file, refused ones too."
+        ),
+    ] = None,
     standby: Annotated[
         bool,
         typer.Option(
@@ -242,6 +285,7 @@ def command(
     _excuse_slow_start()
     from horae.cli.setup.duration_options import read_size, read_span
     from horae.cli.setup.inputs import read_pairs, read_queue_file
+    from horae.service.roles import Role
     from horae.service.server import ServeOptions, Server
 
     asked = ServeOptions(
@@ -272,6 +316,10 @@ def command(
         volume=volume,
         backend_settings=read_pairs("--with storage-away=5m", more or ()),
         url=url,
+        server_names=tuple(server_name or ()),
+        socket=socket,
+        local_users=None if local_users is LocalRole.NONE else Role(local_users.value),
+        access_log=access_log,
         isolation=isolation,
         helper=helper,
         account_names=names,

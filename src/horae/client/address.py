@@ -14,6 +14,8 @@ from horae.core.errors import UserError
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
 _TOKEN = re.compile(r"[!-~]+")
+#: Begins the address of a service by its Unix socket.
+UNIX = "unix:"
 #: Files in the state folder with the address of the service, and of its standby.
 ADDRESS_FILES = ("address.json", "standby.json")
 #: If this is 1, tokens may cross the network without encryption. Jobs of a service that allows it have it.
@@ -30,7 +32,10 @@ class NoToken(UserError):
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a service, whether it is on this machine, and the token for it."""
+    """Address of a service, whether it is on this machine, and the token for it.
+
+    By its Unix socket (`unix:PATH`), the service knows the account that asks: the token may be empty.
+    """
 
     url: str
     local: bool
@@ -49,13 +54,13 @@ def default_state() -> Path:
 def find_address(url: str | None) -> Address:
     """The service at `url`, HORAE_URL or on this machine, in this order, with the first token found.
 
-    Several addresses, of a service and its standby, have commas between them. A token goes to no other address.
+    Several addresses, of a service and its standby, have commas between them. A token goes to no other address. An
+    address may be unix:PATH, the place of a service's Unix socket.
     """
     ca, named = os.environ.get("HORAE_CA"), url or _named_in_environment()
     found, ca = (named.split(","), ca) if named else _own_services(ca)
-    places = [place.strip() for place in found if place.strip()] or [""]
-    parts = [_checked(where) for where in places]
-    remote = [where for where, part in zip(places, parts, strict=True) if not _LOOPBACK.fullmatch(part.hostname or "")]
+    places = [_place(place.strip()) for place in found if place.strip()] or [_place("")]
+    remote = [where for where in places if not _is_local(where)]
     local = not named or not remote
     for where in remote:
         if where.startswith("http:") and not local and os.environ.get(_PLAIN_HTTP) != "1":
@@ -63,14 +68,26 @@ def find_address(url: str | None) -> Address:
                 f"Your token would cross the network to {where} without encryption: use https://, or, if the service "
                 f"has no TLS and you trust the network, set {_PLAIN_HTTP}=1."
             )
-    first, *others = (place.rstrip("/") for place in places)
-    return Address(first, local, _token(local), ca, tuple(others))
+    token = _token(local, [where.startswith(UNIX) for where in places])
+    return Address(places[0], local, token, ca, tuple(places[1:]))
 
 
 def _named_in_environment() -> str:
     """The addresses that the environment names: jobs have that of the standby in a variable of its own."""
     names = (os.environ.get(name, "") for name in ("HORAE_URL", "HORAE_STANDBY_URL"))
     return ",".join(filter(None, names)) if os.environ.get("HORAE_URL") else ""
+
+
+def _place(where: str) -> str:
+    """An address in its usual form; raises if it is none."""
+    if where.startswith(UNIX):
+        return where.replace("///", "/", 1)
+    _checked(where)
+    return where.rstrip("/")
+
+
+def _is_local(where: str) -> bool:
+    return where.startswith(UNIX) or bool(_LOOPBACK.fullmatch(urlsplit(where).hostname or ""))
 
 
 def _checked(url: str) -> SplitResult:
@@ -101,10 +118,12 @@ def _own_services(ca: str | None) -> tuple[list[str], str | None]:
 
 
 def _own_service(path: Path) -> tuple[str, str | None, int] | None:
-    """Address, CA and process id in a file of a service; None if there is no such file."""
+    """Address, by its Unix socket if it has one, CA and process id in a file of a service; None if there is none."""
     try:
         address = json.loads(path.read_text(encoding="utf-8"))
-        return str(address["url"]), address.get("ca"), int(address["pid"])
+        url, unix_socket = str(address["url"]), address.get("socket")
+        where = f"{UNIX}{unix_socket}" if unix_socket and Path(unix_socket).is_socket() else url
+        return where, address.get("ca"), int(address["pid"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -122,13 +141,23 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def _token(local: bool) -> str:
-    """The first token found. The state folder's token is an admin's, and used only for a service on this machine."""
+def _checked_tokens(local: bool) -> Iterator[str]:
     for source, text in _tokens(local):
         token = text.strip()
         if not _TOKEN.fullmatch(token):
             raise NoToken(f"{source} does not contain a token: put a token there, and nothing else.")
+        yield token
+
+
+def _token(local: bool, by_socket: list[bool]) -> str:
+    """The first token found. The state folder's token is an admin's, and used only for a service on this machine.
+
+    Services that are reached by a Unix socket know the account that asks, and need none.
+    """
+    for token in _checked_tokens(local and not all(by_socket)):
         return token
+    if any(by_socket):
+        return ""
     raise NoToken(
         "No token was found: set HORAE_TOKEN, or put the token into ~/.config/horae/token; "
         "an admin can make one with `horae token create USER`."

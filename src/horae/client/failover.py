@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from horae.client.http_connection import HttpConnection, Reply, Unreachable
+from horae.client.http_connection import HttpConnection, Reply, Unreachable, Untrusted
 
 #: Seconds for which a request is offered to all in turn: a standby takes over within ten. Seconds between two rounds.
 _TAKE_OVER_S, _AGAIN_S = 15.0, 0.5
@@ -16,7 +16,8 @@ _TAKE_OVER_S, _AGAIN_S = 15.0, 0.5
 class FailoverConnection:
     """Like `HttpConnection`, with several addresses, in the order in which they are tried first.
 
-    A request is sent again only if it was surely not performed: nobody listened there, or a standby refused it.
+    A request is sent again only if it was surely not performed: nobody listened there, what listened did not prove
+    that it is the service (a standby may not know a new token yet), or a standby refused it.
     """
 
     def __init__(self, connections: Sequence[HttpConnection], patience_s: float = _TAKE_OVER_S) -> None:
@@ -41,27 +42,40 @@ class FailoverConnection:
             time.sleep(_AGAIN_S)
 
     def _ask_each(self, method: str, path: str, params: Mapping[str, Any], body: object) -> Reply | None:
-        """The answer of the first that is no standby, else that of a standby; None if none is reached."""
-        refusal = None
+        """The answer of the first that is no standby, else that of a standby; None if none is reached.
+
+        Raises if none can be trusted.
+        """
+        refusal: Reply | None = None
+        untrusted: list[Untrusted] = []
         for connection in list(self._connections):
             try:
                 reply = connection.ask(method, path, params, body)
             except Unreachable:
                 continue
+            except Untrusted as why:
+                untrusted.append(why)
+                continue
             if not reply.is_standby:
                 self._prefer(connection)
                 return reply
             refusal = reply
+        if len(untrusted) == len(self._connections):
+            raise untrusted[0]
         return refusal
 
     @contextmanager
     def stream(self, path: str, params: Mapping[str, Any]) -> Iterator[tuple[int, Iterator[str]]]:
         """Status and lines of a response that may have no end, of the first that is reached."""
+        refusal: Unreachable | Untrusted = Unreachable()
         for connection in list(self._connections):
             opened = connection.stream(path, params)
             try:
                 answer = opened.__enter__()
             except Unreachable:
+                continue
+            except Untrusted as why:
+                refusal = why
                 continue
             self._prefer(connection)
             try:
@@ -69,7 +83,7 @@ class FailoverConnection:
             finally:
                 opened.__exit__(None, None, None)
             return
-        raise Unreachable
+        raise refusal
 
     def _prefer(self, connection: HttpConnection) -> None:
         self._connections.remove(connection)

@@ -6,6 +6,7 @@ A larger HTTP library would take longer to import than the service takes to answ
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from horae.client.address import UNIX
+
 if TYPE_CHECKING:
     import ssl
 
@@ -23,6 +26,8 @@ _PATIENCE_S, _CONNECT_S = 60.0, 5.0
 #: Seconds without a request after which a new connection is made: the service closes idle ones.
 _IDLE_S = 2.0
 _PIECE = 65536
+#: Characters of a token's SHA-256 by which the service is asked for its proof.
+_PROOF_KEY = 16
 #: Header by which a standby says that another service is active.
 _STANDBY_HEADER = "Horae-Standby"
 _NO_CA = (
@@ -43,7 +48,7 @@ class Unreachable(Exception):
 
 
 class Untrusted(Exception):
-    """The service cannot be verified by its certificate; says why, and what to do."""
+    """What listens there cannot be verified to be the service; says why, and what to do."""
 
 
 class Busy(Exception):
@@ -60,6 +65,8 @@ class Reply:
 
     status: int
     body: bytes
+    #: Seconds to wait before the request may be sent again, if the service says so.
+    retry_after_s: float | None = None
     #: Whether a standby refused the request: another service is active.
     is_standby: bool = False
 
@@ -74,13 +81,21 @@ class Reply:
 
 
 class HttpConnection:
-    """One connection to a service."""
+    """One connection to a service, by TCP or by a Unix socket (`unix:PATH`).
+
+    Without TLS, the service must prove that it knows the token before the token is sent: another program may have
+    taken the port of a service that has ended.
+    """
 
     def __init__(self, url: str, token: str, ca: str | None = None) -> None:
         parts = urlsplit(url)
-        self._connection = _connection(parts, ca)
-        self._below = parts.path.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {token}", "Accept": "*/*"}
+        is_unix = url.startswith(UNIX)
+        self._connection = _UnixConnection(url.removeprefix(UNIX)) if is_unix else _connection(parts, ca)
+        # No new connection is made unasked: what listens there then has proved nothing.
+        self._connection.auto_open = 0
+        self._below = "" if is_unix else parts.path.rstrip("/")
+        self._token, self._needs_proof = token, bool(token) and parts.scheme != "https"
+        self._headers = {"Accept": "*/*"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._asked_s = time.monotonic()
 
     def close(self) -> None:
@@ -91,7 +106,9 @@ class HttpConnection:
         """Send a request and read the whole response."""
         with self._in_words():
             answer = self._send(method, path, params, body)
-            reply = Reply(answer.status, answer.read(), answer.getheader(_STANDBY_HEADER) is not None)
+            after = answer.headers.get("Retry-After", "")
+            is_standby = answer.headers.get(_STANDBY_HEADER) is not None
+            reply = Reply(answer.status, answer.read(), float(after) if after.isdecimal() else None, is_standby)
         self._asked_s = time.monotonic()
         return reply
 
@@ -127,6 +144,29 @@ class HttpConnection:
         except OSError as why:
             raise _unconnected(why) from why
         connection.sock.settimeout(_PATIENCE_S)
+        if self._needs_proof:
+            self._demand_proof()
+
+    def _demand_proof(self) -> None:
+        """Raise unless the service proves on this connection that it knows the token, which is not sent for that."""
+        import hmac
+        from hashlib import sha256
+
+        digest, nonce = sha256(self._token.encode()).hexdigest(), os.urandom(16).hex()
+        query = urlencode({"key": digest[:_PROOF_KEY], "nonce": nonce})
+        self._connection.request("GET", f"{self._below}/v1/proof?{query}", headers={"Accept": "*/*"})
+        answer = self._connection.getresponse()
+        try:
+            given = str(json.loads(answer.read(_PIECE))["proof"])
+        except (ValueError, KeyError, TypeError):
+            given = ""
+        wanted = hmac.new(digest.encode(), f"horae proof\n{nonce}".encode(), sha256).hexdigest()
+        if not hmac.compare_digest(given.encode(), wanted.encode()):
+            self._connection.close()
+            raise Untrusted(
+                "It did not prove that it knows your token, which was not sent: check the token, that the service has "
+                "this command's version, and that no other program has taken its address."
+            )
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
@@ -151,6 +191,24 @@ class HttpConnection:
             yield from (line.removesuffix(b"\r").decode("utf-8", "replace") for line in lines)
             if not more:
                 return
+
+
+class _UnixConnection(HTTPConnection):
+    """HTTP by a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_CONNECT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_CONNECT_S)
+        try:
+            self.sock.connect(self._path)
+        except BaseException:
+            self.close()
+            raise
 
 
 def _connection(parts: SplitResult, ca: str | None) -> HTTPConnection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from horae.core.errors import UserError
 if TYPE_CHECKING:
     from horae.client.failover import FailoverConnection
     from horae.client.http_connection import HttpConnection, Reply
+
+#: Seconds for which a request is sent again if the service is asked too often, and longest wait between two of them.
+_PATIENCE_S, _LONGEST_WAIT_S = 30.0, 5.0
 
 
 class Refused(UserError):
@@ -105,8 +109,15 @@ class ServiceClient:
             yield from self._messages(lines)
 
     def _ask(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: object = None) -> Reply:
-        with self._errors_as_sentences():
-            answer = self._wire.ask(method, path, _given(params), body)
+        end_s = time.monotonic() + _PATIENCE_S
+        while True:
+            with self._errors_as_sentences():
+                answer = self._wire.ask(method, path, _given(params), body)
+            # A request that comes too soon after others was not performed.
+            wait_s = answer.retry_after_s if answer.status == 429 else None
+            if wait_s is None or wait_s > _LONGEST_WAIT_S or time.monotonic() + wait_s > end_s:
+                break
+            time.sleep(wait_s)
         if answer.status >= 300:
             raise self._refusal(answer.status, answer.text)
         return answer

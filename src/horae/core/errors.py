@@ -13,8 +13,14 @@ class UserError(Exception):
     """
 
 
+#: Longest word that may be a misspelt name: comparing takes the square of its length.
+_LONGEST_WORD = 100
+
+
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """A hint at the most similar name, whatever its case, with a space before it; empty if no name is similar."""
+    if len(word) > _LONGEST_WORD:
+        return ""
     by_lower_case = {name.lower(): name for name in names}
     near = get_close_matches(word.lower(), by_lower_case, n=1)
     return f" Did you mean {by_lower_case[near[0]]!r}?" if near else ""

@@ -52,6 +52,7 @@ from horae.service.interpreter_settings import answering_soon, collect_all, set_
 from horae.service.loop_counters import LoopCounters
 from horae.service.machines import changed_nodes, engine_names
 from horae.service.orphans import Orphans, lost_launches
+from horae.service.recent_records import RecentRecords
 from horae.service.recovery import check_tasks, recover
 from horae.service.store.connection import StoreFull, StoreTrouble
 from horae.service.store.store import Store
@@ -138,6 +139,8 @@ class Daemon:
         #: The published cluster status, and the number of the last record in it.
         self.status: ClusterStatus = self.engine.status()
         self.published_seq = self.seq
+        #: The newest records, for those who listen.
+        self.recent = RecentRecords()
         self.counters: LoopCounters = LoopCounters()
         #: Space that is freed when the disk is full; None if the journal is not on a disk of the service.
         self.reserve = reserve
@@ -382,6 +385,7 @@ class Daemon:
         if not (change.events or change.tasks or change.acts):
             return
         self.seq = self.store.append(change.events, change.tasks, change.acts, self.seq)
+        self.recent.add(change.events, self.seq)
         self.counters.trouble = ""
         self.tasks.update((task.job, task) for task in change.tasks)
         for event in change.events:
@@ -396,6 +400,7 @@ class Daemon:
                 record = self.engine.with_evidence(self.engine.decide(now_s))
             try:
                 self.seq = self.store.append((record,), (), (), self.seq)
+                self.recent.add((record,), self.seq)
             except StoreTrouble as trouble:
                 self._note_trouble(trouble)
                 self._engine_ahead = True

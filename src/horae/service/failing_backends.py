@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from horae.backends.found_jobs import FindsJobs
-from horae.backends.protocol import Attempt, Backend, Sight, Start
+from horae.backends.protocol import Attempt, Backend, Sight, Start, is_shortage
 from horae.backends.task import Task
 from horae.core.events import Event, JobStopped, LaunchFailed
 
@@ -37,6 +37,8 @@ class SteadyBackend:
         self._stops: set[Attempt] = set()
         #: Why attempts that were given up could not be started.
         self._given_up: dict[Attempt, str] = {}
+        #: Whether the last call failed because this machine is short of something.
+        self._is_short = False
         self._now_s = self._retry_s = -math.inf
 
     @property
@@ -77,12 +79,15 @@ class SteadyBackend:
         return self._try("list its nodes", self._backend.sight, None)
 
     def start(self, start: Start) -> None:
-        """Start an attempt; if that fails, again in a second, and at last give the attempt up."""
+        """Start an attempt; if that fails, again in a second, and at last give the attempt up.
+
+        While this machine is short of descriptors, memory or processes, no attempt is given up.
+        """
         attempt = (start.job, start.attempt)
         _, tries = self._starts.pop(attempt, (start, 0))
         failure = self._do("start a job", lambda: self._backend.start(start), bool(self._starts))
-        if failure and tries + 1 < _START_TRIES:
-            self._starts[attempt] = (start, tries + 1)
+        if failure and (self._is_short or tries + 1 < _START_TRIES):
+            self._starts[attempt] = (start, tries + (not self._is_short))
         elif failure:
             self._given_up[attempt] = failure
             self.stop(*attempt)
@@ -160,6 +165,7 @@ class SteadyBackend:
         try:
             answer = call()
         except Exception as error:
+            self._is_short = is_shortage(error)
             sentence = _sentence(what, error)
             if self._failures.get(what) != sentence:
                 _LOG.warning(sentence, exc_info=error)

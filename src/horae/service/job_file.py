@@ -55,6 +55,10 @@ def seconds(value: Any) -> Any:
     return seconds_of(value) if isinstance(value, str) else value
 
 
+#: Longest text of an amount of memory, in characters.
+_LONGEST_MEMORY = 40
+
+
 def memory_mb(value: Any) -> Any:
     """Memory in MiB, rounded up, of a text such as 16GiB, 16G (both 1024-based) or 16GB (1000-based)."""
     if not isinstance(value, str):
@@ -64,9 +68,9 @@ def memory_mb(value: Any) -> Any:
 
 def size_bytes(text: str) -> float:
     """Bytes of a text such as 16GiB, 16G (both 1024-based) or 16GB (1000-based)."""
-    match = _MEMORY.fullmatch(text.strip())
+    match = _MEMORY.fullmatch(text.strip()) if len(text) <= _LONGEST_MEMORY else None
     if not match:
-        raise ValueError(f"{text!r} is not an amount of memory; write it like 16GiB or 512MiB")
+        raise ValueError(f"{text[:_LONGEST_MEMORY]!r} is not an amount of memory; write it like 16GiB or 512MiB")
     base = 1000 if match[2].upper() in ("KB", "MB", "GB", "TB") else 1024
     unit: int = base ** ("KMGT".index(match[2][0].upper()) + 1)
     return float(match[1]) * unit
@@ -396,6 +400,10 @@ def read_job(document: Any, where: str = "the job") -> JobFile:
         raise BadJobFile(f"{where}: {error_sentence(first['loc'], first['type'], first['msg'])}") from None
 
 
+#: Most characters of a key that are repeated in an error.
+_LONGEST_KEY = 100
+
+
 def most_helpful_error(errors: Sequence[Any]) -> Any:
     """The error to report: an unknown key first, since it may be the misspelt key that is missing."""
     return next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
@@ -403,7 +411,7 @@ def most_helpful_error(errors: Sequence[Any]) -> Any:
 
 def error_sentence(loc: Sequence[int | str], error_type: str, message: str) -> str:
     """A validation error as a sentence, with the place and a suggested key."""
-    path = [str(part) for part in loc if "[" not in str(part)]
+    path = [str(part)[:_LONGEST_KEY] for part in loc if "[" not in str(part)]
     place = ".".join(path) or "it"
     if error_type == "extra_forbidden":
         return f"{place} is not a key of a job.{_key_hint(path)}"

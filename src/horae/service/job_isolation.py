@@ -67,7 +67,8 @@ def make_isolation(mode: str | None, asked: ServeOptions, state: Path, nodes: Co
     if mode == SANDBOX:
         from horae.backends.local.isolation.sandbox import SandboxIsolation
 
-        hidden = (state, asked.secrets, asked.tls_key or asked.tls_cert, *_database_files(asked.database))
+        # By the service's own socket, whoever has its account is an admin, as such a job does.
+        hidden = (state, asked.secrets, asked.socket, asked.tls_key or asked.tls_cert, *_database_files(asked.database))
         return SandboxIsolation(hidden, devices)
     from horae.backends.local.isolation.accounts import AccountIsolation
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import ssl
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,10 +17,21 @@ from horae.service.tls import Tls, TlsFiles, read_ca
 
 #: Seconds between two looks at the files of the certificate.
 _RENEWAL_LOOK_S = 1.0
+#: Name of the Unix socket if another service on the same state folder has the first one.
+_SECOND_SOCKET = "standby.sock"
 
 
 class CannotServe(UserError):
     """The service cannot start."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A listening socket. `identifies`: whether the account at the other end, which the system vouches for, counts."""
+
+    socket: socket.socket
+    tls: ssl.SSLContext | None = None
+    identifies: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,12 @@ class ListenOptions:
     tls_key: Path | None = None
     tls_ca: Path | None = None
     allow_plain_http: bool = False
+    #: Further names by which clients call the service.
+    server_names: tuple[str, ...] = ()
+    #: Where the Unix socket is for people on this machine; beside it is that of jobs. None: there is none.
+    socket_path: Path | None = None
+    #: Whether the place of the socket was asked for, so that the service must not start without it.
+    needs_socket: bool = False
 
 
 class Listening:
@@ -59,7 +77,32 @@ class Listening:
             self.socket.close()
             raise
         self.job_url = job_url or self.url
+        named = (socket.gethostname(), asked.host, _host(self.url), _host(self.job_url), *asked.server_names)
+        self._names = {"localhost", *(name.lower() for name in named)}
         self._next_look_s = 0.0
+        try:
+            self._unix = _listen_unix(asked.socket_path, asked.needs_socket) if asked.socket_path else None
+        except UserError:
+            self.socket.close()
+            raise
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.socket.close()
+        if self._unix:
+            self._unix.close()
+
+    def is_own_name(self, name: str) -> bool:
+        """Whether a name, in lower case, is one of the service's."""
+        return name in self._names
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """The sockets to serve."""
+        here = Listener(self.socket, self.tls.context if self.tls else None)
+        if not self._unix:
+            return (here,)
+        return (here, Listener(self._unix.people, identifies=True), Listener(self._unix.jobs))
 
     @property
     def port(self) -> int:
@@ -71,12 +114,15 @@ class Listening:
         """Variables by which a job finds the service and verifies it. The CA is a text: nodes need no file for it."""
         ca = self.tls.ca if self.tls else self._ca_text
         found = {"HORAE_URL": self.job_url} | ({"HORAE_CA": ca} if ca else {})
+        # The service answers a challenge before a job sends its token.
+        found |= {"HORAE_PROOF": "1"} | ({"HORAE_SOCKET": self._unix.paths[1]} if self._unix else {})
         return found | ({"HORAE_ALLOW_PLAIN_HTTP": "1"} if self.is_plain else {})
 
     @property
     def address(self) -> dict[str, str]:
         """What commands on this machine have to know."""
-        return {"url": self.url} | ({"ca": str(self._ca.resolve())} if self._ca else {})
+        found = {"url": self.url} | ({"ca": str(self._ca.resolve())} if self._ca else {})
+        return found | ({"socket": self._unix.paths[0]} if self._unix else {})
 
     def renew(self) -> str:
         """Take up a renewed certificate; returns what is wrong with it, or nothing. Cheap: looks once a second."""
@@ -123,6 +169,78 @@ def listen(host: str, port: int, allow_remote: bool) -> socket.socket:
             "0 takes any free port."
         ) from None
     return listener
+
+
+class _UnixSockets:
+    """Unix sockets for people, and for jobs. `is_open`: every account that can reach their folder may connect.
+
+    Jobs have one of their own, on which no account counts: a sandbox may hand it to jobs of the service's account.
+    """
+
+    def __init__(self, path: Path, is_open: bool) -> None:
+        """Raises OSError if these places cannot be used."""
+        self._paths = (path, path.with_name(f"{path.stem}-jobs{path.suffix}"))
+        self.people = _unix_socket(self._paths[0], is_open)
+        try:
+            self.jobs = _unix_socket(self._paths[1], is_open)
+        except OSError:
+            self.people.close()
+            path.unlink(missing_ok=True)
+            raise
+
+    @property
+    def paths(self) -> tuple[str, str]:
+        """Where people and jobs find them."""
+        people, jobs = self._paths
+        return str(people), str(jobs)
+
+    def close(self) -> None:
+        """Listen no more."""
+        for listener, path in zip((self.people, self.jobs), self._paths, strict=True):
+            listener.close()
+            path.unlink(missing_ok=True)
+
+
+def _listen_unix(path: Path, is_needed: bool) -> _UnixSockets | None:
+    """The Unix sockets; None if they cannot be had and were not asked for: there is still the port."""
+    try:
+        return _UnixSockets(path, is_open=is_needed)
+    except OSError as error:
+        if is_needed:
+            why = error.strerror or error
+            raise CannotServe(
+                f"Cannot listen at --socket {path} ({why}): choose another place, with a short name."
+            ) from None
+    # A service and its standby may share the state folder. The folder may also have too long a name for a socket, or be
+    # on a file system without sockets.
+    with suppress(OSError):
+        return _UnixSockets(path.with_name(_SECOND_SOCKET), is_open=False)
+    return None
+
+
+def _unix_socket(path: Path, is_open: bool) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _is_listened_at(path):
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(0o666 if is_open else 0o600)
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_listened_at(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asks:
+        try:
+            asks.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True
 
 
 def _listen_as_before(asked: ListenOptions) -> socket.socket:

@@ -38,7 +38,8 @@ from horae.service.initial_rights import begin_rights, secret_notes
 from horae.service.initial_settings import InitialSettings, OwnSettings
 from horae.service.job_isolation import alone, check_alone, chosen_isolation, make_isolation, moved_folders
 from horae.service.job_taker import JobTaker
-from horae.service.listening import CannotServe, Listening, ListenOptions
+from horae.service.listening import CannotServe, Listener, Listening, ListenOptions
+from horae.service.local_users import LocalUsers
 from horae.service.operations import Operations, check_sharing, speeds_ignored
 from horae.service.recovery import recover
 from horae.service.roles import Caller, Role
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 
     from horae.backends.local.isolation.accounts import AccountHelper
     from horae.backends.protocol import Backend
-    from horae.service.tls import Tls
 
 #: Files in the state folder that tell commands on this machine where the service is, and its standby.
 ADDRESS_FILE, STANDBY_FILE = "address.json", "standby.json"
@@ -123,6 +123,14 @@ class ServeOptions:
     backend_settings: Mapping[str, str] = field(default_factory=dict)
     #: URL at which jobs reach the service, if it is not the address that the service listens at.
     url: str | None = None
+    #: Further names by which clients call the service.
+    server_names: tuple[str, ...] = ()
+    #: Unix socket for people on this machine; None: `horae.sock` in the state folder.
+    socket: Path | None = None
+    #: Role of people on this machine who have no token, by the socket; None: they need one, the operator excepted.
+    local_users: Role | None = None
+    #: File for a line on each request.
+    access_log: Path | None = None
     #: What keeps jobs apart on this machine: account, sandbox or none.
     isolation: str | None = None
     #: For the isolation `account`: the root helper, and accounts by user where their names differ.
@@ -181,8 +189,8 @@ class Server:
         self._activate(asked)
 
     def _listen(self, asked: ServeOptions, last_port: int, job_url: str | None) -> Listening:
-        self._listening = listening = Listening(_listen_options(asked, last_port, job_url))
-        self._ending.callback(listening.socket.close)
+        self._listening = listening = Listening(_listen_options(asked, self.state, last_port, job_url))
+        self._ending.callback(listening.close)
         #: Where this machine reaches the service, and the file of the CA by which to verify it.
         self.url, self.ca, self.is_plain = listening.url, listening.address.get("ca"), listening.is_plain
         return listening
@@ -274,7 +282,8 @@ class Server:
         clock = _clock(self.store)
         why_alone = alone(self.isolation, operator())
         tokens = Tokens(self.store, load_secret(self.state / "secret"), clock, alone=why_alone)
-        check_alone(self.isolation, operator(), tokens.submitters())
+        others = ["other accounts of this machine"] if asked.local_users and asked.local_users.may_write else []
+        check_alone(self.isolation, operator(), [*tokens.submitters(), *others])
         make_admin(tokens, self.token_file)
         first = _first_day(self.store, beginning)
 
@@ -322,20 +331,28 @@ class Server:
 
     def _serve(self, tokens: Tokens) -> None:
         """Answer requests, and say where. The API of a standby that takes over answers from its daemon from now on."""
-        from horae.service.api.app import answer_from, make_app
-
         if self._app:
-            answer_from(self._app, self.daemon, tokens)
+            self._app.state.service.answer_from(self.daemon, tokens)
             self._remove_address(self.state / STANDBY_FILE)
         else:
-            self._app = app = make_app(self.daemon, tokens)
-            self._http = Http(app, self._listening.socket, self._listening.tls)
+            self._app = app = self._make_app(tokens)
+            self._http = Http(app, *self._listening.listeners)
             self._ending.callback(self._http.close)
-            self._ending.callback(lambda: app.state.service.leaving.set())
+            self._ending.callback(app.state.service.leaving.set)
             self._http.start()
         address = self.state / (STANDBY_FILE if self.stands_by else ADDRESS_FILE)
         write_private(address, json.dumps({**self._listening.address, "pid": os.getpid()}).encode())
         self._ending.callback(self._remove_address, address)
+
+    def _make_app(self, tokens: Tokens) -> FastAPI:
+        from horae.service.api import ApiOptions, make_app
+        from horae.service.api.access_log import AccessLog
+
+        log = AccessLog(self._asked.access_log) if self._asked.access_log else None
+        if log:
+            self._ending.callback(log.close)
+        options = ApiOptions(self._listening.is_own_name, LocalUsers(self._asked.local_users), log)
+        return make_app(self.daemon, tokens, options)
 
     def _remove_address(self, path: Path) -> None:
         """Remove the address of this service. Another one may have written its own since."""
@@ -373,11 +390,17 @@ class Server:
 class Http:
     """The HTTP server of the API, in its own thread."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket, tls: Tls | None = None) -> None:
+    def __init__(self, app: FastAPI, *listeners: Listener, most_connections: int | None = None) -> None:
         import uvicorn
+
+        from horae.service.connections import IDLE_S, Connection, HttpServer, connections_for, raise_descriptor_limit
 
         config = uvicorn.Config(
             app,
+            # Faster loops and parsers that may be installed do not know the deadlines and caps of connections.
+            loop="asyncio",
+            http=Connection,
+            timeout_keep_alive=IDLE_S,
             lifespan="off",
             ws="none",
             # Errors are answered and written to crash reports; uvicorn would print tracebacks.
@@ -388,11 +411,9 @@ class Http:
             timeout_graceful_shutdown=1,
         )
         config.load()
-        config.ssl = tls.context if tls else None
-        self._server: uvicorn.Server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [listener]}, name="horae-http", daemon=True
-        )
+        most = most_connections or connections_for(raise_descriptor_limit())
+        self._server: uvicorn.Server = HttpServer(config, listeners, most)
+        self._thread = threading.Thread(target=self._server.run, name="horae-http", daemon=True)
 
     def start(self) -> None:
         """Start the server; returns when it answers."""
@@ -508,7 +529,7 @@ def _resources(state: Path, asked: ServeOptions, last: str | None, backend: str)
     return gpus, BackendOptions(state, nodes, asked.secrets, devices, max_log_bytes=asked.max_log_bytes)
 
 
-def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) -> ListenOptions:
+def _listen_options(asked: ServeOptions, state: Path, last_port: int, job_url: str | None) -> ListenOptions:
     return ListenOptions(
         asked.host,
         asked.port,
@@ -518,6 +539,9 @@ def _listen_options(asked: ServeOptions, last_port: int, job_url: str | None) ->
         asked.tls_key,
         asked.tls_ca,
         asked.allow_plain_http,
+        asked.server_names,
+        asked.socket.absolute() if asked.socket else state / "horae.sock",
+        needs_socket=asked.socket is not None,
     )
 
 

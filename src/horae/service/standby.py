@@ -18,6 +18,7 @@ from horae.service.clock import Clock
 from horae.service.initial_settings import InitialSettings
 from horae.service.loop_counters import LoopCounters
 from horae.service.orphans import Orphans
+from horae.service.recent_records import RecentRecords
 from horae.service.recovery import recover
 from horae.service.store.chain import JournalDamaged
 from horae.service.store.connection import StoreTrouble
@@ -85,6 +86,8 @@ class Follower:
         self.tasks = store.tasks()
         self.status: ClusterStatus = self.engine.status()
         self.published_seq = self.seq
+        #: The newest records, for those who listen.
+        self.recent = RecentRecords()
         self.counters: LoopCounters = LoopCounters(cycle_s=clock())
         self.crashed: BaseException | None = None
         #: A standby looks at no node, and writes to no disk.
@@ -107,8 +110,8 @@ class Follower:
 
     @property
     def closing(self) -> bool:
-        """Whether streams should end: they go on with the service that takes over."""
-        return self._closing.is_set()
+        """Whether streams should end. They go on when this service takes over."""
+        return False
 
     def ask(self, prepare: Callable[[Engine, float], Any], timeout_s: float = 0.0) -> Any:
         """Refuse: only the active service changes anything."""
@@ -139,6 +142,7 @@ class Follower:
         for seq, record in self.store.tail(self.seq, whole=True):
             self.engine.apply(record)
             self.seq = seq
+            self.recent.add((record,), seq)
             if isinstance(record, JobSubmitted):
                 self.tasks.update(self.store.tasks([record.spec.id]))
             elif isinstance(record, JobsRetired):

@@ -26,6 +26,8 @@ from horae.service.store.store import Store
 from horae.service.store.stored_records import TokenRecord
 
 PREFIX, JOB_PREFIX = "hor_", "horj_"
+#: Characters of a user token's digest that name the token in a proof.
+PROOF_KEY = 16
 #: Random bytes in a user's token, and in the secret that signs jobs' tokens.
 _BYTES = 32
 #: Pattern of all tokens, of users and of jobs.
@@ -127,6 +129,21 @@ class Tokens:
         wanted, given = self.of_job(job, attempt), token.encode("utf-8", "replace")
         return hmac.compare_digest(wanted.encode(), given)
 
+    # ------------------------------------------------------------------- proof
+
+    def proof(self, key: str, nonce: str) -> str | None:
+        """Proof that this service knows a token, made from a client's nonce; None if it does not know it.
+
+        `key` names the token without telling it: the first `PROOF_KEY` characters of a user token's digest, or
+        JOB/ATTEMPT. Clients ask for it before they send a token to whatever listens at the service's address.
+        """
+        job, slash, attempt = key.rpartition("/")
+        if slash:
+            digest = digest_of(self.of_job(job, int(attempt))) if attempt.isdigit() else None
+        else:
+            digest = next((digest for digest in list(self._records) if digest[:PROOF_KEY] == key), None)
+        return hmac.digest(digest.encode(), f"horae proof\n{nonce}".encode(), "sha256").hex() if digest else None
+
 
 def digest_of(token: str) -> str:
     """SHA-256 of a token in hex, as stored."""
@@ -165,7 +182,12 @@ def operator() -> str:
         name = getpass.getuser()
     except (KeyError, OSError):
         return "admin"
-    return name if _USER.fullmatch(name) else "admin"
+    return name if is_user_name(name) else "admin"
+
+
+def is_user_name(name: str) -> bool:
+    """Whether a user can be called so."""
+    return _USER.fullmatch(name) is not None
 
 
 def write_private(path: Path, content: bytes) -> None:

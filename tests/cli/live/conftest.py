@@ -11,6 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.proof import proof
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -29,6 +31,10 @@ class FakeService:
     url: str
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    #: Headers of its answers.
+    headers: dict[str, str] = field(default_factory=dict)
+    #: Tokens that it knows, and proves that it knows.
+    tokens: list[str] = field(default_factory=lambda: ["letmein"])
 
     def answer_to(self, line: str) -> Any:
         said = self.answers.get(line, (404, {"error": f"nothing at {line}"}))
@@ -43,21 +49,28 @@ class FakeService:
 
 class _Handler(BaseHTTPRequestHandler):
     fake: FakeService
+    protocol_version = "HTTP/1.1"
 
     def _serve(self) -> None:
         parts = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         line = f"{self.command} {parts.path}"
+        query = parse_qs(parts.query)
         said = json.loads(body) if body else None
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        self.fake.asked.append(Asked(line, parse_qs(parts.query), said, token))
-        answer = self.fake.answer_to(line)
+        if parts.path == "/v1/proof":
+            answer = {"proof": proof(self.fake.tokens, self.path)}
+        else:
+            self.fake.asked.append(Asked(line, query, said, token))
+            answer = self.fake.answer_to(line)
         status, value = answer if isinstance(answer, tuple) else (200, answer)
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
+        for name, text in self.fake.headers.items():
+            self.send_header(name, text)
         self.end_headers()
         self.wfile.write(data)
 

@@ -11,7 +11,7 @@ import pytest
 
 from horae.client.address import NoService, NoToken, find_address
 from tests.cli.conftest import Horae
-from tests.cli.live.conftest import FakeService
+from tests.cli.live.conftest import FakeService, job
 
 
 def private(path: Path, text: str) -> Path:
@@ -156,6 +156,24 @@ def test_an_answer_from_something_else_is_told(fake: FakeService, horae: Horae, 
     assert answer.err.count("\n") == 1
     assert "version" in answer.err
     assert "bug" not in answer.err
+
+
+def test_a_service_that_is_asked_too_often_is_asked_again_later(fake: FakeService, horae: Horae) -> None:
+    busy = (429, {"error": "Too many requests."})
+    fake.answers["GET /v1/jobs"] = [busy, {"jobs": [job()], "total": 1, "states": {"waiting": 1}}]
+    fake.headers["Retry-After"] = "0"
+    assert "train-1" in horae("queue").out
+    fake.headers["Retry-After"] = "60"
+    fake.answers["GET /v1/jobs"] = busy
+    assert "Too many requests." in horae("queue").err, "a long wait is the user's business"
+
+
+def test_a_service_that_does_not_know_the_token_does_not_get_it(
+    fake: FakeService, horae: Horae, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HORAE_TOKEN", "anothers")
+    assert "did not prove that it knows your token" in horae("queue").err
+    assert fake.asked == []
 
 
 def test_a_standby_on_this_machine_is_found_beside_the_service_or_alone(home: Path) -> None:

@@ -24,6 +24,8 @@ PATIENCE_S = 3.0
 RETRY_S, RETRY_MOST_S = 0.2, 5.0
 #: Bytes read of an answer, at most.
 _ANSWER_BYTES = 65536
+#: Begins a place that is a Unix socket.
+_UNIX = "unix:"
 
 
 class RunProgress(NamedTuple):
@@ -34,15 +36,27 @@ class RunProgress(NamedTuple):
     loss: float | None
 
 
+class NotTheService(Exception):
+    """What listens at the service's address does not know the token of this attempt."""
+
+
 class ReportAddress:
-    """The address for progress reports. No proxies and no redirects, so that the token reaches only the service."""
+    """The address for progress reports: a Unix socket of this machine, or a URL.
+
+    No proxies and no redirects, so that the token reaches only the service. Without TLS, the service proves that it
+    knows the token before the token is sent: another program may have taken the port of a service that has ended.
+    """
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        urls = f"{env['HORAE_URL']},{env.get('HORAE_STANDBY_URL', '')}"
-        #: Addresses of the service and its standby; the one that answered last comes first.
-        self._urls = [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
-        self._path = f"/v1/attempts/{env['HORAE_JOB_ID']}/{env.get('HORAE_ATTEMPT') or 1}/progress"
+        named = f"{env['HORAE_URL']},{env.get('HORAE_STANDBY_URL', '')}".split(",")
+        urls = [url.strip().rstrip("/") for url in named if url.strip()]
+        socket = env.get("HORAE_SOCKET", "")
+        #: The service's Unix socket, and addresses of it and its standby; the one that answered last comes first.
+        self._places = ([f"{_UNIX}{socket}"] if socket else []) + urls
+        self._attempt = f"{env['HORAE_JOB_ID']}/{env.get('HORAE_ATTEMPT') or 1}"
         self._token = env.get("HORAE_TOKEN", "")
+        #: Whether the service that started this attempt can prove what it knows; older ones cannot.
+        self._proves = env.get("HORAE_PROOF") == "1"
         #: Certificates of the CA that vouches for the service: a text, or a file. Empty: those the system trusts.
         self._ca = env.get("HORAE_CA", "")
         self._tls: ssl.SSLContext | None = None
@@ -52,48 +66,70 @@ class ReportAddress:
 
         `ready` says that this is the first report of the attempt.
         """
-        for url in self._urls[:-1]:
+        trouble: Exception | None = None
+        refused: tuple[int, bytes] | None = None
+        for place in list(self._places):
             try:
-                status, answer, is_standby = self._post_to(url, report, ready)
-            except OSError:
+                status, answer, is_standby = self._post_to(place, report, ready)
+            except (OSError, NotTheService) as why:
+                trouble = why
                 continue
             if not is_standby:
-                self._prefer(url)
+                self._places.remove(place)
+                self._places.insert(0, place)
                 return status, answer
-        last = self._urls[-1]
-        status, answer, is_standby = self._post_to(last, report, ready)
-        if not is_standby:
-            self._prefer(last)
-        return status, answer
+            refused = (status, answer)
+        if refused:
+            return refused
+        raise trouble or ValueError("HORAE_URL is no address of a service.")
 
-    def _prefer(self, url: str) -> None:
-        self._urls.remove(url)
-        self._urls.insert(0, url)
-
-    def _post_to(self, address: str, report: RunProgress, ready: bool) -> tuple[int, bytes, bool]:
+    def _post_to(self, place: str, report: RunProgress, ready: bool) -> tuple[int, bytes, bool]:
         """HTTP status, body, and whether another service is active."""
-        # Imported here: this module takes longer to import than the rest of this package.
-        from urllib.parse import urlsplit
-
-        url = urlsplit(address)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError(f"HORAE_URL is no address of a service: {address}")
-        connection = self._connection(url.scheme, url.hostname, url.port)
+        connection, below, is_verified = self._connection(place)
         body = {"step": report.step, "total": report.total, "loss": report.loss, "ready": ready}
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
-            connection.request("POST", url.path + self._path, json.dumps(body), headers)
+            if self._proves and not is_verified:
+                self._demand_proof(connection, below)
+                # No new connection is made unasked: what listens there then has proved nothing.
+                connection.auto_open = 0
+            connection.request("POST", f"{below}/v1/attempts/{self._attempt}/progress", json.dumps(body), headers)
             answer = connection.getresponse()
             return answer.status, answer.read(_ANSWER_BYTES), answer.getheader("Horae-Standby") is not None
         finally:
             connection.close()
 
-    def _connection(self, scheme: str, host: str, port: int | None) -> HTTPConnection:
+    def _demand_proof(self, connection: HTTPConnection, below: str) -> None:
+        """Raise unless the service proves on this connection that it knows the token, which is not sent for that."""
+        import hmac
+        import os
+        from hashlib import sha256
+        from urllib.parse import quote
+
+        nonce, digest = os.urandom(16).hex(), sha256(self._token.encode()).hexdigest()
+        connection.request("GET", f"{below}/v1/proof?key={quote(self._attempt, safe='')}&nonce={nonce}")
+        answer = connection.getresponse().read(_ANSWER_BYTES)
+        try:
+            given = str(json.loads(answer)["proof"])
+        except (ValueError, KeyError, TypeError):
+            given = ""
+        wanted = hmac.new(digest.encode(), f"horae proof\n{nonce}".encode(), sha256).hexdigest()
+        if not hmac.compare_digest(given.encode(), wanted.encode()):
+            raise NotTheService("what listens at the service's address did not prove that it is the service")
+
+    def _connection(self, place: str) -> tuple[HTTPConnection, str, bool]:
+        """A connection, the path below which the service is, and whether TLS verifies what listens there."""
         # Imported here: these modules take longer to import than the rest of this package.
         from http.client import HTTPConnection, HTTPSConnection
+        from urllib.parse import urlsplit
 
-        if scheme == "http":
-            return HTTPConnection(host, port, timeout=TIMEOUT_S)
+        if place.startswith(_UNIX):
+            return _unix_connection(place[len(_UNIX) :]), "", False
+        url = urlsplit(place)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError(f"HORAE_URL is no address of a service: {place}")
+        if url.scheme == "http":
+            return HTTPConnection(url.hostname, url.port, timeout=TIMEOUT_S), url.path, False
         if self._tls is None:
             from ssl import create_default_context
 
@@ -101,7 +137,24 @@ class ReportAddress:
             self._tls = create_default_context(
                 cafile=None if is_text else self._ca or None, cadata=self._ca if is_text else None
             )
-        return HTTPSConnection(host, port, timeout=TIMEOUT_S, context=self._tls)
+        return HTTPSConnection(url.hostname, url.port, timeout=TIMEOUT_S, context=self._tls), url.path, True
+
+
+def _unix_connection(path: str) -> HTTPConnection:
+    """A connection by a Unix socket. There is none on other machines and within containers: OSError."""
+    import socket
+    from http.client import HTTPConnection
+
+    wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    wire.settimeout(TIMEOUT_S)
+    try:
+        wire.connect(path)
+    except OSError:
+        wire.close()
+        raise
+    connection = HTTPConnection("localhost", timeout=TIMEOUT_S)
+    connection.sock = wire
+    return connection
 
 
 class Reporter:

@@ -30,7 +30,7 @@ from horae.backends.local.disk_workers import DiskWorkers, Then
 from horae.backends.local.isolation.modes import Isolation, NoIsolation
 from horae.backends.local.processes import ExitWatcher, Process
 from horae.backends.local.runner_order import BadTask, driver_numbers, make_order
-from horae.backends.protocol import RUN_AGAIN, Attempt, Seen, Sight, Start
+from horae.backends.protocol import RUN_AGAIN, Attempt, Seen, Sight, Start, is_shortage
 from horae.backends.silent_ends import SilentEnds
 from horae.backends.task import Task
 from horae.backends.terms import Overtaken, Term
@@ -123,6 +123,8 @@ class LocalBackend:
         self._events: list[Event] = []
         #: Stops that the disk did not allow, tried again at each `watch`, and why.
         self._noted: dict[Attempt, str] = {}
+        #: Starts for which this machine was short of something, why, and when they are tried again (monotonic).
+        self._unstarted: dict[Attempt, tuple[Start, str, float]] = {}
         #: Whether `watch` has told which attempts live.
         self._observed = False
         self._tracked: dict[Attempt, _TrackedAttempt] = {}
@@ -148,6 +150,8 @@ class LocalBackend:
             return self._overtaken
         if why := next(iter(self._noted.values()), ""):
             return f"A job cannot be stopped: {why}."
+        if starts := next(iter(self._unstarted.values()), None):
+            return f"A job cannot be started: {starts[1]}."
         if self._stuck:
             nodes = ", ".join(sorted(self._stuck_nodes()))
             return f"Processes of a job do not end although they were killed: {nodes} closed until they are gone."
@@ -172,7 +176,10 @@ class LocalBackend:
         tracked = self._tracked.get(attempt) or self._track(attempt)
         if not tracked.ended and not tracked.asked_for and attempt not in self._runners:
             tracked.asked_for = tracked.may_live = True
-            self._workers.submit(attempt, lambda: self._launch(tracked, start))
+            self._submit_launch(tracked, start)
+
+    def _submit_launch(self, tracked: _TrackedAttempt, start: Start) -> None:
+        self._workers.submit(tracked.attempt, lambda: self._launch(tracked, start))
 
     def stop(self, job: str, attempt: int) -> None:
         """Note that an attempt must stop; its runner is asked to once that is on disk. Cancels one without a runner."""
@@ -193,6 +200,9 @@ class LocalBackend:
         for attempt in list(self._noted):
             if not self._workers.is_busy(attempt):
                 self.stop(*attempt)
+        for attempt, (start, _, again_s) in self._unstarted.items():
+            if time.monotonic() >= again_s and not self._workers.is_busy(attempt):
+                self._submit_launch(self._tracked[attempt], start)
         if dead := self._runners.poll():
             self._reap()
         for attempt in dead:
@@ -281,9 +291,21 @@ class LocalBackend:
         except Exception as why:
             if not isinstance(why, OSError | UserError):
                 _LOG.exception("An attempt could not be started.")
+            if is_shortage(why):
+                return self._short_for(tracked, start, why)
             reason = str(why) or type(why).__name__
             return lambda: self._launch_failed(tracked, reason)
         return lambda: self._note_launched(tracked, order, child)
+
+    def _short_for(self, tracked: _TrackedAttempt, start: Start, shortage: Exception) -> Then:
+        """Try a start again later: that this machine is short of something is no fault of the job."""
+        why = getattr(shortage, "strerror", None) or str(shortage)
+
+        def note() -> None:
+            if not tracked.ended:
+                self._unstarted[tracked.attempt] = (start, why, time.monotonic() + _LOOK_AGAIN_S)
+
+        return note
 
     def _take_up_begun(self, tracked: _TrackedAttempt) -> Then:
         """Follow an attempt that was begun before. One that has ended and was forgotten is another one's."""
@@ -386,6 +408,7 @@ class LocalBackend:
 
     def _note_launched(self, tracked: _TrackedAttempt, order: Order | None, child: Process) -> None:
         tracked.order = order
+        self._unstarted.pop(tracked.attempt, None)
         self._unreaped.add(child.pid)
         self._follow(tracked, child)
 
@@ -515,7 +538,7 @@ class LocalBackend:
     def _finish(self, tracked: _TrackedAttempt, event: Event) -> None:
         self._reap()
         tracked.ended, tracked.may_live = True, False
-        for attempts in (self._pending, self._starting, self._noted, self._stuck):
+        for attempts in (self._pending, self._starting, self._noted, self._unstarted, self._stuck):
             attempts.pop(tracked.attempt, None)
         self._runners.unfollow(tracked.attempt)
         self._silent_ends.note_end(tracked.attempt, event)

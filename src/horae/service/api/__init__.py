@@ -1,5 +1,5 @@
 """The HTTP API of a running service. Public: paths, parameters and field names change by addition."""
 
-from horae.service.api.app import make_app
+from horae.service.api.app import ApiOptions, make_app
 
-__all__ = ["make_app"]
+__all__ = ["ApiOptions", "make_app"]

@@ -113,7 +113,7 @@ def limits(service: ServiceGiven, caller: CallerGiven) -> schemas.LimitList:
         for whom, found in sorted(service.daemon.status.limits.items())
         if caller.lists_all or not whom.startswith("user:") or whom == of_user(caller.user)
     ]
-    yours = _limits(of_user(caller.user), service.limits_of(caller))
+    yours = _limits(of_user(caller.user), service.operations.rights.limits_of(caller))
     return schemas.LimitList.model_construct(limits=shown, yours=yours)
 
 

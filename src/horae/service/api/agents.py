@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from horae.core.bidding import Ask, BidAnswer, BidRow
-from horae.service.api.auth import CallerGiven, Service, ServiceGiven
+from horae.service.api.auth import CallerGiven, Service, ServiceGiven, StreamOpener
 from horae.service.api.errors import Problem
 
 router = APIRouter(prefix="/v1/apps", tags=["agents"])
@@ -94,16 +94,16 @@ def dismiss(service: ServiceGiven, caller: CallerGiven, app: AppName) -> dict[st
 async def offer(
     service: ServiceGiven,
     caller: CallerGiven,
+    open_stream: StreamOpener,
     app: AppName,
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for an offer.")] = 0.0,
 ) -> Offers:
     """The open offer to this app; with `wait`, as soon as there is one."""
     await run_in_threadpool(service.operations.check_app_visible, caller, app)
-    service.check_stream_limit(caller)
+    open_stream()
     until = time.monotonic() + wait
-    with service.counted_stream(caller):
-        while (ask := service.operations.offer(app)) is None and time.monotonic() < until and not service.closing:
-            await asyncio.sleep(_POLL_S)
+    while (ask := service.operations.offer(app)) is None and time.monotonic() < until and not service.closing:
+        await asyncio.sleep(_POLL_S)
     return Offers(offer=None if ask is None else _offer(service, ask))
 
 

@@ -3,48 +3,67 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Annotated
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
-from horae.core.limits import Limits
 from horae.core.states import ALIVE
-from horae.service.api.limits import FailedLogins, LogReads
+from horae.service.api.limits import CallerLimits, FailedLogins, LogReads, Streams, caller_limits
 from horae.service.daemon import Daemon
+from horae.service.local_users import LocalUsers
 from horae.service.operations import Operations
-from horae.service.roles import Caller, Forbidden
+from horae.service.roles import Caller
 from horae.service.standby import Follower
 from horae.service.tokens import Tokens
 from horae.service.views.event_sentences import EventSentence, EventSentences
 from horae.service.views.views import ServiceViews
 
-#: Most streams that one user may have open.
-MOST_STREAMS = 50
+if TYPE_CHECKING:
+    from horae.service.api.event_hub import EventHub
 
 _bearer = HTTPBearer(auto_error=False, description="A token of `horae token create`, or that of the state folder.")
 _Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Service:
-    """The service as handlers see it."""
+    """The service as handlers see it. All of it but the daemon outlives the takeover by a standby."""
 
     daemon: Daemon | Follower
-    operations: Operations
     tokens: Tokens
+    local_users: LocalUsers = field(default_factory=LocalUsers)
     failed: FailedLogins = field(default_factory=FailedLogins)
-    #: Open streams and waiting requests for offers, by user.
-    streams: Counter[str] = field(default_factory=Counter)
+    #: Open streams and waiting requests for offers.
+    streams: Streams = field(default_factory=Streams)
     #: Logs that are read now, by user.
     log_reads: LogReads = field(default_factory=LogReads)
     #: Set when the service shuts down, so that streams end.
     leaving: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.answer_from(self.daemon, self.tokens)
+
+    def answer_from(self, daemon: Daemon | Follower, tokens: Tokens) -> None:
+        """Answer from this daemon from now on: a standby that takes over gets one. Streams go on."""
+        self.operations, self.daemon, self.tokens = Operations(daemon), daemon, tokens
+
+    @cached_property
+    def hub(self) -> EventHub:
+        """Tells events to all streams."""
+        from horae.service.api.event_hub import EventHub
+
+        return EventHub(self)
+
+    async def caller(self, token: str | None, uid: int | None) -> Caller | None:
+        """The caller by token, or without one by the account at the other end of the Unix socket."""
+        if token is not None:
+            return self.tokens.caller(token)
+        return await self.local_users.caller(uid) if uid is not None else None
 
     def views(self) -> ServiceViews:
         """Views of the current cluster status."""
@@ -65,25 +84,9 @@ class Service:
             return self.may_see_job(caller, sentence.job)
         return not sentence.app or caller.lists_all or self.operations.sees_app(caller, sentence.app, at_s)
 
-    def limits_of(self, caller: Caller) -> Limits:
-        """The limits of the caller: requests in a second, streams and reads of logs at a time, and others."""
-        return self.operations.rights.limits_of(caller)
-
-    def check_stream_limit(self, caller: Caller) -> None:
-        """Refuse a caller who has too many streams open."""
-        limit = self.limits_of(caller).streams
-        most = MOST_STREAMS if limit is None else limit
-        if self.streams[caller.user] >= most:
-            raise HTTPException(429, f"You have {most} streams open: end one first.", {"Retry-After": "5"})
-
-    @contextmanager
-    def counted_stream(self, caller: Caller) -> Iterator[None]:
-        """Count an open stream of the caller."""
-        self.streams[caller.user] += 1
-        try:
-            yield
-        finally:
-            self.streams[caller.user] -= 1
+    def limits_of(self, caller: Caller) -> CallerLimits:
+        """What the caller may ask of the service."""
+        return caller_limits(caller, self.operations.rights.limits_of(caller))
 
     @property
     def closing(self) -> bool:
@@ -92,10 +95,8 @@ class Service:
 
 
 async def service_of(request: Request) -> Service:
-    """The service of a request. A standby answers only requests that change nothing."""
+    """The service of a request."""
     service: Service = request.app.state.service
-    if isinstance(service.daemon, Follower) and request.method not in ("GET", "HEAD"):
-        raise service.daemon.refusal()
     return service
 
 
@@ -103,19 +104,37 @@ ServiceGiven = Annotated[Service, Depends(service_of)]
 
 
 async def caller_of(request: Request, service: ServiceGiven, credentials: _Credentials) -> Caller:
-    """The caller by token; 401 without a valid token."""
-    caller = service.tokens.caller(credentials.credentials) if credentials else None
+    """The caller, whom `Admission` has found by token or account; 401 without one."""
+    caller: Caller | None = getattr(request.state, "caller", None)
     if caller is None:
-        raise _unauthorized(request, service, given=credentials is not None)
-    if caller.scope.submit_only and (request.method, request.url.path) != ("POST", "/v1/jobs"):
-        raise Forbidden("This token is for submitting jobs only: use another one.")
+        raise refused_token(service, _peer(request), is_given=credentials is not None)
     return caller
 
 
-async def token_still_valid(service: ServiceGiven, credentials: _Credentials) -> Callable[[], bool]:
-    """A function that says whether the request's token is still valid."""
-    token = credentials.credentials if credentials else ""
-    return lambda: service.tokens.caller(token) is not None
+CallerGiven = Annotated[Caller, Depends(caller_of)]
+
+
+async def token_still_valid(
+    request: Request, service: ServiceGiven, credentials: _Credentials
+) -> Callable[[], Awaitable[bool]]:
+    """A function that says whether the request's token, or account, is still valid."""
+    token = credentials.credentials if credentials else None
+
+    async def is_valid() -> bool:
+        return await service.caller(token, getattr(request.state, "uid", None)) is not None
+
+    return is_valid
+
+
+async def stream_opener(request: Request, service: ServiceGiven, caller: CallerGiven) -> Callable[[], None]:
+    """A function that counts a stream, or a waiting request, until its answer ends, and refuses one too many."""
+
+    def open_stream() -> None:
+        request.state.ending.enter_context(service.streams.opened(caller.user, service.limits_of(caller)))
+        # It keeps no thread, so that it needs no slot of the caller's requests.
+        request.state.give_back()
+
+    return open_stream
 
 
 async def check_attempt(
@@ -124,7 +143,7 @@ async def check_attempt(
     """Admit an attempt by its own token, while the attempt lives."""
     token = credentials.credentials if credentials else ""
     if not service.tokens.is_of_job(token, job, attempt) or _is_over(service.daemon, job, attempt):
-        raise _unauthorized(request, service, given=credentials is not None)
+        raise refused_token(service, _peer(request), is_given=credentials is not None)
 
 
 def _is_over(daemon: Daemon | Follower, job: str, attempt: int) -> bool:
@@ -140,16 +159,21 @@ def _is_over(daemon: Daemon | Follower, job: str, attempt: int) -> bool:
     return newest > attempt or (newest == attempt and status.state(row) not in ALIVE)
 
 
-def _unauthorized(request: Request, service: Service, given: bool) -> HTTPException:
+def _peer(request: Request) -> str:
+    return str(getattr(request.state, "peer", ""))
+
+
+def refused_token(service: Service, peer: str, is_given: bool) -> HTTPException:
+    """The refusal of a request without a valid token. Wrong tokens of a peer are counted."""
     headers = {"WWW-Authenticate": "Bearer"}
-    if not given:
+    if not is_given:
         return HTTPException(401, "A token is needed: send it as `Authorization: Bearer TOKEN`.", headers)
-    wait_s = service.failed.fail(request.client.host if request.client else "")
+    wait_s = service.failed.fail(peer)
     if wait_s > 0:
         wait = {"Retry-After": str(int(wait_s) + 1)}
         return HTTPException(429, f"Too many wrong tokens: wait {wait_s:.0f} s, then try the right one.", wait)
     return HTTPException(401, "This token is unknown, expired or revoked: ask an admin for a new one.", headers)
 
 
-CallerGiven = Annotated[Caller, Depends(caller_of)]
-TokenStillValid = Annotated[Callable[[], bool], Depends(token_still_valid)]
+StreamOpener = Annotated[Callable[[], None], Depends(stream_opener)]
+TokenStillValid = Annotated[Callable[[], Awaitable[bool]], Depends(token_still_valid)]

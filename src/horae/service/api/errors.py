@@ -17,7 +17,7 @@ from horae.core.errors import UserError, in_plain_words
 from horae.crash import write_report
 from horae.service.daemon import Closed
 from horae.service.job_file import error_sentence, most_helpful_error
-from horae.service.roles import Forbidden, NotFound
+from horae.service.roles import Caller, Forbidden, NotFound
 from horae.service.standby import StandingBy
 from horae.service.store.connection import StoreTrouble
 
@@ -27,6 +27,9 @@ STANDBY_HEADER = "Horae-Standby"
 _LONGEST = 600
 #: HTTP statuses of user errors; all others are 400.
 _STATUS: dict[type[UserError], int] = {Forbidden: 403, NotFound: 404, StoreTrouble: 503, Closed: 503, StandingBy: 503}
+
+
+_JOURNAL_TROUBLE = "The journal cannot be used now: try again in a moment, and tell an admin if that does not help."
 
 
 class Problem(BaseModel):
@@ -42,6 +45,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     403: {"model": Problem, "description": "The token's role does not allow it."},
     404: {"model": Problem, "description": "Not found, or not visible to you."},
     413: {"model": Problem, "description": "The request is too large."},
+    421: {"model": Problem, "description": "The service has not the name that was asked for."},
     422: {"model": Problem, "description": "The request has a wrong format."},
     429: {"model": Problem, "description": "Too many requests: wait a while."},
     500: {"model": Problem, "description": "A bug in Horae; a report was written on the server."},
@@ -66,8 +70,16 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
 
 
 async def _user_error(request: Request, error: Exception) -> JSONResponse:
+    return refusal(error, getattr(request.state, "caller", None))
+
+
+def refusal(error: Exception, caller: Caller | None) -> JSONResponse:
+    """A `UserError` as a response."""
     status = next((number for error_type, number in _STATUS.items() if isinstance(error, error_type)), 400)
     headers = {"Retry-After": "1"} if status == 503 else {}
+    if isinstance(error, StoreTrouble) and (caller is None or not caller.is_admin):
+        # The error may name the journal's path or host, which only admins need to know.
+        return problem(status, _JOURNAL_TROUBLE, headers)
     return problem(status, str(error), headers | ({STANDBY_HEADER: "1"} if isinstance(error, StandingBy) else {}))
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi.responses import Response
+from pydantic import FailFast
 from pydantic_core import to_json
 
 from horae.backends.task import Task
@@ -38,7 +39,8 @@ class BadQuestion(UserError):
 def submit(
     service: ServiceGiven,
     caller: CallerGiven,
-    jobs: Annotated[list[JobFile], Body(min_length=1, max_length=MOST_JOBS)],
+    # One wrong job is told of: errors of a million would take seconds to collect.
+    jobs: Annotated[list[JobFile], FailFast(), Body(min_length=1, max_length=MOST_JOBS)],
     dry_run: Annotated[bool, Query(description="Only check whether the jobs would be accepted.")] = False,
 ) -> schemas.Ids:
     """Submit jobs, all or none. They are in the journal when this returns."""

@@ -420,3 +420,9 @@ class Health(BaseModel):
     error: str = ""
     #: Whether this service is a standby, and another one is active.
     standby: bool = False
+
+
+class Proof(BaseModel):
+    """Proof that the service knows a token."""
+
+    proof: str

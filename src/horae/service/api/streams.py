@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
-from itertools import islice
 from typing import Annotated, Any, TypeVar
 
 from anyio import to_thread
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from horae.core.states import ALIVE, ENDED, State
-from horae.service.api.auth import CallerGiven, Service, ServiceGiven, TokenStillValid
+from horae.service.api.auth import CallerGiven, Service, ServiceGiven, StreamOpener, TokenStillValid
+from horae.service.api.event_hub import POLL_S, sse
 from horae.service.api.jobs import JobId
 from horae.service.roles import Caller, Forbidden, NotFound
 from horae.service.views.job_list import STATE_NAMES
@@ -25,12 +24,10 @@ from horae.service.views.logs import FollowedLog, masked, read_log
 
 router = APIRouter(prefix="/v1", tags=["live"])
 
-#: Seconds between two looks for new lines or events, and between two keep-alive comments.
-POLL_S, KEEP_ALIVE_S = 0.2, 15.0
+#: Seconds between two keep-alive comments.
+KEEP_ALIVE_S = 15.0
 #: Seconds between two checks whether the token is still valid.
 RECHECK_S = 1.0
-#: Records read at a time.
-_PAGE = 500
 
 _Answer = TypeVar("_Answer")
 
@@ -49,9 +46,11 @@ _LOG: dict[int | str, dict[str, Any]] = {
 
 @router.get("/jobs/{job}/logs", responses=_LOG, response_class=Response)
 async def logs(
+    request: Request,
     service: ServiceGiven,
     caller: CallerGiven,
     token_valid: TokenStillValid,
+    open_stream: StreamOpener,
     job: JobId,
     attempt: Annotated[int | None, Query(ge=1, le=2**31, description="Number of the attempt; default: newest.")] = None,
     tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only the last N lines.")] = None,
@@ -67,12 +66,17 @@ async def logs(
     if attempt is not None and attempt > newest:
         raise NotFound(f"Job {job} has no attempt {attempt}: its newest attempt is number {newest}.")
     if follow:
-        return _stream(service, caller, token_valid, _follow(service, caller, job, attempt, tail))
+        open_stream()
+        return _stream(token_valid, _follow(service, caller, job, attempt, tail))
+    # Reads of logs have threads and limits of their own, so that they need no turn of the caller's requests.
+    request.state.give_back()
     text = await _in_log_thread(service, caller, _log_text, service, job, attempt or newest, tail) if newest else ""
     return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
 
 
-async def _follow(service: Service, caller: Caller, job: str, only: int | None, tail: int | None) -> AsyncIterator[str]:
+async def _follow(
+    service: Service, caller: Caller, job: str, only: int | None, tail: int | None
+) -> AsyncGenerator[str, None]:
     """New lines, attempt after attempt (or of attempt `only`), and the state of the job at the end."""
     number, log = only or max(_attempt_and_state(service, job)[0], 1), None
     while not service.closing:
@@ -83,13 +87,13 @@ async def _follow(service: Service, caller: Caller, job: str, only: int | None, 
             path = await _in_log_thread(service, caller, service.daemon.backend.log, job, number)
             log = FollowedLog(path, tail, partial(_masked, service, job))
         for line in await _in_log_thread(service, caller, _lines, service, job, log, over) if log else ():
-            yield _event({"line": line, "attempt": number})
+            yield sse({"line": line, "attempt": number})
         if log and not log.at_end:
             continue
         if over and only is None and newest > number:
             number, log, tail = number + 1, None, None
         elif over and (only is not None or state in ENDED):
-            yield _event({"state": STATE_NAMES[state]}, "end")
+            yield sse({"state": STATE_NAMES[state]}, "end")
             return
         else:
             yield ""
@@ -98,7 +102,7 @@ async def _follow(service: Service, caller: Caller, job: str, only: int | None, 
 
 async def _in_log_thread(service: Service, caller: Caller, read: Callable[..., _Answer], *words: Any) -> _Answer:
     """Read a log in one of the threads for logs, a few at a time for each user: other requests go on meanwhile."""
-    async with service.log_reads.turn_of(caller.user):
+    async with service.log_reads.turn_of(caller.user, service.limits_of(caller)):
         return await to_thread.run_sync(read, *words, limiter=service.log_reads.threads)
 
 
@@ -129,73 +133,38 @@ async def stream(
     service: ServiceGiven,
     caller: CallerGiven,
     token_valid: TokenStillValid,
+    open_stream: StreamOpener,
     after: Annotated[
         int | None, Query(ge=0, le=2**62, description="Events after this record; default: from now on.")
     ] = None,
 ) -> StreamingResponse:
     """Events as they happen; only those that the token may see."""
+    open_stream()
     first = service.daemon.published_seq if after is None else after
-    return _stream(service, caller, token_valid, _events_after(service, caller, first))
-
-
-async def _events_after(service: Service, caller: Caller, after: int) -> AsyncIterator[str]:
-    while not service.closing:
-        if service.daemon.published_seq > after:
-            events, after = await run_in_threadpool(_page, service, caller, after)
-            for event in events:
-                yield _event(event, number=event["seq"])
-        else:
-            yield ""
-            await asyncio.sleep(POLL_S)
-
-
-def _page(service: Service, caller: Caller, after: int) -> tuple[list[dict[str, Any]], int]:
-    """Events of one page of records, and the number of the last record."""
-    upto = service.daemon.published_seq
-    records = list(islice(service.daemon.store.tail(after, upto), _PAGE))
-    views, event_sentences = service.views(), service.event_sentences()
-    events = [
-        {"seq": seq, "at": views.timestamp(record.at_s), "kind": event.kind, "job": event.job}
-        | {"what": views.plain(caller, event.what)}
-        for seq, record in records
-        for event in event_sentences.sentences_of(record)
-        if service.may_see_event(caller, event, record.at_s)
-    ]
-    return events, records[-1][0] if records else upto
+    return _stream(token_valid, service.hub.listen(caller, first))
 
 
 # ------------------------------------------------------------------ the format
 
 
-def _stream(
-    service: Service, caller: Caller, token_valid: Callable[[], bool], events: AsyncIterator[str]
-) -> StreamingResponse:
-    service.check_stream_limit(caller)
+def _stream(token_valid: Callable[[], Awaitable[bool]], events: AsyncGenerator[str, None]) -> StreamingResponse:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(
-        _counted(service, caller, token_valid, events), media_type="text/event-stream", headers=headers
-    )
+    return StreamingResponse(_kept_alive(token_valid, events), media_type="text/event-stream", headers=headers)
 
 
-async def _counted(
-    service: Service, caller: Caller, token_valid: Callable[[], bool], events: AsyncIterator[str]
-) -> AsyncIterator[str]:
+async def _kept_alive(
+    token_valid: Callable[[], Awaitable[bool]], events: AsyncGenerator[str, None]
+) -> AsyncGenerator[str, None]:
     """The same events with keep-alive comments, until the token becomes invalid."""
     sent_s = checked_s = time.monotonic()
-    with service.counted_stream(caller):
+    async with aclosing(events):
         yield ": here\n\n"
         async for event in events:
             now_s = time.monotonic()
             if now_s - checked_s > RECHECK_S:
                 checked_s = now_s
-                if not token_valid():
+                if not await token_valid():
                     return
             if event or now_s - sent_s > KEEP_ALIVE_S:
                 sent_s = now_s
                 yield event or ": still here\n\n"
-
-
-def _event(data: dict[str, Any], event_type: str = "", number: int | None = None) -> str:
-    """One server-sent event. Its JSON has no line breaks."""
-    head = (f"id: {number}\n" if number is not None else "") + (f"event: {event_type}\n" if event_type else "")
-    return f"{head}data: {json.dumps(data)}\n\n"

@@ -57,6 +57,14 @@ class HighWaterMark:
         """The last mark; None if there is none yet."""
         return self._mark
 
+    def covered_seq(self, identity: str, last: int) -> int:
+        """Number of the last record that the mark covers of a journal that ends with record `last`.
+
+        0 if it is the mark of another journal, or of one that had come further: then none may be covered.
+        """
+        mark = self._mark
+        return mark.seq if mark and mark.identity == identity and mark.seq <= last else 0
+
     def write(self, mark: Mark) -> None:
         """Write the mark durably. Numbers never fall, whatever journal the mark is of."""
         if self._mark:

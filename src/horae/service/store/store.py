@@ -235,26 +235,28 @@ class Store:
         """Write the high-water mark now, and from now on after each commit."""
         with self._append_lock:
             self._mark = mark
-            self._write_mark(*(self.highest_numbers() if mark.mark is None else ()))
+            self._write_mark()
 
-    def highest_numbers(self) -> tuple[int, int]:
-        """The highest job number and the highest attempt number in the records that compaction has left."""
+    def highest_numbers(self, after: int = 0) -> tuple[int, int]:
+        """The highest job and attempt numbers in the records after record `after` that compaction has left."""
+        journal, named = schema.journal, schema.journal_jobs
         with reading(self._engine) as connection:
-            jobs = connection.scalars(select(schema.journal_jobs.c.job).distinct())
+            jobs = connection.scalars(select(named.c.job).where(named.c.seq > after).distinct())
             highest = max(map(job_number, jobs), default=0)
-            journal = schema.journal
-            query = select(journal.c.seq, journal.c.body).where(journal.c.kind.in_(NUMBERING))
+            query = select(journal.c.seq, journal.c.body).where(journal.c.kind.in_(NUMBERING), journal.c.seq > after)
             raised, attempt = numbers_in(connection.execute(query))
         return max(highest, raised), attempt
 
-    def _write_mark(self, job: int = 0, attempt: int = 0) -> None:
-        """Bring the mark up to what is stored."""
+    def _write_mark(self) -> None:
+        """Bring the mark up to what is stored. Records that were committed without it may have given numbers."""
         if self._mark is None:
             return
         with reading(self._engine) as connection:
             last = tip(connection, self.identity)
             acts, tokens = counts(connection)
-        self._mark.write(Mark(self.identity, last.seq, last.head.hex(), job, attempt, acts, tokens))
+        covered = self._mark.covered_seq(self.identity, last.seq)
+        numbers = self.highest_numbers(covered) if covered < last.seq else (0, 0)
+        self._mark.write(Mark(self.identity, last.seq, last.head.hex(), *numbers, acts, tokens))
 
     def _advance_mark(self, last: Link, job: int, attempt: int, acts: int) -> None:
         """Write the mark after an append: the last link, the highest numbers given, and the number of new acts."""
