@@ -154,6 +154,21 @@ def test_exit_codes_come_through(sandboxed: SandboxedBackend, text: str, code: i
 
 @needs_bubblewrap
 @pytest.mark.long
+def test_what_a_service_replaces_in_a_hidden_folder_is_not_shown_to_jobs_that_run(sandboxed: SandboxedBackend) -> None:
+    work = sandboxed.state.parent / "outside"
+    work.mkdir()
+    key = sandboxed.secrets / "KEY"
+    sandboxed.begin(f"echo up; until [ -e go ]; do sleep 0.05; done; cat {key} || echo nothing", workdir=str(work))
+    key.unlink()
+    key.write_text("hidden treasure")
+    (work / "go").touch()
+    next_events(sandboxed.backend)
+    assert "treasure" not in sandboxed.log()
+    assert "nothing" in sandboxed.log()
+
+
+@needs_bubblewrap
+@pytest.mark.long
 def test_a_cancelled_job_leaves_nothing_behind(sandboxed: SandboxedBackend) -> None:
     stray = "(setsid env -i bash -c \"trap '' TERM; sleep 611; sleep 611\" &)"
     sandboxed.begin(f"trap '' TERM USR1; {stray}; echo up; sleep 611; sleep 611", grace_s=0.2)

@@ -262,12 +262,18 @@ def test_accounts_are_not_left_out_silently_at_a_later_start(tmp_path: Path) -> 
 
 
 @needs_bubblewrap
-def test_a_sandbox_hides_a_database_that_is_not_in_the_state_folder(tmp_path: Path) -> None:
-    asked = ServeOptions(tmp_path / "state", database=f"sqlite:///{tmp_path}/elsewhere.db")
-    isolation = make_isolation("sandbox", asked, asked.state, ())
-    order = isolation.adapt({"env": {"HORAE_ATTEMPT_DIR": str(tmp_path / "state" / "jobs" / "a-1" / "1")}}, start(), [])
-    hidden = [tmp_path / name for name in ("state", "elsewhere.db", "elsewhere.db-wal", "elsewhere.db-shm")]
-    assert {str(path) for path in hidden} <= {*order["sandbox"]["hide"]}
+def test_a_sandbox_hides_the_folders_of_database_socket_and_key(tmp_path: Path) -> None:
+    state, run = tmp_path / "state", tmp_path / "run"
+    asked = ServeOptions(
+        state, database=f"sqlite:///{tmp_path}/db/journal.db", socket=run / "horae.sock", tls_key=state / "key.pem"
+    )
+    order = make_isolation("sandbox", asked, state, ()).adapt(
+        {"env": {"HORAE_ATTEMPT_DIR": str(state / "jobs" / "a-1" / "1")}}, start(), []
+    )
+    assert order["sandbox"]["hide"][:3] == [str(state), str(run), str(tmp_path / "db")]
+    for place in (Path.home(), Path("/srv"), Path("/tmp")):
+        with pytest.raises(UserError, match="into the state folder, or into a folder of its own"):
+            make_isolation("sandbox", ServeOptions(state, socket=place / "horae.sock"), state, ())
 
 
 def test_the_service_itself_needs_an_account_that_is_not_roots(monkeypatch: pytest.MonkeyPatch) -> None:
