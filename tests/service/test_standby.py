@@ -61,7 +61,7 @@ class Waiting:
 @contextmanager
 def two_services(state: Path, url: str) -> Iterator[tuple[Waiting, Waiting]]:
     """An active service and its standby."""
-    asked = ServeOptions(state, database=url, port=0, gpus="v100:2", standby=True)
+    asked = ServeOptions(state, database=url, port=0, gpus="v100:2", standby=True, isolation="none")
     active = Waiting(asked)
     standby = None
     try:
