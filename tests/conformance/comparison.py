@@ -11,7 +11,21 @@ from tests.conformance.recorder import FREE, Line
 #: How far numbers behind a sentence may be from those recorded, relative to them.
 TOLERANCE = 1e-9
 #: Fields that events got after runs were recorded, and what they mean there: stored formats grow by addition.
-ADDED: dict[str, Line] = {"NodeDraining": {"by": ""}, "JobSubmitted": {"spec": {"notice_s": None, "nodes": 0}}}
+ADDED: dict[str, Line] = {
+    "NodeDraining": {"by": ""},
+    "NodeJoined": {"node": {"cpus": 0, "memory_mb": 0}},
+    "JobSubmitted": {
+        "spec": {
+            "notice_s": None,
+            "nodes": 0,
+            "cpus_per_gpu": 0,
+            "memory_mb_per_gpu": 0,
+            "user": "",
+            "exempt": False,
+        }
+    },
+    "SettingsChanged": {"limits": {}, "unknown_queues": None, "queues": [{"members": [], "admins": []}]},
+}
 #: Characters of a value that a message shows.
 _SHOWN = 300
 
@@ -66,8 +80,10 @@ def _compared(line: Line) -> Line:
 
 
 def _filled(record: Line, added: Line) -> Line:
-    """A record with the fields that it lacks, and the records in it likewise."""
-    inner = {key: _filled(record[key], value) for key, value in added.items() if isinstance(value, dict)}
+    """A record with the fields that it lacks, and the records in it likewise; a list says it of each record in one."""
+    inner: Line = {key: _filled(record.get(key, {}), value) for key, value in added.items() if isinstance(value, dict)}
+    lists = {key: value for key, value in added.items() if isinstance(value, list)}
+    inner |= {key: [_filled(each, value[0]) for each in record.get(key, ())] for key, value in lists.items()}
     return {**added, **record, **inner}
 
 

@@ -35,7 +35,11 @@ _DOING = {
 }
 #: A guarantee that lasts longer than this has no end: the job is not preemptible.
 _FOR_EVER_S = 1e7
-_NO_QUOTA = ("", "A queue or user that has since got more GPUs had", "quota", 0, 0)
+#: A quota or limit: its sentence's first words, what to wait for, whose it is, GPUs in use and their maximum.
+_Quota = tuple[str, str, str, int, int]
+_LARGER_QUOTA = "jobs of that queue to end, cancel one, or ask an admin for a larger quota"
+_LARGER_LIMIT = "some of these jobs to end, cancel one, or ask an admin for a larger limit"
+_NO_QUOTA: _Quota = ("A queue or user that has since got more GPUs had", _LARGER_LIMIT, "", 0, 0)
 _NO_EVIDENCE = Evidence(0.0, np.empty(0, np.int64))
 
 
@@ -100,7 +104,7 @@ class _Words:
             numbers |= self._nodes()
         match reason:
             case Reason.OVER_QUOTA:
-                numbers |= self._full_quota()
+                numbers |= dict(zip(("full", "full_used", "full_max"), self._full_quota()[2:], strict=True))
             case Reason.LACKS_CPUS_OR_MEMORY:
                 numbers |= self._room()
             case Reason.VACATING:
@@ -124,6 +128,7 @@ class _Words:
         number = {name: value for name, value in numbers.items() if isinstance(value, int)}
         holders, taken = self._over_types(self._evidence.jobs_by_type), self._over_types(self._evidence.gpus_by_type)
         loss = float(self._status.columns["loss"][self._row])
+        full = self._full_quota() if "full" in numbers else _NO_QUOTA
         return {
             "job": self._status.spec(self._row).id,
             "rule": RULES.get(reason, ""),
@@ -142,6 +147,8 @@ class _Words:
             "vacating": _vacating(number.get("occupied", 0), self._status.state(self._row) is STOPPING),
             "passing": self._passing(),
             "kept": self._kept(numbers),
+            "full_whose": full[0],
+            "full_wait": full[1],
             "room_asked": _room_in_words(number.get("cpus_per_gpu", 0), number.get("memory_mb_per_gpu", 0)),
             "room_left": _room_in_words(number.get("most_cpus", 0), number.get("most_memory_mb", 0), "nothing"),
             "fitting_have": counted_or_no(number.get("fitting_nodes", 0), "node", "has", "have"),
@@ -231,24 +238,23 @@ class _Words:
         """What jobs are compared by, of this job."""
         return float(compared_values(self._evidence.measure, self._status.columns, np.array([self._row]))[0])
 
-    def _full_quota(self) -> dict[str, float | str]:
+    def _full_quota(self) -> _Quota:
         """The limit that the job would exceed: of its queue or the nearest above it, else of its user or of all."""
         needs = int(self._status.columns["gpus_min"][self._row])
         quotas = [*self._queue_quotas(), *self._limits()]
-        found = next((quota for quota in quotas if quota[3] + needs > quota[4]), quotas[-1] if quotas else _NO_QUOTA)
-        return dict(zip(("full", "full_whose", "full_what", "full_used", "full_max"), found, strict=True))
+        return next((quota for quota in quotas if quota[3] + needs > quota[4]), quotas[-1] if quotas else _NO_QUOTA)
 
-    def _queue_quotas(self) -> Iterator[tuple[str, str, str, int, int]]:
-        """Name, words, GPUs and maximum of the job's queue and the queues above it that have one."""
+    def _queue_quotas(self) -> Iterator[_Quota]:
+        """The quotas of the job's queue and the queues above it that have one."""
         status, queue = self._status, int(self._status.columns["queue"][self._row])
         while queue >= 0:
             settings = status.queues.get(status.queue_paths[queue])
             used = self._evidence.queue_used[queue] if queue < len(self._evidence.queue_used) else 0
             if settings and settings.gpus_max is not None:
-                yield settings.path, f"Queue {settings.path} has", "quota", used, settings.gpus_max
+                yield f"Queue {settings.path} has", _LARGER_QUOTA, settings.path, used, settings.gpus_max
             queue = status.queue_parents[queue]
 
-    def _limits(self) -> Iterator[tuple[str, str, str, int, int]]:
+    def _limits(self) -> Iterator[_Quota]:
         """The same of the limits on the GPUs of the job's user, and of jobs that are never preempted."""
         status, spec = self._status, self._status.spec(self._row)
         if spec.exempt:
@@ -257,20 +263,20 @@ class _Words:
         own = users_limits(status.limits, spec.user) if spec.user else NO_LIMITS
         if own.gpus is not None:
             used = sum(gpus for other, gpus in held if other.user == spec.user)
-            yield spec.user, f"User {spec.user} has", "limit", used, own.gpus
+            yield f"User {spec.user} has", _LARGER_LIMIT, spec.user, used, own.gpus
         if not spec.keeps_gpus:
             return
         kept = [(other, gpus) for other, gpus in held if other.keeps_gpus]
         if own.non_preemptible_gpus is not None:
             used = sum(gpus for other, gpus in kept if other.user == spec.user)
             words = f"The non-preemptible jobs of user {spec.user} have"
-            yield spec.user, words, "limit", used, own.non_preemptible_gpus
+            yield words, _LARGER_LIMIT, spec.user, used, own.non_preemptible_gpus
         for whom, limits in limits_up(status.limits, spec.queue):
             if limits.non_preemptible_gpus is not None:
                 inside = whom.partition(":")[2]
                 used = sum(gpus for other, gpus in kept if not inside or f"{other.queue}/".startswith(f"{inside}/"))
                 words = f"The non-preemptible jobs of {in_words(whom)} have"
-                yield inside, words, "limit", used, limits.non_preemptible_gpus
+                yield words, _LARGER_LIMIT, inside, used, limits.non_preemptible_gpus
 
     def _room(self) -> dict[str, float | str]:
         """CPUs and memory that the job asks for with each GPU, and the most of each on a node with free GPUs.

@@ -71,8 +71,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.LACKS_CPUS_OR_MEMORY: "It waits for CPUs or memory on nodes with free GPUs ({free} of a type it accepts): "
     "it takes {room_asked} with each of its {gpus:GPU}, and one of these nodes has at most {room_left} left; it starts "
     "when jobs there end, or sooner with less for each GPU{passing}.",
-    Reason.OVER_QUOTA: "{full_whose} {full_used} of at most {full_max:GPU} and the job needs {gpus}; wait for some of "
-    "these jobs to end, cancel one, or ask an admin for a larger {full_what}.",
+    Reason.OVER_QUOTA: "{full_whose} {full_used} of at most {full_max:GPU} and the job needs {gpus}; wait for "
+    "{full_wait}.",
     Reason.RESERVED_FOR_LARGER: "Job {head} has waited longest and has a reservation: until it starts nobody is "
     "preempted, and free GPUs ({free} of a type this one accepts) go only to jobs that end before it could; one with "
     "less to do could still slip in.",
