@@ -142,6 +142,7 @@ def test_the_helper_refuses_whatever_the_service_says(
         knowing.open(name, "a-1.1", {})
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.parametrize(
     "line",
@@ -192,6 +193,7 @@ def test_too_many_descriptors_too_long_lines_and_no_sockets_are_refused(
     until(lambda: open_files(pid) == handles, "for descriptors to be closed")
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.parametrize(
     "line", [b"{", b'{"start": {"argv": [], "env": {}, "cwd": "/"}}', b'{"signal": 99, "all": true}']

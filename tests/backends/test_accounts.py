@@ -105,6 +105,7 @@ def test_a_job_runs_as_its_user_in_folders_of_its_own(machine: Machine) -> None:
     until(all_gone, "for the control group to be removed")
 
 
+@pytest.mark.long
 def test_a_job_gains_no_rights_by_programs_with_a_set_user_id(machine: Machine) -> None:
     log = machine.run("grep -E 'NoNewPrivs|CapEff|CapPrm|CapAmb' /proc/self/status; ulimit -c; setpriv --reuid 0 true")
     assert "NoNewPrivs:\t1" in log
@@ -169,6 +170,7 @@ def test_a_job_uses_the_devices_that_it_was_given_and_no_other(machine: Machine)
     assert log[-1].endswith("fine\n")
 
 
+@pytest.mark.long
 def test_devices_are_hidden_where_control_groups_do_not_keep_jobs_from_them(machine: Machine) -> None:
     make_devices(machine)
     prefix = f"{machine.root}/gpu"
@@ -292,6 +294,7 @@ def test_a_runner_that_is_killed_takes_its_job_with_it(machine: Machine) -> None
     until(all_gone, "for the control group to be removed")
 
 
+@pytest.mark.long
 def test_a_warden_that_is_killed_takes_its_job_with_it(machine: Machine) -> None:
     machine.begin("(setsid env -i sleep 600 &); echo up; sleep 600")
     (warden,) = [
@@ -370,6 +373,7 @@ def test_a_working_folder_that_the_user_may_not_enter_is_told(machine: Machine) 
     assert f"the working folder '{private}' cannot be used by ann: Permission denied" in log
 
 
+@pytest.mark.long
 def test_setup_and_every_rank_run_as_the_user(machine: Machine) -> None:
     log = machine.run(
         "echo rank $RANK $(id -u)", setup="echo setup $(id -u)", processes="gpu", places=(Place("v100", (0, 1)),)

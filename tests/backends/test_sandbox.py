@@ -109,6 +109,7 @@ def test_what_is_hidden_stays_hidden_from_jobs_that_make_namespaces(sandboxed: S
     assert not Path("/etc/x").exists()
 
 
+@pytest.mark.long
 @needs_bubblewrap
 @pytest.mark.skipif(len(DEVICES) < 2, reason="needs two devices of this machine")
 def test_a_job_has_the_devices_that_it_was_given(sandboxed: SandboxedBackend) -> None:
@@ -153,6 +154,21 @@ def test_exit_codes_come_through(sandboxed: SandboxedBackend, text: str, code: i
 
 @needs_bubblewrap
 @pytest.mark.long
+def test_what_a_service_replaces_in_a_hidden_folder_is_not_shown_to_jobs_that_run(sandboxed: SandboxedBackend) -> None:
+    work = sandboxed.state.parent / "outside"
+    work.mkdir()
+    key = sandboxed.secrets / "KEY"
+    sandboxed.begin(f"echo up; until [ -e go ]; do sleep 0.05; done; cat {key} || echo nothing", workdir=str(work))
+    key.unlink()
+    key.write_text("hidden treasure")
+    (work / "go").touch()
+    next_events(sandboxed.backend)
+    assert "treasure" not in sandboxed.log()
+    assert "nothing" in sandboxed.log()
+
+
+@needs_bubblewrap
+@pytest.mark.long
 def test_a_cancelled_job_leaves_nothing_behind(sandboxed: SandboxedBackend) -> None:
     stray = "(setsid env -i bash -c \"trap '' TERM; sleep 611; sleep 611\" &)"
     sandboxed.begin(f"trap '' TERM USR1; {stray}; echo up; sleep 611; sleep 611", grace_s=0.2)
@@ -162,6 +178,7 @@ def test_a_cancelled_job_leaves_nothing_behind(sandboxed: SandboxedBackend) -> N
     until(lambda: not _sleepers("611"), "for all processes to be gone")
 
 
+@pytest.mark.long
 @needs_bubblewrap
 def test_a_runner_that_is_killed_leaves_nothing_behind(sandboxed: SandboxedBackend) -> None:
     sandboxed.begin("(setsid env -i sleep 612 &); echo up; sleep 612")
@@ -203,6 +220,7 @@ def test_a_working_folder_outside_may_be_written_and_the_services_own_may_not(
         assert "belongs to the service, or to another job" in sandboxed.run("true", job=job, workdir=str(path))
 
 
+@pytest.mark.long
 @needs_bubblewrap
 def test_a_checkpoint_folder_that_is_a_link_to_anothers_is_refused(sandboxed: SandboxedBackend, tmp_path: Path) -> None:
     sandboxed.run("echo treasure > $HORAE_CHECKPOINT_DIR/model", job="b-1")

@@ -25,12 +25,13 @@ from horae.backends.local.isolation.accounts import (
     service_name,
 )
 from horae.core.errors import UserError
-from horae.service.job_isolation import chosen_isolation, moved_folders
+from horae.service.job_isolation import chosen_isolation, make_isolation, moved_folders
 from horae.service.roles import Role
 from horae.service.server import ServeOptions, Server
 from horae.service.store.store import Store
 from horae.service.tokens import Tokens, operator
-from tests.backends.job_accounts import open_folder, why_not
+from tests.backends.job_accounts import needs_bubblewrap, open_folder, why_not
+from tests.backends.real import start
 from tests.service.live import submit
 from tests.service.served_process import patiently
 
@@ -207,6 +208,10 @@ def test_a_second_user_gets_no_token_before_an_isolation_is_chosen(tmp_path: Pat
                 assert admin.post("/v1/tokens", json=body).status_code == 200
     finally:
         made.close()
+
+
+@pytest.mark.long
+def test_an_isolation_that_was_chosen_once_holds(tmp_path: Path) -> None:
     made = server(tmp_path, isolation="none")
     try:
         headers = {"Authorization": f"Bearer {made.token_file.read_text().strip()}"}
@@ -214,7 +219,7 @@ def test_a_second_user_gets_no_token_before_an_isolation_is_chosen(tmp_path: Pat
             assert admin.post("/v1/tokens", json={"user": "ann", "role": "user"}).status_code == 200
     finally:
         made.close()
-    server(tmp_path).close()  # what was chosen once holds
+    server(tmp_path).close()
 
 
 def test_a_service_with_several_users_does_not_start_without_a_choice(tmp_path: Path) -> None:
@@ -254,6 +259,21 @@ def test_accounts_are_not_left_out_silently_at_a_later_start(tmp_path: Path) -> 
     assert chosen_isolation(ServeOptions(tmp_path), {}, "slurm") == "none"
     with pytest.raises(UserError, match="slurm keeps jobs apart itself"):
         chosen_isolation(ServeOptions(tmp_path, isolation="sandbox"), {}, "slurm")
+
+
+@needs_bubblewrap
+def test_a_sandbox_hides_the_folders_of_database_socket_and_key(tmp_path: Path) -> None:
+    state, run = tmp_path / "state", tmp_path / "run"
+    asked = ServeOptions(
+        state, database=f"sqlite:///{tmp_path}/db/journal.db", socket=run / "horae.sock", tls_key=state / "key.pem"
+    )
+    order = make_isolation("sandbox", asked, state, ()).adapt(
+        {"env": {"HORAE_ATTEMPT_DIR": str(state / "jobs" / "a-1" / "1")}}, start(), []
+    )
+    assert order["sandbox"]["hide"][:3] == [str(state), str(run), str(tmp_path / "db")]
+    for place in (Path.home(), Path("/srv"), Path("/tmp")):
+        with pytest.raises(UserError, match="into the state folder, or into a folder of its own"):
+            make_isolation("sandbox", ServeOptions(state, socket=place / "horae.sock"), state, ())
 
 
 def test_the_service_itself_needs_an_account_that_is_not_roots(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_honest_jobs_are_done_once_whatever_the_attacker_does(
     tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--gpus", "v100:6,k80:4", "--max-log", "8M")
+    words = ("--gpus", "v100:6,k80:4", "--max-log", "8M", "--isolation", "none")
     with service(tmp_path, "time-slice", ("quantum=2",), Cluster(disk, words)) as running:
         siege = Siege.of(running, SEED, disk, JOBS)
         with half_open(running.port, HALF_OPEN):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import horae
 from horae.backends.local.gpu_detection import find_minor_numbers
 from horae.backends.local.isolation.modes import ACCOUNT, MODES, NONE, SANDBOX, Isolation, NoIsolation, nvidia_devices
 from horae.core.cluster import Node
@@ -67,8 +69,16 @@ def make_isolation(mode: str | None, asked: ServeOptions, state: Path, nodes: Co
     if mode == SANDBOX:
         from horae.backends.local.isolation.sandbox import SandboxIsolation
 
+        hidden = [state.resolve(), *([asked.secrets.resolve()] if asked.secrets else [])]
         # By the service's own socket, whoever has its account is an admin, as such a job does.
-        hidden = (state, asked.secrets, asked.socket, asked.tls_key or asked.tls_cert, *_database_files(asked.database))
+        files = {
+            "--socket": asked.socket,
+            "--database": file_of(asked.database) if asked.database else None,
+            "--tls-key": asked.tls_key or asked.tls_cert,
+        }
+        for option, file in files.items():
+            if file and not any(file.resolve().is_relative_to(folder) for folder in hidden):
+                hidden.append(_folder_to_hide(option, file.resolve()))
         return SandboxIsolation(hidden, devices)
     from horae.backends.local.isolation.accounts import AccountIsolation
 
@@ -76,10 +86,18 @@ def make_isolation(mode: str | None, asked: ServeOptions, state: Path, nodes: Co
     return AccountIsolation(asked.helper, tuple(nodes), asked.account_names, devices)
 
 
-def _database_files(url: str | None) -> list[Path]:
-    """The files of an SQLite database, which may lie outside the state folder."""
-    file = file_of(url) if url else None
-    return [file.with_name(file.name + more) for more in ("", "-wal", "-shm")] if file else []
+def _folder_to_hide(option: str, file: Path) -> Path:
+    """The folder of a file that jobs must not reach; refused if they need what else is in it.
+
+    A file alone cannot be hidden from a job that runs: if the service replaces it, the job sees the new one.
+    """
+    folder, needed = file.parent, (Path.home(), Path(sys.prefix), Path(sys.base_prefix), Path(horae.__file__))
+    if len(folder.parts) <= 2 or any(path.resolve().is_relative_to(folder) for path in needed):
+        raise CannotServe(
+            f"--isolation sandbox hides the folder of {option} from jobs, and they need {folder}: put {file} into the "
+            "state folder, or into a folder of its own."
+        )
+    return folder
 
 
 def alone(mode: str | None, operator: str) -> str:
