@@ -16,7 +16,7 @@ from horae.core.states import CANCELLED, CANCELLING, ENDED, HELD, HOLDING, STATE
 from horae.service.daemon import Daemon
 from horae.service.store.record_rows import Record, job_number
 from tests.simulation.trouble import difference, same
-from tests.world.model_cluster import ModelCluster
+from tests.world.model_cluster import JobPlan, ModelCluster
 
 _ENDS = (JobFinished, JobStopped, JobFailed, LaunchFailed)
 
@@ -117,10 +117,13 @@ class Invariants:
 
     def _forges_its_end(self, job: str) -> bool:
         """Whether a job writes the last word of its own runner: who does so gives its GPUs away."""
-        return runner.EXIT in self._cluster.plans[job.rpartition("-")[0]].garbage
+        return runner.EXIT in self._plan(job).garbage
+
+    def _plan(self, job: str) -> JobPlan:
+        return self._cluster.plans[job.rpartition("-")[0]]
 
     def _check_progress(self, record: JobStopped | JobFailed) -> None:
-        plan = self._cluster.plans[record.job.rpartition("-")[0]]
+        plan = self._plan(record.job)
         saved = self._cluster.saved.get(record.job, 0.0)
         # What a file server that lost power has lost of old orders may lead to a checkpoint.
         require(
@@ -191,6 +194,7 @@ class Invariants:
         engine, promises = daemon.engine, self.promises
         for job, state in self._states(engine):
             fine = state is State.FINISHED or (state is CANCELLED and job in promises.may_be_cancelled)
+            fine = fine or (state is State.TIMEOUT and self._plan(job).limited)
             require(fine or job not in promises.jobs, f"{job} is {state.name} in the end")
             require(
                 promises.finished.get(job, 0) == (state is State.FINISHED), f"{job} finished {promises.finished} times"
@@ -204,7 +208,7 @@ class Invariants:
         require(not living, f"{living} live on")
 
     def _lies(self, job: str) -> bool:
-        return bool(self._cluster.plans[job.rpartition("-")[0]].garbage)
+        return bool(self._plan(job).garbage)
 
     def _states(self, engine: Engine) -> Iterator[tuple[str, State]]:
         for row, spec in enumerate(engine.jobs.specs):

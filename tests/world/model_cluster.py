@@ -53,6 +53,8 @@ class JobPlan:
     code: int = 1
     #: Files that the first attempts write in place of honest ones, by name.
     garbage: Mapping[str, bytes] = field(default_factory=dict)
+    #: Whether it has a time limit, which may end it.
+    limited: bool = False
 
 
 @dataclass

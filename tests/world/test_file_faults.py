@@ -48,7 +48,7 @@ class Server:
 def server() -> Iterator[Server]:
     made = Server(MemoryFiles(lambda: made.clock_s), FileFaults())
     made.files.before = made.faults.check
-    with mounted(lambda: made.files):
+    with mounted(made.files):
         yield made
 
 
