@@ -146,8 +146,10 @@ class Invariants:
 
     def check_cluster(self) -> None:
         """No attempt begins twice, a job has one living attempt, and no GPU has two."""
+        # Sentences are made when they are needed: this is looked at thousands of times a second.
         for piece, times in self._cluster.begun.items():
-            require(times == 1, f"{piece} began {times} times")
+            if times != 1:
+                raise Broken(f"{piece} began {times} times")
         attempts: dict[str, int] = {}
         seats: dict[tuple[str, int], Attempt] = {}
         for each in self._cluster.living():
@@ -155,10 +157,12 @@ class Invariants:
             if self._forges_its_end(job):
                 continue
             other = attempts.setdefault(job, attempt)
-            require(other == attempt, f"attempts {other} and {attempt} of {job} live at once")
+            if other != attempt:
+                raise Broken(f"attempts {other} and {attempt} of {job} live at once")
             for seat in each.seats:
                 holder = seats.setdefault((each.piece.node, seat), (job, attempt))
-                require(holder == (job, attempt), f"{holder} and {(job, attempt)} hold GPU {seat} of {each.piece.node}")
+                if holder != (job, attempt):
+                    raise Broken(f"{holder} and {(job, attempt)} hold GPU {seat} of {each.piece.node}")
 
     def check_service(self, daemon: Daemon) -> None:
         """The engine keeps its own invariants and every promise, and the journal says the same."""
@@ -182,10 +186,10 @@ class Invariants:
         Without `whole` only the columns are compared that decide who runs where: that costs a tenth.
         """
         one, other = _essence(live), _essence(recovered)
-        require(one == other, f"the journal leads to another engine: {one} {other}")
-        if whole:
-            ours, theirs = live.contents(), recovered.contents()
-            require(same(ours, theirs), f"the journal leads to another engine: {difference(ours, theirs)}")
+        if one != other:
+            raise Broken(f"the journal leads to another engine: {one} {other}")
+        if whole and not same(ours := live.contents(), theirs := recovered.contents()):
+            raise Broken(f"the journal leads to another engine: {difference(ours, theirs)}")
 
     # --- in the end
 

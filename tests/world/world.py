@@ -38,6 +38,7 @@ from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.states import ENDED, STATES
 from horae.service import daemon as daemon_module
+from horae.service import operations
 from horae.service.checkpoint_encoder import CheckpointEncoder
 from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import Daemon, Prepare, _Request
@@ -746,7 +747,7 @@ class World:
         return old
 
     def _settle_once(self) -> None:
-        self.pass_time(4.0 if self.cluster.runners or self._random.random() < 0.6 else 20.0)
+        self.pass_time(4.0 if self.cluster.runners or self._random.random() < 0.3 else 20.0)
         self._live(lambda life: life.reconciler._take_turn())
         self._live(lambda life: life.daemon._cycle())
         if self.life and not self._asked:
@@ -825,11 +826,12 @@ _FAULTS: dict[str, tuple[int, Callable[[World], None]]] = {
 
 @contextmanager
 def simulated(world: World) -> Iterator[None]:
-    """What the code under test takes from the process: files, ports, and the garbage collector."""
+    """What the code under test takes from the process: files, ports, compiled code, and the garbage collector."""
     with (
         mounted(world.files),
         mock.patch.object(saved_work, "READS", PromptReads()),
         mock.patch.object(runner_order, "_free_port", return_value=29000),
+        mock.patch.object(operations, "warm_up"),
         mock.patch.object(daemon_module, "collect_all"),
         mock.patch.object(daemon_module, "set_aside"),
         mock.patch.object(daemon_module, "CHECKPOINT_EVERY", CHECKPOINT_EVERY),
