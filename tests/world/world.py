@@ -572,6 +572,8 @@ class World:
             point = self._random.choice(POINTS)
             if point.startswith(_AT_A_START):
                 self._kill()
+            if point.startswith("driver.last_line"):
+                self.cluster.submissions.append("die")
             self.points.arm(point, self._random.choice((1, 1, 2, 5)))
 
     def _kill(self) -> None:
@@ -653,8 +655,10 @@ class World:
 
     def _fail_submissions(self) -> None:
         cluster = self.cluster
-        how = self._random.choice(("lose", "lose answer", "double", "refuses", "starts_nothing", "kills_nothing"))
-        if how in ("lose", "lose answer", "double"):
+        how = self._random.choice(
+            ("lose", "lose answer", "double", "die", "refuses", "starts_nothing", "kills_nothing")
+        )
+        if how in ("lose", "lose answer", "double", "die"):
             cluster.submissions.append(how)
         else:
             setattr(cluster, how, True)
