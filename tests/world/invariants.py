@@ -72,10 +72,19 @@ class Invariants:
 
         `promises` are those of its time. What was used after it, however, is not used again.
         """
-        may_be_cancelled = self.promises.may_be_cancelled
-        self.promises = replace(promises.copy(), may_be_cancelled=may_be_cancelled)
-        self.loss_accepted, self.shadow = True, engine
+        self.loss_accepted = True
+        self._go_back(promises, engine)
         self._in_doubt = self.promises.launched - self.promises.ended
+
+    def lose_unconfirmed(self, promises: Promises, engine: Engine) -> None:
+        """An older journal is taken without a word: nothing was acknowledged since its time."""
+        forgotten = set(self.promises.jobs) - set(promises.jobs) | self.promises.cancelled - promises.cancelled
+        require(not forgotten, f"what was acknowledged of {forgotten} is lost, and no start was refused")
+        self._go_back(promises, engine)
+
+    def _go_back(self, promises: Promises, engine: Engine) -> None:
+        self.promises = replace(promises.copy(), may_be_cancelled=self.promises.may_be_cancelled)
+        self.shadow = engine
         # A commit that nobody has heard of is lost with all that it gave.
         self._unconfirmed = set()
 

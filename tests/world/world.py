@@ -284,6 +284,11 @@ class World:
             mark = HighWaterMark(STATE / MARK_FILE)
             self.note(f"loss accepted: {raise_numbers(store, mark.mark, (STATE, SHARED), lost.what)}")
             store.keep_mark(mark)
+        else:
+            if self._newest and self._old_copy:
+                self.note("an old journal is taken: it lacks only what was not confirmed")
+                engine, _ = recover(ModelStore(self.disk), self.beginning)
+                self.invariants.lose_unconfirmed(self._old_copy.promises, engine)
         self._accepts_loss, self._newest = False, None
 
     def _choose_journal(self) -> None:
