@@ -450,8 +450,11 @@ def test_a_stop_of_an_attempt_that_ended_and_was_forgotten_is_answered_with_its_
     site.backend.forget(end.job, end.attempt)
     until(lambda: not list((site.shared / "attempts").iterdir()), "for the attempt to be forgotten")
     site.reopen()
+    site.start("echo begun")
     site.backend.stop(end.job, end.attempt)
-    assert site.told(JobStopped).attempt == end.attempt
+    until(lambda: ends(site.watch()), "for the end")
+    (told,) = ends(site.rounds())
+    assert (told.job, told.attempt) == (end.job, end.attempt)
     site.seen = []
     site.backend.forget(end.job, end.attempt)
     assert not ends(site.rounds())

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
+from horae.core.cluster import Span
 from horae.core.commands import Decided, Launch
 from horae.core.events import JobHeld, JobProgressed, JobSubmitted
 from horae.service.store import opening
@@ -169,7 +170,7 @@ def test_a_mark_behind_the_journal_is_fine(url: str, tmp_path: Path) -> None:
 
 def test_numbers_of_a_commit_that_the_mark_does_not_cover_are_in_the_next_mark(url: str, tmp_path: Path) -> None:
     """Otherwise a journal that is restored later would give them again."""
-    launch = Launch("a-7", 3, (0,), 0, 0.0)
+    launch = Launch("a-7", 3, (0,), Span.GPU, 0.0)
     with opened(url, tmp_path / "state") as store:
         store.append([JobSubmitted(1.0, job("a-5"))], [task("a-5")])
     with closing(Store(url, own=True)) as store:

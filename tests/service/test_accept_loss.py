@@ -13,9 +13,24 @@ from pathlib import Path
 import httpx
 import pytest
 
+from horae.backends.protocol import Seen, Sight
+from horae.core.cluster import Node
+from horae.core.events import (
+    BY_ORPHANS,
+    JobFinished,
+    JobSubmitted,
+    NodeDraining,
+    NodeJoined,
+    NodeObserved,
+    NumbersRaised,
+)
+from horae.service.initial_settings import InitialSettings
+from horae.service.machines import BACKEND
+from horae.service.orphans import Orphans
 from horae.service.server import ServeOptions, Server
 from horae.service.store.chain import JournalDamaged, JournalLost
 from tests.backends.real import until
+from tests.builders import job as made_job
 from tests.service.live import in_state, submit
 from tests.service.two_gpus import served
 
@@ -123,3 +138,29 @@ def test_a_file_that_is_no_journal_any_more_gives_way_to_a_new_one(tmp_path: Pat
         (new,) = submit(client)
         assert new != first
         in_state(client, new, "finished")
+
+
+def test_after_a_loss_a_node_takes_no_jobs_until_it_is_known_what_runs_there() -> None:
+    """A backend may look at its nodes seconds after the first decision is due."""
+    machine = InitialSettings((Node("v", "v100", 1), Node("w", "v100", 1)), "fifo-backfill", {}).engine(live=True)
+    machine.apply(NodeDraining(0.0, "w", by="root"))
+    machine.apply(NumbersRaised(1.0, 7, 7))
+    machine.apply(JobSubmitted(2.0, made_job("a-8")))
+    assert not machine.decide(2.0).launches
+    orphans, sight = Orphans(), Sight((Seen("v", "v100", 1), Seen("w", "v100", 1)))
+    seen = [NodeObserved(3.0, node, (("b-7", 1),) if node == "v" else ()) for node in ("v", "w")]
+    for event in orphans.set_apart(seen, machine, sight, 3.0):
+        machine.apply(event)
+    assert not machine.decide(3.0).launches
+    for event in orphans.set_apart([JobFinished(4.0, "b-7", 1)], machine, sight, 4.0):
+        machine.apply(event)
+    assert [launch.job for launch in machine.decide(4.0).launches] == ["a-8"]
+    assert machine.gpus.closed_by == {"w": "root"}, "what the operator has closed stays closed"
+
+
+def test_a_node_that_opens_while_an_orphan_is_found_there_is_closed_again() -> None:
+    machine = InitialSettings((Node("v", "v100", 1),), "fifo-backfill", {}).engine(live=True)
+    machine.apply(NodeDraining(0.0, "v", by=BACKEND))
+    joins = NodeJoined(1.0, Node("v", "v100", 1))
+    events = Orphans().set_apart([joins, NodeObserved(1.0, "v", (("b-7", 1),))], machine, None, 1.0)
+    assert NodeDraining(1.0, "v", by=BY_ORPHANS) in events

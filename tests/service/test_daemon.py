@@ -10,6 +10,7 @@ import errno
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from horae.backends.fake import FakeJob
 from horae.core.checkpoint import UnreadableCheckpoint
 from horae.core.cluster import Node
 from horae.core.commands import Decided
+from horae.core.errors import UserError
 from horae.core.events import JobCancelled, JobFinished, JobHeld, JobReleased, JobStarted, JobSubmitted, JobTimedOut
 from horae.core.states import State
 from horae.service.health import what_is_wrong
@@ -28,6 +30,7 @@ from horae.service.job_file import BadJobFile, JobFile, read_job
 from horae.service.roles import Caller, Forbidden, NotFound
 from horae.service.store.connection import StoreTrouble
 from horae.service.views.views import Filters
+from tests.backends.real import until
 from tests.service.stepped_service import ADMIN, ANN, BOB, SteppedService
 from tests.simulation.trouble import same
 
@@ -549,6 +552,31 @@ def test_of_two_who_want_an_app_at_once_one_gets_it(cell: SteppedService) -> Non
         one.join()
     assert len(took) == 1
     assert len(cell.daemon.engine.jobs) == 1
+
+
+@pytest.mark.parametrize("settings_first", [True, False])
+def test_a_job_and_a_policy_that_does_not_know_its_nodes_do_not_meet_in_one_cycle(
+    cell: SteppedService, settings_first: bool
+) -> None:
+    gang = [read_job({"run": "true", "resources": {"gpus": 1, "nodes": 1}})]
+    asks = [lambda: cell.operations.configure(ADMIN, "themis", {}), lambda: cell.operations.submit(ANN, gang)]
+    refused: list[str] = []
+
+    def ask(what: Callable[[], object]) -> None:
+        try:
+            what()
+        except UserError as why:
+            refused.append(str(why))
+
+    threads = [threading.Thread(target=ask, args=(what,)) for what in (asks if settings_first else asks[::-1])]
+    for number, thread in enumerate(threads, 1):
+        thread.start()
+        until(lambda number=number: len(cell.daemon._inbox) == number, "for the request")
+    cell.daemon._cycle()
+    for thread in threads:
+        thread.join()
+    assert [("the policy themis chooses nodes itself" in why) for why in refused] == [True]
+    assert len(cell.daemon.engine.jobs) == (0 if settings_first else 1)
 
 
 def _try(cell: SteppedService, who: Caller, jobs: list[JobFile], took: list[Caller]) -> None:

@@ -133,6 +133,8 @@ def test_a_policy_that_chooses_nodes_itself_refuses_a_number_of_nodes(tmp_path: 
         refused = admin.put("/v1/settings", json={"policy": "themis"})
         assert refused.status_code == 400
         assert f"Job {gang} asks for 1 node, alike, and the policy themis chooses nodes itself" in refused.text
+        assert ana.post(f"/v1/jobs/{gang}/hold").status_code == 200
+        assert admin.put("/v1/settings", json={"policy": "themis"}).status_code == 400, "it may be released"
 
 
 COUNTED = (Node("n0", "v100", 4, cpus=8, memory_mb=4096),)

@@ -16,7 +16,7 @@ from horae.core.states import CANCELLED, CANCELLING, ENDED, HELD, HOLDING, STATE
 from horae.service.daemon import Daemon
 from horae.service.store.record_rows import Record, job_number
 from tests.simulation.trouble import difference, same
-from tests.world.model_cluster import ModelCluster
+from tests.world.model_cluster import JobPlan, ModelCluster
 
 _ENDS = (JobFinished, JobStopped, JobFailed, LaunchFailed)
 
@@ -72,10 +72,19 @@ class Invariants:
 
         `promises` are those of its time. What was used after it, however, is not used again.
         """
-        may_be_cancelled = self.promises.may_be_cancelled
-        self.promises = replace(promises.copy(), may_be_cancelled=may_be_cancelled)
-        self.loss_accepted, self.shadow = True, engine
+        self.loss_accepted = True
+        self._go_back(promises, engine)
         self._in_doubt = self.promises.launched - self.promises.ended
+
+    def lose_unconfirmed(self, promises: Promises, engine: Engine) -> None:
+        """An older journal is taken without a word: nothing was acknowledged since its time."""
+        forgotten = set(self.promises.jobs) - set(promises.jobs) | self.promises.cancelled - promises.cancelled
+        require(not forgotten, f"what was acknowledged of {forgotten} is lost, and no start was refused")
+        self._go_back(promises, engine)
+
+    def _go_back(self, promises: Promises, engine: Engine) -> None:
+        self.promises = replace(promises.copy(), may_be_cancelled=self.promises.may_be_cancelled)
+        self.shadow = engine
         # A commit that nobody has heard of is lost with all that it gave.
         self._unconfirmed = set()
 
@@ -117,10 +126,13 @@ class Invariants:
 
     def _forges_its_end(self, job: str) -> bool:
         """Whether a job writes the last word of its own runner: who does so gives its GPUs away."""
-        return runner.EXIT in self._cluster.plans[job.rpartition("-")[0]].garbage
+        return runner.EXIT in self._plan(job).garbage
+
+    def _plan(self, job: str) -> JobPlan:
+        return self._cluster.plans[job.rpartition("-")[0]]
 
     def _check_progress(self, record: JobStopped | JobFailed) -> None:
-        plan = self._cluster.plans[record.job.rpartition("-")[0]]
+        plan = self._plan(record.job)
         saved = self._cluster.saved.get(record.job, 0.0)
         # What a file server that lost power has lost of old orders may lead to a checkpoint.
         require(
@@ -143,8 +155,10 @@ class Invariants:
 
     def check_cluster(self) -> None:
         """No attempt begins twice, a job has one living attempt, and no GPU has two."""
+        # Sentences are made when they are needed: this is looked at thousands of times a second.
         for piece, times in self._cluster.begun.items():
-            require(times == 1, f"{piece} began {times} times")
+            if times != 1:
+                raise Broken(f"{piece} began {times} times")
         attempts: dict[str, int] = {}
         seats: dict[tuple[str, int], Attempt] = {}
         for each in self._cluster.living():
@@ -152,10 +166,12 @@ class Invariants:
             if self._forges_its_end(job):
                 continue
             other = attempts.setdefault(job, attempt)
-            require(other == attempt, f"attempts {other} and {attempt} of {job} live at once")
+            if other != attempt:
+                raise Broken(f"attempts {other} and {attempt} of {job} live at once")
             for seat in each.seats:
                 holder = seats.setdefault((each.piece.node, seat), (job, attempt))
-                require(holder == (job, attempt), f"{holder} and {(job, attempt)} hold GPU {seat} of {each.piece.node}")
+                if holder != (job, attempt):
+                    raise Broken(f"{holder} and {(job, attempt)} hold GPU {seat} of {each.piece.node}")
 
     def check_service(self, daemon: Daemon) -> None:
         """The engine keeps its own invariants and every promise, and the journal says the same."""
@@ -179,10 +195,10 @@ class Invariants:
         Without `whole` only the columns are compared that decide who runs where: that costs a tenth.
         """
         one, other = _essence(live), _essence(recovered)
-        require(one == other, f"the journal leads to another engine: {one} {other}")
-        if whole:
-            ours, theirs = live.contents(), recovered.contents()
-            require(same(ours, theirs), f"the journal leads to another engine: {difference(ours, theirs)}")
+        if one != other:
+            raise Broken(f"the journal leads to another engine: {one} {other}")
+        if whole and not same(ours := live.contents(), theirs := recovered.contents()):
+            raise Broken(f"the journal leads to another engine: {difference(ours, theirs)}")
 
     # --- in the end
 
@@ -191,6 +207,7 @@ class Invariants:
         engine, promises = daemon.engine, self.promises
         for job, state in self._states(engine):
             fine = state is State.FINISHED or (state is CANCELLED and job in promises.may_be_cancelled)
+            fine = fine or (state is State.TIMEOUT and self._plan(job).limited)
             require(fine or job not in promises.jobs, f"{job} is {state.name} in the end")
             require(
                 promises.finished.get(job, 0) == (state is State.FINISHED), f"{job} finished {promises.finished} times"
@@ -204,7 +221,7 @@ class Invariants:
         require(not living, f"{living} live on")
 
     def _lies(self, job: str) -> bool:
-        return bool(self._cluster.plans[job.rpartition("-")[0]].garbage)
+        return bool(self._plan(job).garbage)
 
     def _states(self, engine: Engine) -> Iterator[tuple[str, State]]:
         for row, spec in enumerate(engine.jobs.specs):

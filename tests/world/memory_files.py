@@ -413,20 +413,24 @@ def _here(where: Any) -> str | int | None:
 
 
 @contextmanager
-def mounted(current: Callable[[], MemoryFiles]) -> Iterator[None]:
-    """Lead paths below `ROOT` to the file system that is `current` now."""
+def mounted(files: MemoryFiles) -> Iterator[None]:
+    """Lead paths below `ROOT` to a file system in memory."""
 
     def one(real: Callable[..., Any], name: str) -> Callable[..., Any]:
+        model = getattr(files, name)
+
         def call(where: Any = ".", *more: Any, **named: Any) -> Any:
             here = _here(where)
-            return real(where, *more, **named) if here is None else getattr(current(), name)(here, *more, **named)
+            return real(where, *more, **named) if here is None else model(here, *more, **named)
 
         return call
 
     def two(real: Callable[..., Any], name: str) -> Callable[..., Any]:
+        model = getattr(files, name)
+
         def call(source: Any, path: Any, **named: Any) -> Any:
             here = _here(source)
-            return real(source, path, **named) if here is None else getattr(current(), name)(here, _here(path))
+            return real(source, path, **named) if here is None else model(here, _here(path))
 
         return call
 

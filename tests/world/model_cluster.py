@@ -53,6 +53,8 @@ class JobPlan:
     code: int = 1
     #: Files that the first attempts write in place of honest ones, by name.
     garbage: Mapping[str, bytes] = field(default_factory=dict)
+    #: Whether it has a time limit, which may end it.
+    limited: bool = False
 
 
 @dataclass
@@ -136,7 +138,7 @@ class ModelCluster(ClusterDriver):
         self.reports: list[tuple[str, int, float, float]] = []
         self.blind = False
         self.refuses = self.starts_nothing = self.kills_nothing = False
-        #: How the next submissions go wrong: "lose", "lose answer", "double".
+        #: How the next submissions go wrong: "lose", "lose answer", "double"; "die" before the runner begins.
         self.submissions: list[str] = []
         #: Seconds from a submission to the start of its pieces, in turn.
         self.delay_s: Callable[[], float] = lambda: 0.1
@@ -191,6 +193,8 @@ class ModelCluster(ClusterDriver):
                 self._starts_s[piece.id] = self._clock() + self.delay_s()
                 if how == "double":
                     self._spawn(piece)
+                elif how == "die":
+                    self.pieces[piece.id] = PieceEnded(None, EndCause.EXITED)
         if how == "lose answer":
             raise OutOfSight("The answer was lost.")
         self._called("driver.submit")

@@ -48,7 +48,7 @@ class Server:
 def server() -> Iterator[Server]:
     made = Server(MemoryFiles(lambda: made.clock_s), FileFaults())
     made.files.before = made.faults.check
-    with mounted(lambda: made.files):
+    with mounted(made.files):
         yield made
 
 
@@ -90,6 +90,17 @@ def test_a_clock_that_is_set_neither_kills_the_living_nor_keeps_the_dead(server:
     assert not see_to(followed, folder, now_s=80.0).conclude.called, "its runner may be alive"
     hands = see_to(followed, folder, now_s=95.0)
     assert isinstance(hands.conclude.call_args.args[1], JobStopped)
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_beats_count_after_the_clock_was_set(server: Server, jump_s: float) -> None:
+    folder = server.open()
+    followed = claimed(folder)
+    server.clock_s += jump_s
+    for second in range(0, 200, 20):
+        server.clock_s += 20.0
+        (followed.ordered.piece("n1").path / runner.BEAT).touch()
+        assert not see_to(followed, folder, now_s=float(second)).conclude.called, "its runner is alive"
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE, errno.ESTALE])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from horae.backends.task import Task
-from horae.core.cluster import Node
+from horae.core.cluster import Node, Span
 from horae.core.commands import Decided, Launch, Stop, StopWhy
 from horae.core.events import (
     JobHeld,
@@ -96,7 +96,7 @@ class Calls:
                 SettingsChanged(now_s, "fifo"),
                 NumbersRaised(now_s, self._random.randint(0, 9), self._random.randint(0, 9)),
                 Decided(now_s, False, stops=(Stop(name, 1, StopWhy.PREEMPTED, "j-1"),)),
-                Decided(now_s, True, launches=(Launch(name, self._random.randint(1, 9), (0,), 0, 0.0),)),
+                Decided(now_s, True, launches=(Launch(name, self._random.randint(1, 9), (0,), Span.GPU, 0.0),)),
                 Decided(now_s, True, memory=(("served", np.array([0, 3]), np.array([now_s, 1.0])),)),
             )
         )

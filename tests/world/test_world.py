@@ -25,7 +25,7 @@ from tests.world.invariants import Broken
 from tests.world.world import FAULTS, STEPS, run_seed
 
 #: Seeds of a test, and how many tests there are.
-CHUNK, CHUNKS = 30, 4
+CHUNK, CHUNKS = 20, 4
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

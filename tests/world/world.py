@@ -10,6 +10,7 @@ what fails, when time passes and when the service dies. Nothing else does: the s
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import random
 import sys
@@ -37,6 +38,7 @@ from horae.core.engine import Engine
 from horae.core.errors import UserError
 from horae.core.states import ENDED, STATES
 from horae.service import daemon as daemon_module
+from horae.service import operations
 from horae.service.checkpoint_encoder import CheckpointEncoder
 from horae.service.clock import Clock, wall_clock
 from horae.service.daemon import Daemon, Prepare, _Request
@@ -255,12 +257,10 @@ class World:
             return
         try:
             self._open(store)
-            recovered, _ = recover(store, self.beginning)
-            if self.invariants.shadow is None:
-                self.invariants.shadow = recovered
-            else:
-                self.invariants.check_journal(self.invariants.shadow, recovered)
             self.life = self._new_life(store)
+            if self.invariants.shadow is None:
+                self.invariants.shadow = self.beginning.engine(live=True)
+            self.invariants.check_journal(self.invariants.shadow, self.life.daemon.engine)
             self.life.daemon._resume()
         except Crash:
             self._end_life(store, points)
@@ -284,6 +284,11 @@ class World:
             mark = HighWaterMark(STATE / MARK_FILE)
             self.note(f"loss accepted: {raise_numbers(store, mark.mark, (STATE, SHARED), lost.what)}")
             store.keep_mark(mark)
+        else:
+            if self._newest and self._old_copy:
+                self.note("an old journal is taken: it lacks only what was not confirmed")
+                engine, _ = recover(ModelStore(self.disk), self.beginning)
+                self.invariants.lose_unconfirmed(self._old_copy.promises, engine)
         self._accepts_loss, self._newest = False, None
 
     def _choose_journal(self) -> None:
@@ -464,7 +469,7 @@ class World:
         if self._random.random() < 0.25 and len(alike) > 1:
             least = min(each.seen.gpus for each in alike)
             resources = {"gpus": f"{node.gpu_type}:{2 * self._random.randint(1, least)}", "nodes": 2}
-        document = {
+        document: dict[str, Any] = {
             "name": name,
             "run": ["train"],
             "resources": resources,
@@ -473,6 +478,8 @@ class World:
             "recovery": {"max_restarts": 1000},
             "estimate": {"steps": max(1.0, plan.work_s), "throughput": {each.seen.gpu_type: 1.0 for each in nodes}},
         }
+        if plan.limited:
+            document["max_duration"] = self._random.choice((5, 20))
         self._ask(life, "submit", name, partial(life.operations.submit, ANN, [read_job(document)]))
 
     def _plan(self) -> JobPlan:
@@ -490,6 +497,7 @@ class World:
             fails=draw.choice(((), (), (), (1,), (1, 2))),
             code=draw.choice((1, 75, 137)),
             garbage=garbage,
+            limited=draw.random() < 0.1,
         )
 
     def _request(self, life: Life) -> None:
@@ -516,9 +524,10 @@ class World:
         self._ask(life, "resume", node, partial(life.operations.resume, ADMIN, node))
 
     def _configure(self, life: Life) -> None:
-        _, settings = POLICIES[self.seed % len(POLICIES)]
+        """Another policy, or other settings."""
+        policy, settings = self._random.choice(POLICIES)
         values = {name: str(self._random.choice((10, 20, 60))) for name in settings}
-        self._ask(life, "configure", "policy", partial(life.operations.configure, ADMIN, None, values))
+        self._ask(life, "configure", policy, partial(life.operations.configure, ADMIN, policy, values))
 
     def _ask(self, life: Life, what: str, target: str, call: Callable[[], Any]) -> None:
         self.note(f"ask {what} {target}")
@@ -568,6 +577,8 @@ class World:
             point = self._random.choice(POINTS)
             if point.startswith(_AT_A_START):
                 self._kill()
+            if point.startswith("driver.last_line"):
+                self.cluster.submissions.append("die")
             self.points.arm(point, self._random.choice((1, 1, 2, 5)))
 
     def _kill(self) -> None:
@@ -649,8 +660,10 @@ class World:
 
     def _fail_submissions(self) -> None:
         cluster = self.cluster
-        how = self._random.choice(("lose", "lose answer", "double", "refuses", "starts_nothing", "kills_nothing"))
-        if how in ("lose", "lose answer", "double"):
+        how = self._random.choice(
+            ("lose", "lose answer", "double", "die", "refuses", "starts_nothing", "kills_nothing")
+        )
+        if how in ("lose", "lose answer", "double", "die"):
             cluster.submissions.append(how)
         else:
             setattr(cluster, how, True)
@@ -743,7 +756,7 @@ class World:
         return old
 
     def _settle_once(self) -> None:
-        self.pass_time(2.0 if self.cluster.runners or self._random.random() < 0.6 else 20.0)
+        self.pass_time(4.0 if self.cluster.runners or self._random.random() < 0.3 else 20.0)
         self._live(lambda life: life.reconciler._take_turn())
         self._live(lambda life: life.daemon._cycle())
         if self.life and not self._asked:
@@ -821,12 +834,13 @@ _FAULTS: dict[str, tuple[int, Callable[[World], None]]] = {
 
 
 @contextmanager
-def simulated(current: Callable[[], World]) -> Iterator[None]:
-    """What the code under test takes from the process: files, ports, and the garbage collector."""
+def simulated(world: World) -> Iterator[None]:
+    """What the code under test takes from the process: files, ports, compiled code, and the garbage collector."""
     with (
-        mounted(lambda: current().files),
+        mounted(world.files),
         mock.patch.object(saved_work, "READS", PromptReads()),
         mock.patch.object(runner_order, "_free_port", return_value=29000),
+        mock.patch.object(operations, "warm_up"),
         mock.patch.object(daemon_module, "collect_all"),
         mock.patch.object(daemon_module, "set_aside"),
         mock.patch.object(daemon_module, "CHECKPOINT_EVERY", CHECKPOINT_EVERY),
@@ -834,10 +848,21 @@ def simulated(current: Callable[[], World]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Let no cycle of garbage be looked for meanwhile: a world has few, and is gone in a moment."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect(0)
+
+
 def run_seed(seed: int, deaths: Counter[str] | None = None, tell: Callable[[str], None] | None = None) -> World:
     """A world from its first to its last step. Raises with the seed if something is broken."""
     world = World(seed, deaths, tell)
-    with simulated(lambda: world):
+    with simulated(world), uncollected():
         try:
             SHARED.mkdir()
             STATE.mkdir()

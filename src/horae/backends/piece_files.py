@@ -89,9 +89,12 @@ class PieceFiles:
         return _changed_s(self.path / runner.RUNNER) if identity and identity.get("up_at") is not None else 0.0
 
     def last_sign_s(self) -> float:
-        """When the piece last gave a sign of life; 0 if it was never begun."""
+        """When the piece last gave a sign of life; 0 if it was never begun.
+
+        That is its last beat, even if that is older than its beginning: the file server's clock may have been set back.
+        """
         claimed_s = _changed_s(self.path / runner.CLAIM)
-        return max(claimed_s, _changed_s(self.path / runner.BEAT)) if claimed_s else 0.0
+        return (_changed_s(self.path / runner.BEAT) or claimed_s) if claimed_s else 0.0
 
     def beat_limit_s(self) -> float:
         """After how many seconds without a beat the runner kills its job; 0 if there is no order."""

@@ -295,10 +295,11 @@ class Reconciler(LookingBackend):
             self._followed[ordered.id] = FollowedAttempt(ordered, ordered.stop_requested)
 
     def _tell_of_forgotten(self, attempt: Attempt, end: Event) -> None:
-        """Tell the end of an attempt whose folder has the end of one that was forgotten."""
+        """Tell, once, the end of an attempt whose folder has the end of one that was forgotten."""
         with self._lock:
-            self._forgotten.add(attempt)
-            self._events.append(end)
+            if attempt not in self._forgotten:
+                self._forgotten.add(attempt)
+                self._events.append(end)
 
     # --- 2. to 4.: look, act, tell
 

@@ -33,6 +33,7 @@ from horae.core.bidding import Bidding
 from horae.core.cluster import Cluster, Span
 from horae.core.commands import BY_POLICY, Decided, Evidence, GivenUp, Launch, Placed, Stop, StopWhy
 from horae.core.events import (
+    BY_ORPHANS,
     AgentChanged,
     AttemptReport,
     BidReceived,
@@ -255,12 +256,15 @@ class Engine:
                 assert_never(event)
 
     def _raise_numbers(self, event: NumbersRaised) -> None:
-        """Numbers that may have been used are not given again."""
+        """Numbers that may have been used are not given again, and nodes that may be in use take no jobs."""
         state, jobs = self._state, self._state.jobs
         state.job_number_floor = max(state.job_number_floor, event.job_number)
         for row in range(len(jobs)):
             if STATES[jobs.state[row]] not in ENDED:
                 state.attempt_floors[row] = max(state.attempt_floors.get(row, 0), event.attempt)
+        for node in self.gpus.cluster.nodes:
+            if node.name not in self.gpus.closed_by:
+                self._life.node(NodeDraining(event.at_s, node.name, by=BY_ORPHANS))
 
     def would_change(self, report: AttemptReport) -> bool:
         """Whether a report would change anything: it is of a living attempt, and says what is not known yet."""

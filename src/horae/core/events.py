@@ -205,12 +205,16 @@ class JobsRetired:
     before_s: float
 
 
+#: Who closes nodes and holds jobs because of attempts that the journal has lost. No user can have this name.
+BY_ORPHANS = "attempts that the journal does not know"
+
+
 @dataclass(frozen=True, slots=True)
 class NumbersRaised:
     """The journal lost records, or was restored: numbers up to these may have been used.
 
     The next job gets a number above `job_number`, and the next attempt of each job that has not ended a number above
-    `attempt`. `why` is a sentence.
+    `attempt`. Nodes are closed until it is known which attempts run there. `why` is a sentence.
     """
 
     at_s: float

@@ -39,6 +39,7 @@ from horae.core.events import (
     NodeJoined,
     NodeLost,
     NodeObserved,
+    SettingsChanged,
 )
 from horae.core.job import JobSpec
 from horae.core.states import LAUNCHING, RUNNING, STATES, State
@@ -99,6 +100,10 @@ class _Request(Generic[Answer]):
 
     prepare: Prepare[Answer]
     answer: Future[Answer] = field(default_factory=Future)
+
+
+#: A request with its change and its answer.
+_Ready = tuple[_Request[Any], Change, Any]
 
 
 class Closed(UserError):
@@ -345,19 +350,36 @@ class Daemon:
                 self.backend.forget(event.job, event.attempt)
 
     def _answer_requests(self, requests: Sequence[_Request[Any]], now_s: float) -> bool:
-        """Prepare each request by itself, write all changes in one transaction, then answer."""
-        if self._in_doubt:
-            self._refuse(requests, StoreTrouble(self.counters.trouble))
-            return False
-        ready: list[tuple[_Request[Any], Change, Any]] = []
-        for request in requests:
+        """Prepare requests, write their changes in one transaction, then answer; a change of settings goes alone."""
+        changed, left = False, requests
+        while left and not self._in_doubt:
+            ready, left = self._prepare(left, now_s)
+            changed |= self._write_and_answer(ready)
+        self._refuse(left, StoreTrouble(self.counters.trouble))
+        return changed
+
+    def _prepare(self, requests: Sequence[_Request[Any]], now_s: float) -> tuple[list[_Ready], Sequence[_Request[Any]]]:
+        """Prepare each request by itself; returns those that are written together, and those that come after them.
+
+        Jobs are checked against the settings, and settings against the jobs: each must see what the other has changed.
+        """
+        ready: list[_Ready] = []
+        for number, request in enumerate(requests):
             try:
                 change, answer = request.prepare(self.engine, now_s)
             except Exception as error:
                 # A mistake of the caller or a bug: only this caller gets the error.
                 request.answer.set_exception(error)
                 continue
+            alone = any(isinstance(event, SettingsChanged) for event in change.events)
+            if alone and ready:
+                return ready, requests[number:]
             ready.append((request, change, answer))
+            if alone:
+                return ready, requests[number + 1 :]
+        return ready, ()
+
+    def _write_and_answer(self, ready: Sequence[_Ready]) -> bool:
         if not ready:
             return False
         changes = [change for _, change, _ in ready]

@@ -351,7 +351,9 @@ class Operations:
             if isinstance(new_policy, ChecksCluster):
                 new_policy.check(engine.gpus.cluster.gpu_types, pairs_known=False)
             check_sharing(new_policy, chosen, self._daemon.backend.shares_gpus)
-            check_nodes([engine.jobs.specs[row] for row in engine.jobs.active], chosen, new_policy, engine.flat)
+            # Held jobs, too: they are released some day.
+            left = [spec for row, spec in enumerate(engine.jobs.specs) if STATES[engine.jobs.state[row]] not in ENDED]
+            check_nodes(left, chosen, new_policy, engine.flat)
             # Record the complete policy settings that were checked: another request may change them at the same time.
             changed = chosen != engine.policy_name or new_settings != engine.policy_settings
             event = SettingsChanged(

@@ -2,6 +2,7 @@
 
 Nobody asked for their end, so they go on. Their nodes take no other jobs until they have ended or an admin ends them,
 since nobody knows which GPUs they use; a job that the journal knows is held while a later attempt of it still runs.
+After a loss all nodes are closed (`NumbersRaised`), each until it is observed without orphans.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from horae.backends.protocol import Attempt, Sight
 from horae.core.engine import Engine
 from horae.core.events import (
+    BY_ORPHANS,
     Event,
     JobFailed,
     JobFinished,
@@ -20,14 +22,12 @@ from horae.core.events import (
     JobStopped,
     LaunchFailed,
     NodeDraining,
+    NodeJoined,
     NodeLost,
     NodeObserved,
 )
 from horae.core.states import LAUNCHING, STATES, Move, after
 from horae.service.machines import reopened
-
-#: Who closes nodes and holds jobs because of orphans. No user can have this name.
-BY_ORPHANS = "attempts that the journal does not know"
 
 _ENDS = (JobFinished, JobFailed, JobStopped, LaunchFailed)
 
@@ -64,21 +64,21 @@ class Orphans:
             elif isinstance(event, _ENDS) and self._by_node:
                 self._remove((event.job, event.attempt))
             left.append(event)
-        return [*left, *self._changes(engine, sight, now_s)] if self._by_node else left
+        return [*left, *self._changes(_opened(left), engine, sight, now_s)] if self._by_node else left
 
     def _remove(self, attempt: Attempt) -> None:
         for node, orphans in self._by_node.items():
             if attempt in orphans:
                 self._by_node[node] = orphans - {attempt}
 
-    def _changes(self, engine: Engine, sight: Sight | None, now_s: float) -> Iterator[Event]:
-        """Nodes to close or to open again, jobs to hold or to release."""
+    def _changes(self, opened: set[str], engine: Engine, sight: Sight | None, now_s: float) -> Iterator[Event]:
+        """Nodes to close or to open again, jobs to hold or to release. `opened` are nodes that open just now."""
         ledger = engine.gpus
-        for number, node in enumerate(ledger.cluster.nodes):
-            orphans, closed_by = self._by_node.get(node.name), ledger.closed_by.get(node.name)
-            if orphans and ledger.node_up[number] and closed_by is None:
-                yield NodeDraining(now_s, node.name, by=BY_ORPHANS)
-            elif orphans is not None and not orphans and closed_by == BY_ORPHANS:
+        for node, orphans in self._by_node.items():
+            number, closed_by = ledger.cluster.node_numbers.get(node, -1), ledger.closed_by.get(node)
+            if orphans and (node in opened or (number >= 0 and ledger.node_up[number] and closed_by is None)):
+                yield NodeDraining(now_s, node, by=BY_ORPHANS)
+            elif not orphans and closed_by == BY_ORPHANS:
                 yield from reopened(sight, ledger, number, now_s)
         running = {job for orphans in self._by_node.values() for job, _ in orphans}
         for job in sorted(running | self._held):
@@ -108,6 +108,12 @@ def lost_launches(reports: Sequence[Event], engine: Engine, now_s: float) -> lis
         if nodes <= observed.keys() and not any(attempt in observed[node] for node in nodes):
             ends.append(JobStopped(now_s, *attempt, float(jobs.work[row] - jobs.work_left[row])))
     return ends
+
+
+def _opened(events: Sequence[Event]) -> set[str]:
+    """Nodes that take jobs after these events, and may not have before."""
+    drained = {event.node for event in events if isinstance(event, NodeDraining)}
+    return {event.node.name for event in events if isinstance(event, NodeJoined)} - drained
 
 
 def _is_unknown(attempt: Attempt, engine: Engine) -> bool:
