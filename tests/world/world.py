@@ -644,8 +644,10 @@ class World:
         node.shown, node.open, node.foreign = how != "hidden", how != "closed", how == "foreign"
 
     def _freeze(self) -> None:
-        """A runner freezes, or goes on."""
-        runners = [each for each in self.cluster.runners if self.cluster.nodes[each.piece.node].in_touch]
+        """A runner that the cluster manager knows of freezes, or goes on."""
+        cluster = self.cluster
+        seen = [each for each in cluster.runners if each.piece in cluster.pieces]
+        runners = [each for each in seen if cluster.nodes[each.piece.node].in_touch]
         if runners:
             each = self._random.choice(runners)
             each.frozen = not each.frozen
