@@ -141,3 +141,20 @@ def test_a_marker_without_a_folder_is_stopped(server: Server) -> None:
     [ordered] = folder.tracked()
     assert folder.request_stop(("a-1", 1), followed=True)
     assert folder.work_done(ordered) == 0.0
+
+
+def test_an_attempt_that_was_given_up_is_not_started_by_an_order_that_comes_late(server: Server) -> None:
+    """A service that was replaced between the marker and the order of an attempt goes on, and writes the order."""
+    folder, late = server.open(), server.open()
+    write_order = AttemptFolder.write_order
+
+    def replaced_meanwhile(self: AttemptFolder, *words: object) -> None:
+        followed = FollowedAttempt(folder.attempt(("a-1", 1)), stopping=False)
+        end = see_to(followed, folder, 0.0).conclude.call_args.args[1]
+        assert isinstance(end, JobStopped)
+        write_order(self, *words)  # type: ignore[arg-type]
+
+    with mock.patch.object(AttemptFolder, "write_order", replaced_meanwhile):
+        assert late.order(START)
+    (found,) = server.open().tracked()
+    assert found.order is None

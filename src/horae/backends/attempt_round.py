@@ -303,6 +303,7 @@ class AttemptRound:
         if why := self._ordered.why_not_ordered():
             self._conclude(LaunchFailed(0.0, *self._ordered.id, why))
         else:
+            self._folder.give_up(self._ordered)
             self._conclude(JobStopped(0.0, *self._ordered.id, self._folder.work_done(self._ordered)))
 
     def _end_broken(self) -> None:

@@ -31,7 +31,7 @@ from horae.backends.local import runner
 from horae.backends.local.attempt_folders import AttemptFolders, Order, read_json
 from horae.backends.local.runner_order import make_order, master_variables
 from horae.backends.piece_files import CANNOT_RUN, PieceFiles, is_there
-from horae.backends.protocol import Attempt, Start
+from horae.backends.protocol import RUN_AGAIN, Attempt, Start
 from horae.backends.saved_work import work_saved
 from horae.backends.task import Task
 from horae.core.errors import UserError
@@ -131,7 +131,8 @@ class SharedFolder:
         """An attempt as it was ordered. Raises OSError if that cannot be read now."""
         folder = self._attempts.of(attempt)
         path = folder.path / runner.ORDER
-        is_ordered = is_there(path)
+        # One that was given up is not started, though a service that was replaced meanwhile may have ordered it late.
+        is_ordered = is_there(path) and not (folder.exit() and not folder.claimed_pieces())
         order = Order.of(read_json(path, runner.LARGEST_ORDER, sure=True)) if is_ordered else None
         if order and _can_be_submitted(order):
             return OrderedAttempt(attempt, folder.path, order.content, order.task, order.nodes, folder.stop_requested)
@@ -154,6 +155,12 @@ class SharedFolder:
             end = {"code": CANNOT_RUN, "stopped": False, "why": str(why)}
             runner.write_atomically(str(folder.path), runner.EXIT, end, once=True)
         return True
+
+    def give_up(self, ordered: OrderedAttempt) -> None:
+        """Write down that an attempt which was not ordered never starts, whoever orders it from now on."""
+        self._attempts.of(ordered.id).make()
+        end = {"code": RUN_AGAIN, "stopped": True}
+        runner.write_atomically(str(ordered.path), runner.EXIT, end, once=True)
 
     def is_tracked(self, attempt: Attempt) -> bool:
         """Whether an attempt was ordered and is not forgotten."""
