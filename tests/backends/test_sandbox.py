@@ -215,7 +215,7 @@ def test_a_working_folder_outside_may_be_written_and_the_services_own_may_not(
     assert (mine / "file").exists()
     log = sandboxed.run("cat secrets/KEY; cat state/token; ls state; touch x", job="a-2", workdir=str(tmp_path))
     assert "treasure" not in log
-    assert (tmp_path / "x").exists()
+    assert not (tmp_path / "x").exists(), "who may write there could put another folder in the place of the service's"
     for job, path in (("a-3", sandboxed.state), ("a-4", sandboxed.state / "jobs/a-1/checkpoint")):
         assert "belongs to the service, or to another job" in sandboxed.run("true", job=job, workdir=str(path))
 
@@ -248,6 +248,26 @@ def test_the_home_and_the_installation_of_the_service_stay_read_only(
     assert "treasure" not in log
     assert not (home / ".bashrc").exists()
     assert "fine" in sandboxed.run("touch x && echo fine", job="a-2", workdir=str(home / "project"))
+    assert "it is read-only" in sandboxed.run("touch x", job="a-3", workdir=str(home / ".config"))
+    assert not (home / ".config/x").exists()
+    planted = sandboxed.state / "jobs/b-1/1/stop"
+    assert "belongs to the service" in sandboxed.run("true", job="a-4", checkpoint_dir=str(planted))
+    assert not planted.exists()
+
+
+@pytest.mark.long
+@needs_bubblewrap
+def test_nothing_from_outside_is_open_or_loaded(sandboxed: SandboxedBackend) -> None:
+    (sandboxed.state / "token").write_text("hidden treasure")
+    walk = (
+        "for fd in /proc/self/fd/*; do ls -la $fd; cat $fd/../../../../token $fd/../../token 2>&1; done; ls /proc/$$/fd"
+    )
+    log = sandboxed.run(walk)
+    assert "treasure" not in log
+    assert "/jobs/" not in log
+    preloaded = sandboxed.run("true", job="a-2", env={"LD_PRELOAD": "/nowhere/evil.so"})
+    # Loaded by the job's program inside alone: bubblewrap, which is outside, does not see the variable.
+    assert preloaded.count("/nowhere/evil.so") <= 2, preloaded
 
 
 def test_a_machine_without_bubblewrap_is_told_how_to_get_it(tmp_path: Path) -> None:

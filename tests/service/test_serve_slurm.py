@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from horae.backends import BackendOptions, CannotUseSlurm, open_backend
-from horae.core.cluster import BadCluster, Node
+from horae.core.cluster import BadCluster
 from horae.service.server import ServeOptions, Server
 from horae.testing.slurm_cluster import PARTITION, MadeUpNode, SlurmCluster, why_not
 from horae.workload.clusters import parse_cluster
@@ -106,7 +106,9 @@ class TestOnRealSlurm:
 
     def test_a_partition_is_read_as_a_cluster(self, slurm: SlurmCluster, tmp_path: Path) -> None:
         cluster = parse_cluster(f"slurm:{PARTITION}")
-        assert cluster.nodes == (Node("v1", "v100", 4, "rack-0"),)
+        assert [(node.name, node.gpu_type, node.gpus, node.rack) for node in cluster.nodes] == [
+            ("v1", "v100", 4, "rack-0")
+        ]
         with pytest.raises(BadCluster, match=r"slurm:nowhere cannot be read\. Slurm shows no nodes"):
             parse_cluster("slurm:nowhere")
         server = Server(on(slurm, tmp_path / "state"))

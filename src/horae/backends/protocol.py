@@ -26,11 +26,11 @@ RUN_AGAIN = 75
 #: Exit code reported for an attempt that was killed, by Horae or by the machine: 128 + SIGKILL.
 KILLED = 137
 
-_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT)
 
 
 def is_shortage(error: Exception) -> bool:
-    """Whether this machine is short of descriptors, memory or processes for now: no fault of what is being started."""
+    """Whether this machine is short of something for now (descriptors, memory, space): no fault of what is started."""
     return isinstance(error, OSError) and error.errno in _SHORT
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 #: Name of the file in the state folder, and its size in bytes. The disk is short of space if less than this is free.
 RESERVE_FILE, RESERVE_BYTES = "reserve", 16 * 2**20
+#: The file is freed if less than this part of its size is free.
+_ALMOST_NOTHING = 16
 #: Set blocks aside without changing the size of the file (linux/falloc.h).
 _KEEP_SIZE = 1
 
@@ -51,6 +53,9 @@ class DiskReserve:
         if free >= 2 * self._size:
             self._make()
             self._set_aside()
+        if free < self._size // _ALMOST_NOTHING:
+            # What ends jobs needs some space beside the journal: their records, and at a start the service's address.
+            self.free()
         # Between once and twice the size nothing changes, lest submits be refused and taken in turn.
         if free < self._size or free >= 2 * self._size:
             self.is_short = free < self._size

@@ -373,6 +373,7 @@ class Operations:
 
     def set_limits(self, caller: Caller, whom: str, change: Mapping[str, Any]) -> None:
         """Change limits by name, for a user or a queue; None drops one. What is not named stays."""
+        caller.require_write("set limits")
         self.rights.check_set_limits(caller, whom)
 
         def prepare(engine: Engine, now_s: float) -> tuple[Change, None]:

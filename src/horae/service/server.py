@@ -408,6 +408,8 @@ class Http:
             log_level="critical",
             access_log=False,
             server_header=False,
+            # Whoever says so in a header is not behind a proxy: the check of the host's name goes by the connection.
+            proxy_headers=False,
             timeout_graceful_shutdown=1,
         )
         config.load()

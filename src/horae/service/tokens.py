@@ -32,6 +32,7 @@ PROOF_KEY = 16
 _BYTES = 32
 #: Pattern of all tokens, of users and of jobs.
 TOKEN = re.compile(rf"(?:{PREFIX}|{JOB_PREFIX})[A-Za-z0-9_-]{{43}}")
+_ATTEMPT = re.compile("[0-9]{1,10}")
 _USER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62})")
 
 
@@ -139,7 +140,7 @@ class Tokens:
         """
         job, slash, attempt = key.rpartition("/")
         if slash:
-            digest = digest_of(self.of_job(job, int(attempt))) if attempt.isdigit() else None
+            digest = digest_of(self.of_job(job, int(attempt))) if _ATTEMPT.fullmatch(attempt) else None
         else:
             digest = next((digest for digest in list(self._records) if digest[:PROOF_KEY] == key), None)
         return hmac.digest(digest.encode(), f"horae proof\n{nonce}".encode(), "sha256").hex() if digest else None

@@ -13,7 +13,6 @@ from horae.backends.ray import gang
 from horae.backends.ray.dashboard import Dashboard
 from horae.backends.ray.driver import BadRaySettings, RayDriver
 from horae.backends.ray.gang_job import RaySettings
-from horae.core.cluster import Node
 from horae.workload.clusters import parse_cluster
 from tests.backends.ray.fake_dashboard import FakeDashboard, job_entry, node_entry, serving, state_of
 
@@ -61,7 +60,10 @@ def test_a_look_has_nodes_own_pieces_and_work_of_others(fake: FakeDashboard, dri
 
 def test_a_ray_cluster_is_read_for_simulations(fake: FakeDashboard) -> None:
     fake.replies["GET /api/v0/nodes"] = state_of(node_entry("v1"), node_entry("v2", "DEAD"), node_entry("head", gpus=0))
-    assert parse_cluster(f"ray:{fake.address}").nodes == (Node("v1", "v100", 4, "rack-0"),)
+    (node,) = parse_cluster(f"ray:{fake.address}").nodes
+    assert (node.name, node.gpu_type, node.gpus, node.rack) == ("v1", "v100", 4, "rack-0")
+    assert node.cpus
+    assert node.memory_mb
 
 
 def test_without_the_state_api_nodes_come_from_the_summary(fake: FakeDashboard, driver: RayDriver) -> None:

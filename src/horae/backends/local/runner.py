@@ -402,7 +402,10 @@ class OwnProcesses:
     def make_folders(self) -> None:
         """Check the folders, and create that of the checkpoints."""
         try:
-            os.makedirs(self.order["checkpoint_dir"], mode=0o700, exist_ok=True)
+            if self.sandbox:
+                self.sandbox.make_folder(self.order["checkpoint_dir"])
+            else:
+                os.makedirs(self.order["checkpoint_dir"], mode=0o700, exist_ok=True)
         except OSError as why:
             raise CannotStart(f"the checkpoint folder cannot be created: {why}") from None
         if not os.path.isdir(self.order["workdir"]):
@@ -462,7 +465,7 @@ class OwnProcesses:
             if output:
                 output.give_to_job()
             if self.sandbox:
-                argv = self.sandbox.wrap(argv)
+                argv, env = self.sandbox.wrap(argv, env), {}
             else:
                 os.chdir(self.order["workdir"])
             os.execvpe(argv[0], argv, env)
@@ -503,6 +506,34 @@ class OwnProcesses:
                     os.kill(pid, number)
 
 
+#: The first program inside a sandbox: it runs the job's, whose words and environment it reads from a descriptor.
+_FIRST_INSIDE = """
+import json, os, signal, sys
+handle = int(sys.argv[1])
+os.lseek(handle, 0, os.SEEK_SET)
+with open(handle, "rb") as file:
+    argv, env = json.loads(file.read())
+for name in os.listdir("/proc/self/fd"):
+    if int(name) > 2:
+        try:
+            os.close(int(name))
+        except OSError:
+            pass
+for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    try:
+        signal.signal(number, signal.SIG_DFL)
+    except (OSError, ValueError):
+        pass
+try:
+    os.execvpe(argv[0], argv, env)
+except OSError as why:
+    found = not isinstance(why, FileNotFoundError)
+    told = f"cannot be run: {why}" if found else "was not found; give its full path, or set PATH"
+    os.write(2, f"horae: the program {argv[0]!r} {told}\\n".encode())
+    sys.exit(126 if found else 127)
+"""
+
+
 class Sandbox:
     """What bubblewrap shows to the processes of an attempt, as the order says.
 
@@ -515,22 +546,64 @@ class Sandbox:
         #: Open folders that the job may write, by their real path. A path could be made a link to elsewhere meanwhile.
         self.folders: dict[str, int] = {}
 
+    def make_folder(self, path: str) -> None:
+        """Create a folder, and those above it; refuse one of the service, or of another job.
+
+        From a folder that is open, without following a link: its path could be made another one meanwhile.
+        """
+        real, missing = os.path.realpath(path), []
+        while not os.path.isdir(real):
+            real, name = os.path.split(real)
+            missing.append(name)
+        handle = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            here = os.readlink(f"/proc/self/fd/{handle}")
+            self._check_is_not_hidden(os.path.join(here, *reversed(missing)), path)
+            for name in reversed(missing):
+                try:
+                    os.mkdir(name, 0o700, dir_fd=handle)
+                except FileExistsError:
+                    pass
+                below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+                os.close(handle)
+                handle = below
+        finally:
+            os.close(handle)
+
     def open_folders(self) -> None:
         """Open the folders that the job may write; refuse those of the service, and of other jobs."""
         own = [os.path.realpath(path) for path in self.rules["own"]]
+        home = self.rules["home"]
+        kept = [*self.rules["keep"], *self.rules["hide"], home]
         for path in dict.fromkeys((self.order["workdir"], self.order["checkpoint_dir"])):
             handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             real = os.readlink(f"/proc/self/fd/{handle}")
-            if real not in own and any(_within(real, hidden) for hidden in self.rules["hide"]):
-                raise CannotStart(f"the folder {path!r} belongs to the service, or to another job: name another one")
-            installed = any(_within(real, kept) for kept in self.rules["keep"])
-            if real in own or not (installed or _within(self.rules["home"], real)):
+            self._check_is_not_hidden(real, path)
+            # Who may write a folder above one of the service's can put another in its place; folders with a dot in the
+            # home are settings and caches, from which programs of the service's account load code.
+            installed = any(_within(real, each) for each in self.rules["keep"])
+            settings = _within(real, home) and os.path.relpath(real, home).startswith(".")
+            if real in own or not (installed or settings or any(_within(each, real) for each in kept)):
                 self.folders[real] = handle
             else:
-                _log_line(f"the folder {path!r} is part of the service's installation or home: it is read-only")
+                _log_line(
+                    f"the folder {path!r} is in the service's home, or has a folder of the service: it is read-only"
+                )
 
-    def wrap(self, argv: "list[str]") -> "list[str]":
-        """The command that runs a program in the sandbox; in the new process."""
+    def _check_is_not_hidden(self, real: str, path: str) -> None:
+        own = [os.path.realpath(each) for each in self.rules["own"]]
+        if real not in own and any(_within(real, hidden) for hidden in self.rules["hide"]):
+            raise CannotStart(f"the folder {path!r} belongs to the service, or to another job: name another one")
+
+    def wrap(self, argv: "list[str]", env: "dict[str, str]") -> "list[str]":
+        """The command that runs a program in the sandbox; in the new process.
+
+        Bubblewrap itself is outside the sandbox, so it gets neither the job's environment, which could make it load a
+        library of the job, nor its words. A first program inside gets both, and closes what is open from outside.
+        """
+        program = os.memfd_create("program", 0)
+        with open(program, "wb", closefd=False) as file:
+            file.write(json.dumps([argv, env]).encode())
         for number in {signal.SIGTERM, self.order["stop_signal"]} - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
             # The signals that the group gets are for the job: bubblewrap, in the same group, must live on.
             signal.signal(number, signal.SIG_IGN)
@@ -550,7 +623,7 @@ class Sandbox:
             *_binds("--ro-bind", kept),
             *hidden,
             *(word for real in self.folders if real in own for word in self._bind(real)),
-            *("--chdir", workdir, "--", "env", "--default-signal", *argv),
+            *("--chdir", workdir, "--", sys.executable, "-I", "-S", "-c", _FIRST_INSIDE, str(program)),
         ]
 
     def _bind(self, real: str) -> "list[str]":
@@ -1016,8 +1089,19 @@ def _refuse_old_python(folder: str) -> bool:
     return True
 
 
+def _close_inherited() -> None:
+    """Close what whoever started the service had open: it is not for jobs."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != CONTROL:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # of the list itself
+
+
 def main(folder: str) -> int:
     """Run the attempt of a folder, unless it has or had a runner."""
+    _close_inherited()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     lock = take_lock(folder)  # held until this process ends

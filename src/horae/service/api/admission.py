@@ -24,7 +24,7 @@ from horae.service.standby import Follower
 _READING, _SUBMIT = ("GET", "HEAD"), ("POST", "/v1/jobs")
 #: Paths that need no token.
 _OPEN = re.compile(r"/v1/proof|(?!/v1/|/metrics).*", re.DOTALL)
-_REPORT = re.compile(r"/v1/attempts/([^/]+)/(\d{1,10})/progress")
+_REPORT = re.compile(r"/v1/attempts/([^/]+)/([0-9]{1,10})/progress")
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
 
 
