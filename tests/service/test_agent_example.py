@@ -74,11 +74,11 @@ def test_an_app_bids_for_itself_while_its_trials_are_halved(service: Any) -> Non
     good = [one for one in bids if not one["problem"]]
     assert len(good) >= 2, (bids, err)
     assert len(out.splitlines()) == len(good)
-    heard = [
-        write[2] for one in records if one["kind"] == "Decided" for write in one["memory"] if write[0] == "bids_heard"
-    ]
-    assert heard, "auctions were held with its bids"
-    assert max(heard) <= len(good)
+    decisions = [one for one in records if one["kind"] == "Decided"]
+    asked = {ask["auction"] for one in decisions for ask in one["asks"]}
+    unanswered = [app for one in decisions for app in one["unanswered"]]
+    assert len(asked) > len(unanswered), "auctions were held with its bids"
+    assert len(asked) <= len(bids) + len(unanswered)
     changes = [one["present"] for one in records if one["kind"] == "AgentChanged"]
     assert changes == [True], "the app has ended, and its agent with it"
 

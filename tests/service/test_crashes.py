@@ -140,7 +140,7 @@ def steps_done(saved: Path) -> int:
 @pytest.mark.long
 def test_a_full_disk_refuses_jobs_in_one_sentence_lets_others_run_and_loses_nothing(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
-    with small_disk(tmp_path / "state"), service(tmp_path, *TURNS) as running:
+    with small_disk(tmp_path / "state", megabytes=64), service(tmp_path, *TURNS) as running:
         storm = Storm(running, SEED)
         running.start()
         assert running.ready()
@@ -151,13 +151,12 @@ def test_a_full_disk_refuses_jobs_in_one_sentence_lets_others_run_and_loses_noth
         ballast = fill(running.state)
         refused = refusal(storm)
         assert refused.status_code == 503, refused.text
-        assert "No space is left for the journal" in refused.json()["error"]
+        assert "nearly full" in refused.json()["error"]
         before = steps_done(saved)
         wait_until(lambda: steps_done(saved) > before + 20)
         assert httpx.get(f"{running.url}/healthz", trust_env=False, verify=False).status_code == 503
         check_start_on_a_full_disk(running)
         ballast.unlink()
-        running.start()
         assert running.ready()
         accepted(storm)
         storm.finish()
@@ -165,13 +164,17 @@ def test_a_full_disk_refuses_jobs_in_one_sentence_lets_others_run_and_loses_noth
 
 
 def check_start_on_a_full_disk(running: Service) -> None:
-    """A service that dies while the disk is full does not come back before there is room, and says so."""
+    """A service that dies while the disk is full comes back: its reserve is enough for what it has to write."""
     running.kill()
     running.start()
-    assert running.process is not None
-    assert running.process.wait(PATIENCE_S) == 1
-    last = running.said().strip().splitlines()[-1]
-    assert last.startswith("error: No space is left"), last
+    wait_until(lambda: "nearly full" in health_of(running))
+
+
+def health_of(running: Service) -> str:
+    try:
+        return httpx.get(f"{running.url}/healthz", trust_env=False, verify=False).text
+    except httpx.HTTPError:
+        return ""
 
 
 def test_a_service_cannot_begin_on_a_full_disk_and_says_so(tmp_path: Path) -> None:
