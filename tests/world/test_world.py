@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from horae.backends.local import runner
-from horae.service.daemon import Change, Daemon, _merged
+from horae.service.daemon import Daemon, _merged
 from horae.service.store.connection import StoreTrouble
 from tests.world import world as world_module
 from tests.world.faults import POINTS
@@ -77,15 +77,6 @@ def answer_before_write(self: Daemon, requests: Sequence[Any], now_s: float) -> 
     return bool(changes)
 
 
-_RECORD = Daemon._record
-
-
-def forget_before_write(self: Daemon, change: Change) -> None:
-    """A daemon that lets the backend forget an end which the journal does not have yet."""
-    self._forget(change.events)
-    _RECORD(self, change)
-
-
 def claim_anyway(folder: str, by: str) -> bool:
     """Runners and services that do not look whose a piece is."""
     runner.write_atomically(folder, runner.CLAIM, {"by": by}, once=True)
@@ -94,7 +85,6 @@ def claim_anyway(folder: str, by: str) -> bool:
 
 PLANTED: dict[str, tuple[object, str, Any]] = {
     "answers before it writes": (Daemon, "_answer_requests", answer_before_write),
-    "forgets before it writes": (Daemon, "_record", forget_before_write),
     "checks no claim": (runner, "claim", claim_anyway),
 }
 
