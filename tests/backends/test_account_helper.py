@@ -138,6 +138,8 @@ def test_the_helper_refuses_whatever_the_service_says(
     # The helper was forked before: for it these accounts are unknown, and unknown ones are refused as well.
     with pytest.raises(JobRefused, match="no account"):
         helper.open(name, "a-1.1", {})
+    with pytest.raises(JobRefused, match="the system says"):
+        helper.open("a\0b", "a-1.1", {})
     with forked_helper(accounts) as (knowing, _), pytest.raises(JobRefused, match=why):
         knowing.open(name, "a-1.1", {})
 
@@ -207,6 +209,22 @@ def test_a_warden_that_hears_nonsense_ends_its_attempt(
         assert "cgroup" in json.loads(answers.readline())
         runner.sendall(line + b"\n")
         assert answers.readline() == b""
+    until(lambda: not groups_left(), "for the control group to be removed")
+
+
+@needs_root
+def test_a_process_starts_though_all_before_it_have_ended(asked: tuple[AccountHelper, MadeUpAccounts, int]) -> None:
+    helper, _, _ = asked
+    start = json.dumps({"start": {"argv": ["true"], "env": {"PATH": os.environ["PATH"]}, "cwd": "/"}}).encode() + b"\n"
+    null = os.open(os.devnull, os.O_RDWR)
+    with socket.socket(fileno=helper.open("ann", "a-1.1", {})) as runner, runner.makefile("rb") as answers:
+        runner.settimeout(10)
+        assert "cgroup" in json.loads(answers.readline())
+        for _ in range(3):
+            socket.send_fds(runner, [start], [null] * 3)
+            pid = json.loads(answers.readline())["pid"]
+            assert json.loads(answers.readline()) == {"exit": pid, "code": 0, "signal": 0, "over_memory": False}
+    os.close(null)
     until(lambda: not groups_left(), "for the control group to be removed")
 
 

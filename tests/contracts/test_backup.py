@@ -92,6 +92,8 @@ def test_after_a_restore_new_jobs_run_under_new_ids(tmp_path: Path, capsys: pyte
     with served(state) as (_, client):
         (first,) = submit(client)
         in_state(client, first, "finished")
+        part = state / "jobs" / first / "1" / "log.txt.50000"
+        part.write_text("the end of a long log")
         assert main(["backup", str(backup), "--state", str(state), "--logs"]) == 0
         assert "1 jobs" in capsys.readouterr().out
         used = {first, *submit(client, {}, {}, {})}
@@ -100,8 +102,10 @@ def test_after_a_restore_new_jobs_run_under_new_ids(tmp_path: Path, capsys: pyte
     token = (state / "token").read_text().strip()
     assert all(token.encode() not in path.read_bytes() for path in backup.rglob("*") if path.is_file())
     assert (backup / "logs" / first / "1.txt").exists()
+    part.unlink()
     assert main(["restore", str(backup), "--state", str(state), "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["job_number"] == 4
+    assert part.read_text() == "the end of a long log"
     with served(state) as (_, client):
         new = submit(client, *({"name": "job"} for _ in range(20)))
         for job in new:

@@ -51,6 +51,7 @@ DAMAGES = {
     "identity": "UPDATE facts SET value = 'another' WHERE name = 'identity'",
     "identity gone": "DELETE FROM facts WHERE name IN ('identity', 'identity.sha256')",
     "token": "UPDATE tokens SET role = 'admin'",
+    "scope": "UPDATE tokens SET scope = 'queue=others'",
     "version": "UPDATE facts SET value = 'x' WHERE name = 'schema'",
 }
 

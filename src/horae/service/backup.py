@@ -278,18 +278,20 @@ def _copy_private(source: Path, target: Path) -> None:
 
 def _copy_logs(jobs: Path, target: Path) -> None:
     """Copy the logs of all attempts. Jobs can write there: only plain files are read, and links are not followed."""
-    for log in jobs.glob("*/*/log.txt"):
+    for log in jobs.glob("*/*/log.txt*"):
         if log.is_symlink() or log.parent.is_symlink() or not log.is_file():
             continue
         folder = target / log.parent.parent.name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _copy_private(log, folder / f"{log.parent.name}.txt")
+        # A long log has further parts, named by where they begin.
+        _copy_private(log, folder / log.name.replace("log", log.parent.name, 1))
 
 
 def _restore_logs(logs: Path, jobs: Path) -> None:
     """Put logs back where there are none. A folder of an attempt keeps its number from being used again."""
-    for log in logs.glob("*/*.txt"):
-        target = jobs / log.parent.name / log.stem / "log.txt"
+    for log in logs.glob("*/*.txt*"):
+        attempt, _, ending = log.name.partition(".")
+        target = jobs / log.parent.name / attempt / f"log.{ending}"
         if not target.exists():
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _copy_private(log, target)

@@ -10,7 +10,7 @@ from horae.service.store import schema
 from horae.service.store.chain import Link, first_head, linked, text_digest
 from horae.service.store.facts import read_fact, write_fact
 from horae.service.store.rows import insert
-from horae.service.store.verification import checkpoint_digest, seal_tokens
+from horae.service.store.verification import checkpoint_digest
 
 #: Records in one step.
 _PAGE = 2000
@@ -28,7 +28,6 @@ def add_chain(connection: Connection) -> None:
     for name in ("epoch", "beginning", "served"):
         if (value := read_fact(connection, name)) is not None:
             write_fact(connection, name, value)
-    seal_tokens(connection)
     link_all(connection, identity)
     checkpoints = schema.checkpoints
     for seq, body in connection.execute(select(checkpoints.c.seq, checkpoints.c.body)).all():

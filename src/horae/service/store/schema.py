@@ -32,8 +32,11 @@ def _add_chain(connection: Connection) -> None:
 
 
 def _add_scopes(connection: Connection) -> None:
-    """Tokens have a scope."""
+    """Version 3: tokens have a scope, and a checksum of them all."""
+    from horae.service.store.verification import seal_tokens
+
     connection.exec_driver_sql("ALTER TABLE tokens ADD COLUMN scope TEXT NOT NULL DEFAULT ''")
+    seal_tokens(connection)
 
 
 #: Steps from each version of the tables to the next; the first makes version 2 of version 1. Each adds, and drops

@@ -108,7 +108,7 @@ class _ServerLock:
         #: Why this service does not own the store any more; empty while it does.
         self._lost = ""
         self._facts: dict[str, str] = {}
-        #: Whether the lock is this session's; not, for a while, after the connection was lost.
+        #: Whether the lock is this connection's; not, for a while, after the connection was lost.
         self._held = True
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="horae-lease", daemon=True)

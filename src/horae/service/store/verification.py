@@ -135,8 +135,9 @@ def check_tokens(connection: Connection) -> None:
 def tokens_digest(connection: Connection) -> str:
     """Digest of all tokens."""
     rows = schema.tokens.c
-    columns = (rows.id, rows.digest, rows.user, rows.role, rows.created_s, rows.expires_s, rows.revoked, rows.job)
-    found = [tuple(row) for row in connection.execute(select(*columns).order_by(rows.id))]
+    names = (rows.id, rows.digest, rows.user, rows.role, rows.job, rows.scope)
+    query = select(*names, rows.created_s, rows.expires_s, rows.revoked).order_by(rows.id)
+    found = [tuple(row) for row in connection.execute(query)]
     return text_digest(repr(sorted(found))).hex()
 
 

@@ -498,6 +498,8 @@ class Warden:
 
     def _start(self, argv: list[str], env: dict[str, str], cwd: str, handles: list[int]) -> int:
         """Start a process under the account, in the control group and the process group; returns its id."""
+        if self._process_group and self._is_over(self._process_group):
+            self._process_group = 0
         warden, pid = os.getpid(), os.fork()
         if pid == 0:
             self._exec(argv, env, cwd, handles, warden)
@@ -506,17 +508,30 @@ class Warden:
             os.setpgid(pid, self._process_group)
         return pid
 
+    @staticmethod
+    def _is_over(process_group: int) -> bool:
+        """Whether all processes of a group have ended: nothing can join it then."""
+        try:
+            os.killpg(process_group, 0)
+        except OSError:
+            return True
+        return False
+
     def _exec(self, argv: list[str], env: dict[str, str], cwd: str, handles: list[int], warden: int) -> NoReturn:
         """In the new process: give up all rights but the account's, and execute the program."""
         code = _CANNOT_RUN
         try:
             signal.set_wakeup_fd(-1)
-            os.setpgid(0, self._process_group)
-            self._group.enter()
-            _write("/proc/self", "oom_score_adj", "0")
-            # Descriptors 0 to 2 are taken by /dev/null, so that these are higher.
+            # First: what fails from here on is told in the job's log. Descriptors 0 to 2 are taken by /dev/null, so
+            # that these are higher.
             for place, handle in enumerate(handles):
                 os.dup2(handle, place)
+            try:
+                os.setpgid(0, self._process_group)
+            except PermissionError:  # the last process of the group has ended just now
+                os.setpgid(0, 0)
+            self._group.enter()
+            _write("/proc/self", "oom_score_adj", "0")
             os.closerange(3, 65536)
             self._hide_devices()
             self.become_user(warden)
@@ -656,7 +671,7 @@ class Helper:
                     raise RequestRefused("no such request")
         except RequestRefused as why:
             return {"refused": str(why)}
-        except OSError as why:
+        except (OSError, ValueError) as why:  # such as a name with a null in it
             return {"refused": f"the system says: {why}"}
 
     def _open(self, name: str, attempt: str, given: Any, handle: int) -> str:
