@@ -93,7 +93,7 @@ def find_account(name: str) -> Account:
     """The account of a name, as the system knows it."""
     try:
         entry = pwd.getpwnam(name)
-    except KeyError:
+    except (KeyError, ValueError):  # a name with a null, or one that cannot be encoded, is nobody's
         raise RequestRefused(f"this machine has no account {name!r}") from None
     groups = tuple(os.getgrouplist(name, entry.pw_gid))
     return Account(name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, entry.pw_shell)
@@ -671,7 +671,7 @@ class Helper:
                     raise RequestRefused("no such request")
         except RequestRefused as why:
             return {"refused": str(why)}
-        except (OSError, ValueError) as why:  # such as a name with a null in it
+        except OSError as why:
             return {"refused": f"the system says: {why}"}
 
     def _open(self, name: str, attempt: str, given: Any, handle: int) -> str:
